@@ -21,9 +21,9 @@ LABEL org.opencontainers.image.title="llama-herd" \
       org.opencontainers.image.description="A job-queue batch inference worker: enqueue in Redis, generate with Llama in torch, stream every token." \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
-# A volume for the gateway's files takes over the owner of /files.
+# A volume takes over the owner of its folder: for the gateway's files, and for what a GPU's worker compiles.
 RUN useradd --uid 10001 --no-log-init --no-create-home --shell /usr/sbin/nologin herd && \
-    install -d -o 10001 -g 10001 /files
+    install -d -o 10001 -g 10001 /files /cache
 COPY --from=build /opt/herd /opt/herd
 # Triton, which torch's CUDA build brings, compiles its launchers in C where they run. Python.h is there already.
 # hadolint ignore=DL3008

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,11 +18,10 @@ from triton.compiler import ASTSource
 
 from llama_herd.model.kernels.gpu.launch import Launch
 
-#: An H100's and an H200's. Of one processor: registers, bytes of shared memory, and warps.
-HOPPER = GPUTarget("cuda", 90, 32)
-REGISTERS, SHARED_BYTES, WARPS = 65_536, 233_472, 64
-#: The most shared memory of one program, and what the driver takes of each.
-PROGRAM_SHARED_BYTES, DRIVER_SHARED_BYTES = 232_448, 1_024
+#: Of one processor, on every card from compute capability 8.0 on.
+REGISTERS = 65_536
+#: What the driver takes of the shared memory for each program.
+DRIVER_SHARED_BYTES = 1_024
 MAX_REGISTERS = 255
 
 _TYPES = {
@@ -35,6 +35,41 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
+class Target:
+    """A kind of card, and what one processor of it has."""
+
+    capability: int  # ten times the compute capability
+    shared_bytes: int
+    warps: int
+
+    @property
+    def name(self) -> str:
+        return f"sm_{self.capability}"
+
+    @property
+    def program_shared_bytes(self) -> int:
+        """The most shared memory of one program."""
+        return self.shared_bytes - DRIVER_SHARED_BYTES
+
+    @property
+    def triton(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+
+#: An H100's and an H200's.
+HOPPER = Target(90, 233_472, 64)
+#: Those of an A100, of an A10, of a 4090, of Hopper, of a B200, of a 5090. Source: CUDA C programming guide.
+TARGETS = (
+    Target(80, 167_936, 64),
+    Target(86, 102_400, 48),
+    Target(89, 102_400, 48),
+    HOPPER,
+    Target(100, 233_472, 64),
+    Target(120, 102_400, 48),
+)
+
+
+@dataclass(frozen=True)
 class Compiled:
     """What a kernel takes of a processor, for each of its programs."""
 
@@ -44,35 +79,35 @@ class Compiled:
     num_warps: int
     wide_loads: int  # instructions that load 16 bytes
     tensor_products: int  # instructions of the tensor cores
+    loop_instructions: int  # of the longest loop
+    programs: int  # that a processor runs at once
 
     @classmethod
-    def of(cls, launch: Launch) -> Self:
-        """Compile it for Hopper."""
+    def of(cls, launch: Launch, target: Target = HOPPER) -> Self:
+        """Compile it for a kind of card."""
         options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-        kernel: Any = triton.compile(_source(launch), target=HOPPER, options=options)
+        kernel: Any = triton.compile(_source(launch), target=target.triton, options=options)
         usage, code = (_cuobjdump(kernel.asm["cubin"], option) for option in ("-res-usage", "-sass"))
         found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
         assert found is not None, usage
+        registers = int(found[1])
+        held = -(-registers // 8) * 8 * 32 * launch.num_warps
+        shared = kernel.metadata.shared + DRIVER_SHARED_BYTES
         return cls(
-            registers=int(found[1]),
+            registers=registers,
             spilled_bytes=int(found[2]) or 4 * len(re.findall(r"\bSTL", code)),
             shared_bytes=kernel.metadata.shared,
             num_warps=launch.num_warps,
             wide_loads=len(re.findall(r"LDG(?:STS)?\.E\S*\.128", code)),
-            tensor_products=len(re.findall(r"\bHG?MMA\b", code)),
+            tensor_products=len(re.findall(r"\b(?:HG?MMA|UTCHMMA)\b", code)),
+            loop_instructions=max(map(len, _loops(code)), default=0),
+            programs=min(REGISTERS // held, target.shared_bytes // shared, target.warps // launch.num_warps),
         )
-
-    @property
-    def programs(self) -> int:
-        """How many of them a processor runs at once."""
-        registers = -(-self.registers // 8) * 8 * 32 * self.num_warps
-        shared = self.shared_bytes + DRIVER_SHARED_BYTES
-        return min(REGISTERS // registers, SHARED_BYTES // shared, WARPS // self.num_warps)
 
 
 def form(launch: Launch) -> list[tuple[str, Any]]:
     """What a launch needs a kernel to be compiled for, as Triton tells it from the arguments."""
-    backend = CUDABackend(HOPPER)
+    backend = CUDABackend(HOPPER.triton)
     return [
         native_specialize_impl(
             backend,
@@ -112,6 +147,19 @@ def _type(value: Tensor | int | float) -> str:
 
 def _is_aligned(value: Tensor | int | float) -> bool:
     return isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0)
+
+
+def _loops(code: str) -> Iterator[list[str]]:
+    """The instructions of each loop. One that writes results is none: it only waits, and jumps back."""
+    found = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);?\s*/\*", code, re.MULTILINE)
+    place_of = {int(address, 16): place for place, (address, _) in enumerate(found)}
+    for place, (address, instruction) in enumerate(found):
+        jump = re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", instruction)
+        if jump is None or int(jump[1], 16) >= int(address, 16):
+            continue
+        loop = [one for _, one in found[place_of[int(jump[1], 16)] : place + 1]]
+        if not any(re.search(r"\bSTG\b", one) for one in loop):
+            yield loop
 
 
 def _cuobjdump(cubin: bytes, option: str) -> str:

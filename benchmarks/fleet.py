@@ -1,81 +1,122 @@
 """What a fleet costs one Redis: simulated workers, idle and busy, and what follows for more of them.
 
     python -m benchmarks.fleet [--write]
-    python -m benchmarks.fleet --workers 10 200 --tenants 10 --rows 4 --tokens-per-s 20 --flush-ms 50
+    python -m benchmarks.fleet --workers 10 200 --tenants 10 --rows 4 --tokens-per-s 20 --readers 9
 
-Ledger, Redis and the threads of each worker are real, the models are not (`benchmarks.simulated_workers`).
-Commands are those of clients, and not those that scripts run.
+Ledger, Redis, the threads of each worker and the readers are real, the models are not
+(`benchmarks.simulated_workers`). Commands are those of clients, and not those that scripts run. What one
+Redis carries is reckoned from the slopes: what one more worker costs, and one more event.
 """
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from statistics import quantiles
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Self
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, for_readers, keep
 from benchmarks.simulated_workers import Plan as Workers
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.events import Token, parse_event
+from llama_herd.tasks.client.async_client import AsyncClient
+from llama_herd.tasks.events import Token
 from llama_herd.tasks.ledger.keys import Keys
 
-NUM_PROCESSES = 2
+#: Processes of workers at most, and workers for which one more is worth its start.
+NUM_PROCESSES, WORKERS_A_PROCESS = 2, 25
 #: Commands that no script of ours runs: those of clients.
-OF_CLIENTS = ("evalsha", "eval", "brpop", "info", "ping", "subscribe", "script|exists", "script|load", "zadd")
+OF_CLIENTS = ("evalsha", "eval", "brpop", "info", "ping", "subscribe", "script|exists", "script|load")
 #: A Redis should be busy for no more than this share of its time.
 SHARE = 0.5
+#: On paper: the rows of a worker, what each draws, and after how many ms each has an event.
+PAPER_ROWS, PAPER_TOKENS_PER_S = 32, 50.0
+PAPER_FLUSH_MS = {"each half second": 500.0, "each 50 ms": 50.0, "for each token": 1000 / PAPER_TOKENS_PER_S}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What each row of a worker draws, and how long its tokens are gathered."""
+
+    tokens_per_s: float
+    flush_ms: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    #: More need more than two cores for their own threads.
-    workers: Sequence[int] = (10, 50, 200)
+    workers: Sequence[int] = (10, 50, 200, 500)
     tenants: Sequence[int] = (1, 10, 100)
-    #: Of the busy workers, which are fewer: this machine draws no more tokens.
-    busy: Sequence[int] = (10, 50, 100)
-    rows: int = 4
-    tokens_per_s: float = 10.0
-    flush_ms: int = 500
     #: Of the workers of many tenants.
     num_of_many: int = 10
+    #: Of the busy workers.
+    busy: Sequence[int] = (10, 50, 200)
+    rows: int = 32
+    seldom: Load = Load(4.0, 500)
+    #: Of those that have events often, which are fewer: two cores draw no more tokens.
+    often: Load = Load(20.0, 50)
+    num_often: Sequence[int] = (10,)
+    #: Most streams of busy workers that are read.
+    readers: int = 200
     seconds: float = 10.0
     #: After all have reported, before they are measured.
     calm_s: float = 5.0
 
 
-class Listener:
-    """Reads all streams over one connection, as a gateway does, and notes how late each event comes."""
+class Readers:
+    """Streams of running jobs, read by one client for each tenant. How late each event comes is noted."""
 
-    def __init__(self, url: str) -> None:
-        self._redis = Redis.from_url(url)
-        self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-        self._pubsub.psubscribe("herd:*:tokens:*")
+    def __init__(self, url: str, job_ids: dict[str, list[str]]) -> None:
+        self._url = url
+        self._job_ids = job_ids
         self.lags_s: list[float] = []
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._is_over = Event()
+        self._thread = Thread(target=lambda: asyncio.run(self._run()))
 
-    def _run(self) -> None:
-        with suppress(RedisError):  # the Redis of this measurement has ended
-            for message in self._pubsub.listen():
-                event = parse_event(message["data"])
-                if isinstance(event, Token):
-                    self.lags_s.append(monotonic() - float(event.text.split()[-1]))
+    @classmethod
+    def of(cls, redis: Any, url: str, tenants: Sequence[str], most: int) -> Self:
+        """Of as many jobs as there are, `most` at most."""
+        each = -(-most // len(tenants))
+        ids = {tenant: redis.zrange(Keys(tenant).key("leases"), 0, each - 1) for tenant in tenants if each}
+        return cls(url, {tenant: [job_id.decode() for job_id in found] for tenant, found in ids.items()})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        tasks = [asyncio.create_task(self._read(tenant, ids)) for tenant, ids in self._job_ids.items()]
+        await asyncio.to_thread(self._is_over.wait)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, tenant: str, job_ids: Sequence[str]) -> None:
+        async with AsyncClient(self._url, tenant=tenant) as client:
+            await asyncio.gather(*(self._follow(client, job_id) for job_id in job_ids))
+
+    async def _follow(self, client: AsyncClient, job_id: str) -> None:
+        async for event in client.stream(job_id):
+            if isinstance(event, Token):
+                self.lags_s.append(monotonic() - float(event.text.split()[-1]))
 
 
 @contextmanager
 def fleet(workers: Workers) -> Iterator[None]:
     """All workers, in some processes."""
-    num = max(1, -(-workers.num // NUM_PROCESSES))
+    num_processes = min(NUM_PROCESSES, max(1, workers.num // WORKERS_A_PROCESS))
+    num = max(1, -(-workers.num // num_processes))
     with ExitStack() as stack:
         processes = []
         for first in range(0, workers.num, num):
@@ -90,29 +131,32 @@ def fleet(workers: Workers) -> Iterator[None]:
         yield
 
 
-def costs(workers: Workers, plan: Plan, *, listens: bool = False) -> dict[str, float]:
-    """What Redis does for these workers in a second, once all are up."""
-    with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
-        with fleet(replace(workers, url=server.url)):
-            listener = Listener(server.url) if listens else None
-            _wait_until_up(redis, replace(workers, url=server.url))
-            sleep(plan.calm_s)  # what begins with a start is over
-            before, began_s = _look(redis), monotonic()
-            num_lags = len(listener.lags_s) if listener else 0
-            sleep(plan.seconds)
-            after, took_s = _look(redis), monotonic() - began_s
-        found = {name: (after[name] - before[name]) / took_s for name in before}
-        num_clients = redis.info("clients")["connected_clients"]
-        if listener is not None:
-            lags = quantiles(listener.lags_s[num_lags:], n=100)
-            found |= {"lag_p50_ms": 1000 * lags[49], "lag_p99_ms": 1000 * lags[98]}
-    return found | {"connections": num_clients}
+def costs(workers: Workers, plan: Plan) -> dict[str, float]:
+    """What Redis does for these workers, and for who reads their jobs, in a second, once all are up."""
+    with EmbeddedRedis() as server, Redis.from_url(server.url) as redis, ExitStack() as stack:
+        workers = replace(workers, url=server.url)
+        stack.enter_context(fleet(workers))
+        tenants = [own.tenant for own in workers.settings.by_queue.values()]
+        _wait_until_up(redis, workers, tenants)
+        num_readers = plan.readers if workers.rows and workers.num else 0
+        readers = stack.enter_context(Readers.of(redis, server.url, tenants, num_readers))
+        sleep(plan.calm_s)  # what begins with a start is over
+        before, began_s, num_lags = _look(redis), monotonic(), len(readers.lags_s)
+        sleep(plan.seconds)
+        after, took_s = _look(redis), monotonic() - began_s
+        lags = [1000 * one for one in readers.lags_s[num_lags:]]
+        connections = float(redis.info("clients")["connected_clients"])
+    found = {name: (after[name] - before[name]) / took_s for name in before}
+    if len(lags) > 1:
+        percentiles = quantiles(lags, n=100)
+        found |= {"lag_p50_ms": percentiles[49], "lag_p99_ms": percentiles[98]}
+    return found | {"connections": connections}
 
 
-def _wait_until_up(redis: Any, workers: Workers) -> None:
+def _wait_until_up(redis: Any, workers: Workers, tenants: Sequence[str]) -> None:
     """Wait until all have reported."""
-    tenants = workers.settings.by_queue.values() if workers.has_parts and workers.num else ()
-    while any(redis.zcard(Keys(own.tenant).key("workers")) < workers.num for own in tenants):
+    num = workers.num if workers.has_parts else 0
+    while any(redis.zcard(Keys(tenant).key("workers")) < num for tenant in tenants):
         sleep(0.1)
 
 
@@ -121,7 +165,7 @@ def _look(redis: Any) -> dict[str, float]:
     calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items()}
     return {
         "cpu_ms": 1000 * (used["used_cpu_user"] + used["used_cpu_sys"]),
-        "commands": sum(calls.get(name, 0) for name in OF_CLIENTS if name != "zadd"),
+        "commands": sum(calls.get(name, 0) for name in OF_CLIENTS),
         "events": calls.get("publish", 0),
     }
 
@@ -135,9 +179,12 @@ def measure(plan: Plan) -> Report:
         for num in plan.tenants
         for of_many in [replace(none, num=plan.num_of_many, tenants=num)]
     ]
-    load = replace(none, rows=plan.rows, tokens_per_s=plan.tokens_per_s, flush_ms=plan.flush_ms)
-    busy = [_busy(replace(load, num=num), plan, nobody) for num in plan.busy]
-    return {
+    busy = [
+        _busy(replace(none, num=num, rows=plan.rows, **asdict(load)), plan, nobody)
+        for nums, load in ((plan.busy, plan.seldom), (plan.num_often, plan.often))
+        for num in nums
+    ]
+    report = {
         "benchmark": "fleet",
         "plan": asdict(plan),
         "conditions": conditions(),
@@ -146,6 +193,7 @@ def measure(plan: Plan) -> Report:
         "of_many_tenants": many,
         "busy": busy,
     }
+    return report | {"on_paper": on_paper(idle, busy) if len(idle) > 1 and busy else []}
 
 
 def _row(num: int, found: dict[str, float], nobody: float) -> dict[str, float]:
@@ -160,22 +208,53 @@ def _row(num: int, found: dict[str, float], nobody: float) -> dict[str, float]:
 
 def _busy(load: Workers, plan: Plan, nobody: float) -> dict[str, float]:
     """With all that a worker does, and with its events alone."""
-    found = costs(load, plan, listens=True)
+    found = costs(load, plan)
     alone = costs(replace(load, has_parts=False), plan)
+    of_events = (alone["cpu_ms"] - nobody) * found["events"] / alone["events"]
     return _row(load.num, found, nobody) | {
-        "events/s": round(found["events"], 1),
-        "tokens/s": round(load.num * load.rows * load.tokens_per_s, 1),
-        "of events alone, ms/s": round(alone["cpu_ms"] - nobody, 2),
-        "lag p50, ms": round(found["lag_p50_ms"], 1),
-        "lag p99, ms": round(found["lag_p99_ms"], 1),
+        "events/s": round(found["events"]),
+        "tokens/s": round(load.num * load.rows * load.tokens_per_s),
+        "of events, ms/s": round(of_events, 2),
+        "beyond them, %": round(100 * (found["cpu_ms"] - nobody - of_events) / of_events, 1),
+        "lag p50, ms": round(found.get("lag_p50_ms", 0.0), 1),
+        "lag p99, ms": round(found.get("lag_p99_ms", 0.0), 1),
     }
 
 
+def on_paper(
+    idle: Sequence[dict[str, float]], busy: Sequence[dict[str, float]]
+) -> list[dict[str, float | str]]:
+    """What one Redis carries that is busy for half of its time, by what one more worker and event cost."""
+    first, last = idle[0], idle[-1]
+    cpu = "CPU of Redis, ms/s"
+    worker_ms = (last[cpu] - first[cpu]) / (last["workers"] - first["workers"])
+    event_ms = busy[-1]["of events, ms/s"] / busy[-1]["events/s"]
+    rows: list[dict[str, float | str]] = []
+    for events, flush_ms in {"idle": 0.0, **PAPER_FLUSH_MS}.items():
+        num_events = PAPER_ROWS * 1000 / flush_ms if flush_ms else 0.0
+        num_workers = SHARE * 1000 / (worker_ms + num_events * event_ms)
+        rows.append(
+            {
+                "an event": events,
+                "events/s a worker": num_events,
+                "us/s a worker": round(1000 * (worker_ms + num_events * event_ms), 1),
+                "beyond events, %": round(100 * worker_ms / (num_events * event_ms), 1)
+                if num_events
+                else 0.0,
+                "workers": round(num_workers),
+                "tokens/s": round(num_workers * PAPER_ROWS * PAPER_TOKENS_PER_S) if num_events else 0,
+            }
+        )
+    return rows
+
+
 def tables(report: Report) -> Iterator[Table]:
+    paper = f"On paper, one Redis at {100 * SHARE:.0f} % with workers of {PAPER_ROWS} rows"
     titles = {
         "idle": "Idle workers",
         "of_many_tenants": "Idle workers of many tenants",
         "busy": "Busy workers",
+        "on_paper": f"{paper} that draw {PAPER_TOKENS_PER_S:.0f} tokens/s each",
     }
     for name, title in titles.items():
         rows = report[name]
@@ -189,14 +268,17 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the report and the page's tables")
     parser.add_argument("--workers", type=int, nargs="*", default=plan.workers, help="of idle ones")
     parser.add_argument("--tenants", type=int, nargs="*", default=plan.tenants)
-    parser.add_argument("--busy", type=int, nargs="*", default=plan.busy, help="of busy ones")
+    parser.add_argument("--busy", type=int, nargs="*", default=plan.busy, help="of those with few events")
+    parser.add_argument("--num-often", type=int, nargs="*", default=plan.num_often, help="of those with many")
     parser.add_argument("--rows", type=int, default=plan.rows, help="of a busy worker")
-    parser.add_argument("--tokens-per-s", type=float, default=plan.tokens_per_s, help="of a row")
-    parser.add_argument("--flush-ms", type=int, default=plan.flush_ms)
+    parser.add_argument("--tokens-per-s", type=float, default=plan.seldom.tokens_per_s, help="of a row")
+    parser.add_argument("--flush-ms", type=int, default=plan.seldom.flush_ms)
+    parser.add_argument("--readers", type=int, default=plan.readers, help="streams that are read")
     parser.add_argument("--seconds", type=float, default=plan.seconds)
     given = vars(parser.parse_args())
     is_kept = given.pop("write")
-    report = measure(replace(plan, **given))
+    seldom = Load(given.pop("tokens_per_s"), given.pop("flush_ms"))
+    report = measure(replace(plan, seldom=seldom, **given))
     text = for_readers(report, tables(report))
     print(text)
     if is_kept:

@@ -1,20 +1,22 @@
-"""What Triton's compiler makes of every kernel for an H100 or H200, which need not be there.
+"""What Triton's compiler makes of every kernel for cards that need not be there.
 
     python -m benchmarks.gpu_kernels [--write]
+    python -m benchmarks.gpu_kernels --check         # only whether each has room; exits with 1 if not
+    python -m benchmarks.gpu_kernels --check sm_86   # there alone, and for bfloat16, the default
 
 `make test-kernels` makes the environment that has triton.
 """
 
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
 import torch
 import triton
 from gguf import GGMLQuantizationType as GGMLType
 
-from benchmarks.compiled import HOPPER, Compiled
+from benchmarks.compiled import MAX_REGISTERS, TARGETS, Compiled, Target
 from benchmarks.conditions import conditions
 from benchmarks.floors import Floors, Format
 from benchmarks.measured import Report, Table, run_command
@@ -22,7 +24,7 @@ from benchmarks.shapes import random_config
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
-from llama_herd.model.kernels.gpu.products import TILES, dequantised, multiplied
+from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, dequantised, multiplied
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
@@ -98,13 +100,57 @@ def row_launches() -> Iterator[tuple[str, Launch]]:
             yield name, turning(qkv, angles, angles, cached, cells)
 
 
-def compiled() -> list[dict[str, str | int]]:
-    """All kernels, with what each takes."""
-    found = []
-    for name, launch in (*attention_launches(), *row_launches(), *product_launches()):
-        made = Compiled.of(launch)
-        found.append({"kernel": name, **asdict(made), "programs": made.programs})
-    return found
+def compiled(target: Target, kind: str = "") -> Iterator[dict[str, str | int | float]]:
+    """All kernels whose names end so, with what each takes on a kind of card."""
+    for name, launch in (*product_launches(), *attention_launches(), *row_launches()):
+        if not name.endswith(kind):
+            continue
+        made = Compiled.of(launch, target)
+        facts = {"target": target.name, "kernel": name, **asdict(made)}
+        if name.startswith("multiply"):
+            facts["instructions_a_weight"] = instructions_a_weight(launch, made)
+        yield facts
+
+
+def instructions_a_weight(launch: Launch, made: Compiled) -> float:
+    """How many instructions of a loop unpack and multiply one weight, in each of 32 lanes."""
+    values_a_lane: float = launch.constants["ROWS"] * TILE_COLUMNS / (32 * made.num_warps)
+    return round(made.loop_instructions / values_a_lane, 2)
+
+
+def complaint(kernel: Mapping[str, Any], target: Target) -> str:
+    """What a kernel lacks on a kind of card; empty if nothing."""
+    lacks = {
+        "spills registers": kernel["spilled_bytes"] or kernel["registers"] > MAX_REGISTERS,
+        "needs too much shared memory": kernel["shared_bytes"] > target.program_shared_bytes,
+        "has no program at once": kernel["programs"] < 1,
+        "unpacks too slowly": kernel.get("instructions_a_weight", 0) > most_instructions(kernel["kernel"]),
+        "does without tensor cores": _is_product(kernel["kernel"]) and not kernel["tensor_products"],
+        "loads in small pieces": _is_product(kernel["kernel"]) and not kernel["wide_loads"],
+    }
+    return ", ".join(name for name, is_so in lacks.items() if is_so)
+
+
+def most_instructions(name: str) -> float:
+    """What a product may take for a weight. In rows that end within a tile each column is asked for."""
+    return (14 if "Q6_K" in name else 10) + (0 if "4096 columns" in name else 0.5)
+
+
+def _is_product(name: str) -> bool:
+    return name.startswith(("attend_split", "multiply")) and "float32" not in name
+
+
+def check(names: list[str]) -> int:
+    """Print what lacks room on these kinds of cards, else on all, and return the exit code."""
+    num_kernels, bad = 0, list[str]()
+    targets = [one for one in TARGETS if one.name in names] or list(TARGETS)
+    for target in targets:
+        for kernel in compiled(target, " bfloat16" if names else ""):
+            num_kernels += 1
+            if found := complaint(kernel, target):
+                bad.append(f"{target.name}: {kernel['kernel']} {found}")
+    print(*bad, f"{num_kernels} GPU kernels compiled for {', '.join(one.name for one in targets)}", sep="\n")
+    return int(bool(bad))
 
 
 def predicted_ms(format: Format, num_rows: int) -> float:
@@ -124,32 +170,42 @@ def measure() -> Report:
         "benchmark": "gpu_kernels",
         "conditions": conditions(),
         "triton": triton.__version__,
-        "target": f"sm_{HOPPER.arch}",
-        "kernels": compiled(),
+        "kernels": [kernel for target in TARGETS for kernel in compiled(target)],
         "predicted_ms": steps,
     }
 
 
 def tables(report: Report) -> list[Table]:
-    head = [
-        "kernel",
-        "registers",
-        "spilled bytes",
-        "shared bytes",
-        "warps",
-        "16-byte loads",
-        "tensor",
-        "at once",
-    ]
     kernels = report["kernels"]
-    rows = [list(kernel.values()) for kernel in kernels if not kernel["kernel"].endswith(" float16")]
-    made = f"{len(kernels)} kernels by triton {report['triton']} for {report['target']}"
-    title = f"{made}; those for float16 take what those for bfloat16 do"
+    by_card = [
+        [
+            target.name,
+            sum(one["target"] == target.name for one in kernels),
+            *(_most(kernels, target, fact) for fact in ("registers", "spilled_bytes", "shared_bytes")),
+            target.program_shared_bytes,
+        ]
+        for target in TARGETS
+    ]
+    head = ["card", "kernels", "most registers", "spilled bytes", "most shared bytes", "of"]
+    products = {
+        (one["kernel"], one["target"]): f"{one['instructions_a_weight']:.1f} ({one['registers']})"
+        for one in kernels
+        if one["kernel"].startswith("multiply") and one["kernel"].endswith(" bfloat16")
+    }
+    names = dict.fromkeys(name for name, _ in products)
+    rows = [[name[: -len(", bfloat16")], *(products[name, one.name] for one in TARGETS)] for name in names]
     steps = [[name, *times] for name, times in report["predicted_ms"].items()]
     return [
-        Table(head, rows, title),
+        Table(head, by_card, f"All kernels, by triton {report['triton']}"),
+        Table(
+            ["product", *(one.name for one in TARGETS)], rows, "Instructions a weight in a lane (registers)"
+        ),
         Table(["ms a step", *(f"{num_rows} rows" for num_rows in ROWS)], steps, "Predicted, never measured"),
     ]
+
+
+def _most(kernels: list[dict[str, Any]], target: Target, fact: str) -> int:
+    return max(int(one[fact]) for one in kernels if one["target"] == target.name)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -157,7 +213,6 @@ def _name(dtype: torch.dtype) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--json"]:  # for the tests
-        print(json.dumps(compiled()))
-    else:
-        run_command(measure, tables, __doc__ or "")
+    if sys.argv[1:2] == ["--check"]:
+        sys.exit(check(sys.argv[2:]))
+    run_command(measure, tables, __doc__ or "")

@@ -39,7 +39,9 @@ class Plan:
     num_jobs: int = 1000
     batches: Sequence[int] = (1, 32, 256)
     tokens_an_event: Sequence[int] = (1, 4, 16)
+    #: Of each batch, at least, and so many that there are some thousand events.
     num_steps: int = 200
+    num_events: int = 5_000
     #: Events of a stream of 128 tokens: one each, one each 50 ms, and one each half second.
     stream_events: Sequence[int] = (128, 51, 6)
     num_waiting: int = 50_000
@@ -98,7 +100,8 @@ def steps(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]
         run_many(meter.redis, [_submit(ledger, job_id) for job_id in ids])
         run_many(meter.redis, [ledger.claim(job_id, OWNER) for job_id in ids])
         run(meter.redis, _emit(ledger, [_started(job_id) for job_id in ids]))
-        calls = [_tokens(ledger, ids, step, num_tokens) for step in range(plan.num_steps)]
+        num_steps = max(plan.num_steps, plan.num_events // num_rows)
+        calls = [_tokens(ledger, ids, step, num_tokens) for step in range(num_steps)]
         cost = float(meter.cost("", calls)["CPU of Redis, us"])
         yield {
             "rows a call": num_rows,

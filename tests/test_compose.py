@@ -207,3 +207,12 @@ def test_a_secure_service_takes_its_password_from_a_file(name: str) -> None:
     assert SECURE["secrets"][secret]["file"].endswith(f"/default-{role}.password")
     assert "@" in service["environment"]["HERD_REDIS_URL"]
     assert ":" not in service["environment"]["HERD_REDIS_URL"].removeprefix("redis://").partition("@")[0]
+
+
+def test_what_a_gpu_worker_compiles_outlives_its_container() -> None:
+    worker = SERVICES["gpu-worker"]
+    mounts = {folder: name for name, _, folder in (one.rpartition(":") for one in worker["volumes"])}
+    for variable in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
+        folder = f"/{Path(worker['environment'][variable]).parts[1]}"
+        assert mounts[folder] in COMPOSE["volumes"], variable
+        assert re.search(rf"install -d -o 10001 .*{folder}\b", (ROOT / "Dockerfile").read_text())

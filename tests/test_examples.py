@@ -25,6 +25,7 @@ from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess, wait_until
+from tests.tool_model import write_tool_model
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -100,6 +101,14 @@ def test_a_chain_gets_an_object_of_its_class(url: str) -> None:
     with shop(url, "extraction"):
         (line,) = run(url, "extraction.py").splitlines()
     assert re.fullmatch(r"(fox|owl|otter): [0-8] legs", line)
+
+
+def test_a_model_calls_a_function_and_hears_what_it_returns(tmp_path: Path) -> None:
+    model = write_tool_model(tmp_path / "tools.gguf")
+    log = tmp_path / "log"
+    with EmbeddedRedis() as server, WorkerProcess(server.url, model, "tools", log, model_name="tales"):
+        called, *_ = run(server.url, "tool_calls.py").splitlines()
+    assert re.fullmatch(r"called: \{'city': '(Oslo|Lima)', 'degrees': -?\d+\}", called)
 
 
 def documented(language: str) -> str:

@@ -1,5 +1,6 @@
 """Dry runs: each command measures what it names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks import (
     host_steps,
     kernels,
     ledger,
+    parsers,
     prefix,
     readers,
     sampling,
@@ -86,7 +88,8 @@ def test_the_hosts_part_of_a_step_is_timed_with_and_without_overlap() -> None:
 
 
 def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
-    plan = ledger.Plan(num_jobs=4, batches=(1, 3), num_steps=5, num_waiting=8, num_sweeps=3, waiting_s=0)
+    few = ledger.Plan(num_jobs=4, batches=(1, 3), num_steps=5, num_events=6, num_waiting=8)
+    plan = replace(few, num_sweeps=3, waiting_s=0)
     found = ledger.measure(plan)
     *life, job, sweep = found["calls"]
     names = ["submit", "claim", "first event", "last event", "read for the result", "settle"]
@@ -98,12 +101,16 @@ def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_idle_and_busy_workers_are_simulated() -> None:
-    plan = fleet.Plan(workers=(2,), tenants=(), busy=(2,), rows=2, tokens_per_s=20, seconds=1.0, calm_s=0.5)
-    found = fleet.measure(plan)
-    assert [run["workers"] for run in (*found["idle"], *found["busy"])] == [2, 2]
-    assert found["idle"][0]["commands/s"] > 0
-    assert found["busy"][0]["events/s"] > 0
+def test_idle_and_busy_workers_are_simulated_and_what_a_redis_carries_is_reckoned() -> None:
+    few = fleet.Plan(workers=(1, 6), tenants=(2,), num_of_many=1, busy=(2,), num_often=(), rows=2)
+    found = fleet.measure(replace(few, seldom=fleet.Load(20.0, 100), readers=3, seconds=1.0, calm_s=0.5))
+    assert [run["workers"] for run in (*found["idle"], *found["of_many_tenants"])] == [1, 6, 1]
+    assert [run["workers"] for run in found["busy"]] == [2]
+    assert all(run["commands/s"] > 0 for run in found["idle"])
+    assert all(run["events/s"] > 0 and run["lag p50, ms"] > 0 for run in found["busy"])
+    idle, *rest = found["on_paper"]
+    assert idle["workers"] > max(run["workers"] for run in rest) > 0
+    assert [run["events/s a worker"] for run in rest] == [64, 640, 1600]
 
 
 def test_jobs_are_enqueued_alone_in_lots_and_by_batches() -> None:
@@ -184,3 +191,10 @@ def test_webhooks_are_timed_alone_and_beside_a_host_that_does_not_answer() -> No
     runs = webhooks.measure(webhooks.Plan(num_jobs=20, jobs_per_s=100))["runs"]
     assert [run["beside"] for run in runs] == ["nothing", "a dead host"] * 2
     assert all(0 <= run["p50, ms"] <= run["longest, ms"] for run in runs)
+
+
+def test_parsing_is_timed_for_every_kind_of_output() -> None:
+    report = parsers.measure(parsers.Plan(num_tokens=200, rounds=2))
+    (table,) = parsers.tables(report)
+    assert len(table.rows) == 6
+    assert all(us > 0 for us in report["us_a_token"].values())

@@ -19,6 +19,7 @@ from llama_herd.chaos.sabotage import POISONS, Moment, Poison
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS
 from tests.chaos.sampling import SAMPLED, SHORT
 from tests.tiny import write_tiny_gguf
+from tests.tool_model import SCRIPT, TOOLS, TURNS, scripted, write_tool_model
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -136,6 +137,30 @@ def test_an_answer_that_has_a_form_is_killed_inside_it_and_goes_on_there(
         (result,) = herd.jobs.results()
         assert (result.finish_reason, result.attempts) == ("stop", num_kills + 1)
         Draft202012Validator(rows).validate(json.loads(result.text))
+        verdict = herd.verdict()
+        assert (verdict.violations, verdict.num_compared) == ((), 1)
+
+
+def test_a_call_of_a_tool_is_killed_inside_it_and_told_once(server: FragileRedis, tmp_path: Path) -> None:
+    """Whoever reads the stream gets each piece of reasoning and text, and each call, exactly once."""
+    model, num_kills = write_tool_model(tmp_path / "tools.gguf"), 4
+    rng = random.Random(num_kills)
+    with Herd(server, model, tmp_path, lease_ms=1500, max_attempts=num_kills + 1) as herd:
+        herd.workers(2, step_s=0.02)
+        job_id = herd.jobs.accept({"prompt": None, "messages": TURNS, "tools": TOOLS, **scripted()})
+        for _ in range(num_kills):
+            herd.jobs.wait_for_progress([job_id], rng.randint(15, 30))
+            assert not herd.jobs.has_ended(job_id)
+            victim = herd.jobs.owner(job_id)
+            next(worker for worker in herd.alive if worker.name == victim).kill()
+            herd.worker(step_s=0.02)
+        (result,) = herd.jobs.results()
+        assert (result.text, result.attempts) == (SCRIPT, num_kills + 1)
+        assert (result.reasoning, result.content) == ("I should look", "So:")
+        assert [(call.index, call.name, call.arguments) for call in result.tool_calls or ()] == [
+            (0, "look", '{"at": "herd"}'),
+            (1, "count", "{}"),
+        ]
         verdict = herd.verdict()
         assert (verdict.violations, verdict.num_compared) == ((), 1)
 

@@ -35,7 +35,8 @@ def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_are_shown_with_what_they_mean() -> None:
     shown = invoke("settings", HERD_SLOTS="7").stdout
-    assert "# Most sequences in the batch at a time.\nHERD_SLOTS=7\n" in shown
+    assert "# Most sequences in the batch at a time. Absent: 32, and on a GPU 4 for each GB" in shown
+    assert "\nHERD_SLOTS=7\n" in shown
     lines = [line for line in shown.splitlines() if line]
     assert all(line.startswith("# ") for line in lines[::2])
     assert all(re.match(r"#?HERD_\w+=", line) for line in lines[1::2])

@@ -15,6 +15,7 @@ from llama_herd.model.shape.rope_scaling import RopeScaling
 from llama_herd.worker.loading.model_summary import ModelSummary
 from tests.cli.herd_command import environment, invoke
 from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS
+from tests.model.text.templates import TEMPLATES
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import tiny_config, write_tiny_gguf
 
@@ -142,3 +143,22 @@ def test_a_shape_is_told_by_what_is_not_as_in_llama_2() -> None:
         "windows of 4,096 tokens in 1 of 2 layers",
         "logit_cap 30.0",
     ]
+
+
+def test_how_outputs_are_written_is_told_with_what_says_so(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", chat_template=TEMPLATES["qwen_2_5"])
+    lines = [" ".join(line.split()) for line in invoke("inspect", str(path)).stdout.splitlines()]
+    assert "calls of tools hermes, by chat template default" in lines
+    assert "reasoning none" in lines
+    done = invoke("inspect", str(path), "--json", HERD_TOOL_PARSER="none", HERD_REASONING_PARSER="think")
+    found = json.loads(done.stdout)
+    assert found["tool_format"] == {"name": "none", "source": "HERD_TOOL_PARSER"}
+    assert found["reasoning_format"] == {"name": "think", "source": "HERD_REASONING_PARSER"}
+
+
+def test_a_format_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    done = invoke("inspect", str(write_tiny_gguf(tmp_path / "m.gguf")), HERD_TOOL_PARSER="hermes_2")
+    assert done.exit_code == 2
+    assert "HERD_TOOL_PARSER" in done.stderr
+    assert "auto, none, mistral_v11, " in done.stderr
+    assert "'hermes_2'" in done.stderr

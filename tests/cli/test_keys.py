@@ -33,10 +33,25 @@ def test_a_key_is_shown_once(redis: Redis, redis_url: str) -> None:
     assert not redis.exists("herd:keys")
 
 
-@pytest.mark.parametrize("words", [("x y",), ("x", "--role", "worker"), ("x", "--tenant", "a:b")])
+@pytest.mark.parametrize(
+    "words", [("x y",), ("x", "--role", "worker"), ("x", "--tenant", "a:b"), ("x", "--max-priority", "11")]
+)
 def test_a_wrong_word_is_one_line(redis_url: str, words: tuple[str, ...]) -> None:
     done = invoke("keys", "create", *words, HERD_REDIS_URL=redis_url)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_key_may_bound_the_priority_of_its_jobs(redis: Redis, redis_url: str) -> None:
+    """One of a version that knew no bound has none."""
+    for name, words in (("bulk", ("--max-priority", "-1")), ("any", ())):
+        invoke("keys", "create", name, *words, HERD_REDIS_URL=redis_url)
+    assert "bulk  priority up to -1" in invoke("keys", "list", HERD_REDIS_URL=redis_url).stdout
+    for fingerprint, raw in redis.hgetall("herd:keys").items():
+        facts = {name: value for name, value in json.loads(raw).items() if name != "max_priority"}
+        redis.hset("herd:keys", fingerprint, json.dumps(facts))
+    shown = invoke("keys", "list", HERD_REDIS_URL=redis_url)
+    assert "priority" not in shown.stdout
+    assert not shown.stderr
 
 
 def test_an_open_gateway_refuses_other_hosts(redis: Redis, redis_url: str) -> None:

@@ -25,6 +25,14 @@ def parse(**fields: Any) -> GenerationJob:
     return GenerationJob.parse({"messages": [TURN], **fields}, Settings())
 
 
+def tool(type: str = "function", **function: Any) -> dict[str, Any]:
+    return {"type": type, "function": {"name": "f", **function}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
 WHOLE: dict[str, Any] = {
     "messages": [
         {"role": "developer", "content": [{"type": "text", "text": "é"}]},
@@ -36,7 +44,9 @@ WHOLE: dict[str, Any] = {
         {"role": "tool", "content": "1", "name": "f", "tool_call_id": "c"},
         {"role": "assistant", "content": "x", "reasoning_content": "y"},
     ],
-    "tools": [{"z": None, "a": [True, {"y": [], "x": {}}, 2**63]}],
+    "tools": [{"z": None, "a": [True, {"y": [], "x": {}}, 2**63]}, tool(parameters=None, strict=True)],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
     "documents": [],
     "chat_template": "tool_use",
     "chat_template_kwargs": {"enable_thinking": False, "a": None},
@@ -104,6 +114,25 @@ def test_json_has_bounds_and_is_not_repeated(name: str, value: Any, complaint: s
         ({"chat_template": "{{ secret }}"}, "chat_template: "),
         ({"tools": {"secret": 1}}, "tools: "),
         ({"tools": ["secret"]}, "tools.0: "),
+        ({"tools": [tool(type="secret")]}, "tools.0: type must be function"),
+        ({"tools": [{"type": "function"}]}, "tools.0: function must be an object with a name"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a secret"}}]},
+            "tools.0: function.name must be",
+        ),
+        (
+            {"tools": [tool(), tool(parameters="secret")]},
+            "tools.1: function.parameters must be a JSON schema",
+        ),
+        ({"tools": [tool(strict="secret")]}, "tools.0: function.strict must be true or false"),
+        ({"tool_choice": "secret"}, 'tool_choice: must be none, auto, required or {"type": "function", '),
+        ({"tool_choice": {"type": "function", "function": {"name": 1}}}, "tool_choice: function must have a"),
+        ({"tool_choice": "required"}, "tool_choice: needs tools: there is none to call"),
+        ({"tools": [], "tool_choice": named("f")}, "tool_choice: needs tools"),
+        ({"tools": [tool(), {"x": 1}], "tool_choice": "required"}, "tool_choice: needs tools of the form {"),
+        ({"tools": [tool()], "tool_choice": named("g")}, "tool_choice: must name one of the tools"),
+        ({"parallel_tool_calls": "secret"}, "parallel_tool_calls: "),
+        ({"prompt": "x", "messages": None, "tool_choice": "auto"}, "prompt: tool_choice needs messages"),
         ({"messages": [{"role": "assistant"}]}, "messages.0: must have content"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content: must be a text or a list"),
         (
@@ -122,7 +151,9 @@ def test_json_has_bounds_and_is_not_repeated(name: str, value: Any, complaint: s
         ({"prompt": "x", "messages": None, "chat_template": "a"}, "prompt: chat_template needs messages"),
     ],
 )
-def test_what_no_template_can_take_is_refused_by_name(fields: dict[str, Any], complaint: str) -> None:
+def test_what_no_template_or_model_can_take_is_refused_by_name(
+    fields: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse(**fields)
     assert str(caught.value).startswith(complaint)

@@ -299,7 +299,7 @@ def test_job_ids(text: str) -> None:
     assert is_job_id(text)
 
 
-@pytest.mark.parametrize("text", ["", "x" * 129, "a b", "a}", "a\n", "é", 'a"', None, 1])
+@pytest.mark.parametrize("text", ["", "x" * 129, "a b", "a}", "a\n", "é", 'a"', "south@a", None, 1])
 def test_what_cannot_name_a_job(text: object) -> None:
     assert not is_job_id(text)
 

@@ -127,6 +127,34 @@ def test_a_class_is_parsed_by_langchain(url: str, key: str) -> None:
     assert {type(answer) for answer in answers} == {Animal}
 
 
+def test_langchain_sends_its_prompts_in_one_list(url: str, key: str, openai: "OpenAI") -> None:
+    langchain = pytest.importorskip("langchain_openai")
+    asked = {"model": "tales", "temperature": 0, "max_tokens": 8, "max_retries": 0}
+    model = langchain.OpenAI(base_url=f"{url}/v1", api_key=key, **asked)
+    prompts = ["Once upon a time", "The llama", "Once upon a time"]
+    alone = [model.invoke(prompt) for prompt in prompts]
+    found = model.generate(prompts)
+    assert [one[0].text for one in found.generations] == alone
+    assert model.batch(prompts) == alone
+    assert "".join(model.stream(prompts[0])) == alone[0]
+
+
+def test_a_list_of_prompts_and_their_echoes(openai: "OpenAI") -> None:
+    prompts = ["Once upon a time", "The llama"]
+    asked: dict[str, Any] = {**TALE, "prompt": prompts, "temperature": 0, "max_tokens": 4}
+    plain = openai.completions.create(**asked)
+    echoed = openai.completions.create(**asked, echo=True, logprobs=1)
+    for prompt, choice, other in zip(prompts, plain.choices, echoed.choices, strict=True):
+        assert other.text == prompt + choice.text
+        assert other.logprobs is not None
+        assert "".join(other.logprobs.tokens or ()) == other.text
+    assert plain.usage == echoed.usage
+    texts = dict.fromkeys(range(2), "")
+    for chunk in openai.completions.create(**asked, echo=True, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert list(texts.values()) == [choice.text for choice in echoed.choices]
+
+
 def test_vllms_forms_are_taken_beside_openais_fields(openai: "OpenAI") -> None:
     found = openai.completions.create(**TALE, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
     assert found.choices[0].text in ("yes", "no")
@@ -185,9 +213,10 @@ def test_its_errors_are_the_client_s_own(openai: "OpenAI", server: EmbeddedRedis
     with pytest.raises(BadRequestError) as long:
         openai.completions.create(**{**TALE, "prompt": "a tale " * 2000})
     assert long.value.code == "prompt_too_long"
-    with pytest.raises(BadRequestError) as tools:
-        openai.chat.completions.create(**CHAT, tools=[{"type": "function", "function": {"name": "f"}}])
-    assert tools.value.param == "tools"
+    tools: Any = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(BadRequestError, match="tool_choice") as no_calls:
+        openai.chat.completions.create(**CHAT, tools=tools, tool_choice="required")
+    assert no_calls.value.code == "invalid_job"
     with pytest.raises(NotFoundError) as model:
         openai.completions.create(**{**TALE, "model": "gpt-9"})
     assert model.value.code == "model_not_found"

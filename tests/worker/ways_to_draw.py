@@ -26,6 +26,7 @@ MODES: dict[str, dict[str, Any]] = {
     "stops": {"temperature": 0.9, "stop": ["e", "ll"]},
     "logprobs": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
     "scored prompt": {"prompt_logprobs": 2, "logprobs": True},
+    "a prompt alone": {"prompt_logprobs": 2, "max_tokens": 0},
     "several outputs": {"temperature": 1.0, "n": 3},
     "a form": {"temperature": 1.0, "form": {"regex": "[a-f ]{3,8}(one|two)"}},
     "a form, scored": {"logprobs": True, "top_logprobs": 3, "form": {"choice": ["no", "yes and no"]}},

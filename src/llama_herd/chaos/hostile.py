@@ -49,7 +49,10 @@ SAMPLING = (
     *("stop", "ignore_eos", "stop_token_ids", "logprobs", "top_logprobs", "prompt_logprobs"),
     "truncate_prompt_tokens",
 )
-FIELDS = ("v", "prompt_ids", "messages", "model", "tenant", "priority", "flush_ms", "sampling", "metadata")
+FIELDS = (
+    *("v", "prompt_ids", "messages", "model", "tenant", "priority", "flush_ms", "sampling", "metadata"),
+    *("echo", "add_special_tokens"),
+)
 
 SCALARS: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 7, 64, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**300, 10**4000),

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from llama_herd.local.local_job import LocalJob
 from llama_herd.tasks.events import Token
-from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.job import CHAT_FIELDS, SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.structured_outputs import FORM_FIELDS
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -32,7 +32,7 @@ class Reference:
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
         """All token ids of a job, whatever its deadline."""
-        drawn = {name: fields[name] for name in ("prompt", *FORM_FIELDS) if name in fields}
+        drawn = {name: fields[name] for name in (*SOURCES, *CHAT_FIELDS, *FORM_FIELDS) if name in fields}
         sampling = {"seed": seed_of(job_id), **fields["sampling"]}
         job = GenerationJob.parse({**drawn, "sampling": sampling}, self._settings)
         key = job.model_dump_json()

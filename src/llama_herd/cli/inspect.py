@@ -60,6 +60,7 @@ def lines_of(summary: "ModelSummary") -> Iterator[str]:
     yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
     if summary.tokenizer is not None:
         yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
+    yield from _section("outputs", _format_facts(summary))
     if summary.memory is not None:
         yield from _section("memory of a worker at the current settings", _memory_facts(summary.memory))
 
@@ -112,6 +113,13 @@ def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:
     complaint = tokenizer.chat_complaint
     yield "forms of outputs", f"none that needs {tokenizer.lacks}" if tokenizer.lacks else "any"
     yield "chat template", f"jobs with messages are refused: {complaint}" if complaint else chat
+
+
+def _format_facts(summary: "ModelSummary") -> Iterator[tuple[str, str]]:
+    facts = {"calls of tools": summary.tool_format, "reasoning": summary.reasoning_format}
+    for title, fact in facts.items():
+        if fact is not None:
+            yield title, f"{fact.name}, by {fact.source}" if fact.source else fact.name
 
 
 def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:

@@ -21,6 +21,7 @@ def create(
         str,
         typer.Option(help="subscriber: reads. producer: also submits and cancels. operator: also purges."),
     ] = "producer",
+    max_priority: Annotated[int, typer.Option(help="Highest priority of its jobs, -10 to 10.")] = 10,
 ) -> None:
     """Make a key and print it. It is stored as a hash: nobody can see it again."""
     from llama_herd.errors import BadInput
@@ -30,7 +31,7 @@ def create(
     if role not in list(KeyRole):
         raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
     tenant = Settings.read(tenant=tenant).tenant if tenant else Settings.read().tenant
-    print(_run(create_key(name, tenant, KeyRole(role))))
+    print(_run(create_key(name, tenant, KeyRole(role), max_priority)))
 
 
 @keys.command("list")
@@ -43,6 +44,7 @@ def list_keys(
     from llama_herd.cli.terminal import harmless
     from llama_herd.tasks.ledger.api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.ledger.redis_call import ask
+    from llama_herd.tasks.priority import MAX_PRIORITY
 
     found = _run(ask(all_keys()))
     if not any(found) and not as_json:
@@ -54,7 +56,8 @@ def list_keys(
             print(json.dumps({name: value for name, value in asdict(key).items() if name != "digest"}))
         else:
             since = datetime.fromtimestamp(key.created_ms / 1000, UTC).strftime("%Y-%m-%d")
-            print(harmless(f"{key.fingerprint}  {since}  {key.role:<10}  {key.tenant}  {key.name}"))
+            limit = f"  priority up to {key.max_priority}" if key.max_priority < MAX_PRIORITY else ""
+            print(harmless(f"{key.fingerprint}  {since}  {key.role:<10}  {key.tenant}  {key.name}{limit}"))
 
 
 @keys.command("revoke")

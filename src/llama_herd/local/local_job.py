@@ -61,9 +61,12 @@ class LocalJob:
             return
         attempt.sequences = [sequence.info for sequence in sequences]
         attempt.stream.num_choices = len(sequences)
-        for sequence in sequences:
-            engine.submit(sequence)
-        while engine.has_work and not attempt.has_ended:
+        if (new_parser := sequences[0].new_parser) is not None:
+            attempt.stream.read_outputs(new_parser)
+        attempt.stream.prompt = self._model.echoed_prompt(self._job, sequences[0].prompt_ids)
+        outputs += attempt.ended(sequences)
+        engine.submit(*(sequence for sequence in sequences if sequence.finish_reason is None))
+        while (engine.has_work or outputs) and not attempt.has_ended:
             if attempt.abort:
                 engine.abort(attempt.sequences, attempt.abort)
             engine.step()

@@ -76,6 +76,19 @@ TopScores = tuple[tuple[tuple[int, Score], ...], ...]
 Pieces = dict[int, str]
 
 
+class ToolCall(BaseModel):
+    """A call of a tool that the model asks for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int = Field(ge=0, description="Number of the call in its output, from 0.")
+    id: str = Field(
+        description="Names the call: 9 letters and digits that follow from job, output and index."
+    )
+    name: str = Field(description="Name of the tool.")
+    arguments: str = Field(description="Its arguments: the text of a JSON object.")
+
+
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -101,13 +114,35 @@ class Started(_Event):
     prompt_tokens: int | None = Field(
         default=None, description="Tokens of the prompt; null if they were not counted."
     )
+    # What follows is for a job with `echo`, in its first attempt: `read.lua` cuts it off.
+    prompt_ids: tuple[int, ...] | None = Field(default=None, description="Ids of the prompt.")
+    prompt_text: str | None = Field(
+        default=None,
+        description="The prompt, if it was a text that was not cut; else what its ids stand for.",
+    )
+    context_tokens: int | None = Field(
+        default=None, description="Most tokens that prompt and output may have at this worker."
+    )
+    pieces: Pieces | None = Field(
+        default=None, description="What each id of the prompt stands for, as in a token event."
+    )
+
+    def to_json(self) -> str:
+        """The event as one line of JSON, without a prompt unless it was asked for."""
+        return self.model_dump_json(exclude=PROMPT_FIELDS if self.prompt_ids is None else None)
+
+
+#: Fields of Started that tell of the prompt.
+PROMPT_FIELDS = {"prompt_ids", "prompt_text", "context_tokens", "pieces"}
 
 
 class Token(_Event):
     """One or more tokens of one output, and the text that is now complete.
 
     `text` ends between characters: an incomplete character waits for a later event, so `text` may be empty.
-    `ids` is empty if the event only brings text that was held back.
+    `ids` is empty if the event only brings what was held back. Where the output of a chat is read for
+    reasoning and calls, the event says what of these has become certain with it; the output's last event says
+    the rest.
     """
 
     type: Literal["token"] = Field(default="token", description="Kind of the event.")
@@ -122,6 +157,17 @@ class Token(_Event):
     )
     stop_reason: StopReason = Field(
         default=None, description="Beside `finish_reason`: like the one in `end`, for this output."
+    )
+    reasoning: str | None = Field(
+        default=None, description="What the model goes on to think before it answers; absent: nothing."
+    )
+    content: str | None = Field(
+        default=None,
+        description="What it goes on to say: `text` without its reasoning and its calls. Absent: the text of "
+        "this job is not read for these.",
+    )
+    tool_calls: tuple[ToolCall, ...] | None = Field(
+        default=None, description="Calls of tools that are now complete; absent: none."
     )
     # All fields from here on are scores: `read.lua` cuts them off.
     logprobs: Scores | None = Field(

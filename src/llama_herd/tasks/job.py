@@ -37,6 +37,7 @@ from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
 from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
 from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
+from llama_herd.tasks.tools import Tool, ToolChoice, check_choice_among
 from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
 from llama_herd.tasks.wrong_fields import field_errors
 
@@ -45,7 +46,10 @@ PROMPT_ID_BYTES = 4
 MAX_NOTES = 16
 YEAR_MS = 31_536_000_000
 SOURCES = ("prompt", "prompt_ids", "messages")
-CHAT_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
+CHAT_FIELDS = (
+    *("tools", "tool_choice", "parallel_tool_calls"),
+    *("documents", "chat_template", "chat_template_kwargs"),
+)
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -63,8 +67,9 @@ def seed_of(job_id: str) -> int:
 class GenerationJob(StrictModel):
     """One prompt to be continued.
 
-    It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `documents`, `chat_template` and
-    `chat_template_kwargs` go with `messages` only. Times are unix milliseconds.
+    It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `tool_choice`,
+    `parallel_tool_calls`, `documents`, `chat_template` and `chat_template_kwargs` go with `messages` only.
+    Times are unix milliseconds.
     """
 
     v: Literal[1] = Field(default=1, description="Version of the protocol.")
@@ -76,9 +81,28 @@ class GenerationJob(StrictModel):
     messages: Annotated[tuple[ChatMessage, ...], Few(MAX_MESSAGES)] | None = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
     )
-    tools: Annotated[tuple[JsonObject, ...], Few(MAX_TOOLS)] | None = Field(
+    add_special_tokens: bool | None = Field(
         default=None,
-        description="Tools as JSON schemas, for the template. A call to one comes out as text of the model.",
+        description="false: nothing is added to `prompt`, though the model's file says that texts begin with "
+        "BOS.",
+    )
+    echo: bool | None = Field(
+        default=None,
+        description="The event `started` says what the prompt's ids are, and what they stand for. With it "
+        "`max_tokens` may be 0.",
+    )
+    tools: Annotated[tuple[Tool, ...], Few(MAX_TOOLS)] | None = Field(
+        default=None,
+        description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
+        "arguments. The template writes of them.",
+    )
+    tool_choice: ToolChoice | None = Field(
+        default=None,
+        description="`auto`, or absent: the model may call tools. `required`: its output is a call. "
+        "`none`: it hears of no tools. An object that names a tool: its output is a call to that one.",
+    )
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="False: the output has one call at most. Absent: true."
     )
     documents: Annotated[tuple[JsonObject, ...], Few(MAX_DOCUMENTS)] | None = Field(
         default=None, description="Documents with `title` and `text`, for the template."
@@ -209,6 +233,13 @@ class GenerationJob(StrictModel):
             _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
+    @field_validator("tool_choice")
+    @classmethod
+    def _of_tools(cls, value: str | JsonObject | None, info: ValidationInfo) -> str | JsonObject | None:
+        if value is not None and "tools" in info.data:
+            check_choice_among(value, info.data["tools"] or ())
+        return value
+
     @field_validator("chat_template_kwargs")
     @classmethod
     def _usable_options(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
@@ -263,7 +294,11 @@ class GenerationJob(StrictModel):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
-            raise ValueError(_SOURCE_MESSAGE)
+            raise ValueError(SOURCE_MESSAGE)
+        if self.add_special_tokens is not None and self.prompt is None:
+            raise ValueError(
+                "add_special_tokens needs prompt: to ids and to what a template writes nothing is added"
+            )
         stray = next((name for name in CHAT_FIELDS if getattr(self, name) is not None), None)
         if self.messages is None and stray is not None:
             raise ValueError(f"{stray} needs messages: without a chat there is no template")
@@ -328,21 +363,35 @@ class GenerationJob(StrictModel):
             max_tokens = min(DEFAULT_MAX_TOKENS, settings.max_tokens_limit)
             fields["sampling"] = {"max_tokens": max_tokens, **fields["sampling"]}
         try:
-            return cls.model_validate(fields, context=settings)
+            job = cls.model_validate(fields, context=settings)
         except ValidationError as error:
             found = field_errors(error, cls.model_fields)
             # Pydantic checks the whole job only if each field is right: here this error is found in any case.
             num_sources = sum(fields.get(name) is not None for name in SOURCES)
             if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
-                found.append(FieldError("prompt", _SOURCE_MESSAGE))
-            raise InvalidJob(found) from None
+                found.append(FieldError("prompt", SOURCE_MESSAGE))
+            raise InvalidJob([*_wants_nothing(fields), *found]) from None
+        if not job.sampling.max_tokens and (wrong := _wants_nothing(job.model_dump())):
+            raise InvalidJob(wrong)
+        return job
 
     def to_json(self) -> str:
         """The job as its record holds it. Equal jobs give equal texts."""
         return self.model_dump_json(exclude_none=True)
 
 
-_SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
+SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
+_NOTHING_MESSAGE = "must be at least 1, got 0: only a job that asks for its prompt needs no output"
+
+
+def _wants_nothing(fields: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a job that wants no output, unless it asks for its prompt."""
+    sampling = fields["sampling"]
+    if not isinstance(sampling, Mapping) or sampling.get("max_tokens") != 0:
+        return []
+    if fields.get("echo") or sampling.get("prompt_logprobs") is not None:
+        return []
+    return [FieldError("sampling.max_tokens", _NOTHING_MESSAGE)]
 
 
 def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:

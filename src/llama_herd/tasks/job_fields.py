@@ -60,7 +60,11 @@ class JobFields(TypedDict, total=False):
     prompt: str | None
     prompt_ids: Sequence[int] | None
     messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
+    add_special_tokens: bool | None
+    echo: bool | None
     tools: Sequence[JsonObject] | None
+    tool_choice: str | JsonObject | None
+    parallel_tool_calls: bool | None
     documents: Sequence[JsonObject] | None
     chat_template: str | None
     chat_template_kwargs: JsonObject | None

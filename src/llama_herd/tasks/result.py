@@ -20,6 +20,7 @@ from llama_herd.tasks.events import (
     StopReason,
     Timings,
     Token,
+    ToolCall,
     Usage,
 )
 from llama_herd.tasks.sampling import MAX_CHOICES
@@ -40,6 +41,17 @@ class Choice(BaseModel):
     stop_reason: StopReason = Field(
         default=None, description="The stop string or id that matched, or the limit that was reached."
     )
+    reasoning: str | None = Field(
+        default=None, description="What the model thought before it answered; null: nothing."
+    )
+    content: str | None = Field(
+        default=None,
+        description="What it said: `text` without its reasoning and its calls. Null: the text was not read "
+        "for these.",
+    )
+    tool_calls: tuple[ToolCall, ...] | None = Field(
+        default=None, description="The calls of tools that it asked for; null: none."
+    )
     logprobs: tuple[float, ...] | None = Field(
         default=None, description="Log-probability of each id, if requested."
     )
@@ -58,6 +70,9 @@ class Choice(BaseModel):
             ids=tuple(token_id for token in tokens for token_id in token.ids),
             finish_reason=last.finish_reason or end.finish_reason,
             stop_reason=last.stop_reason,
+            reasoning=_text(token.reasoning for token in tokens),
+            content=_text(token.content for token in tokens),
+            tool_calls=_joined(token.tool_calls for token in tokens),
             logprobs=_joined(token.logprobs for token in tokens),
             top_logprobs=_joined(token.top_logprobs for token in tokens),
         )
@@ -78,6 +93,17 @@ class Result(BaseModel):
     stop_reason: StopReason = Field(
         default=None, description="The stop string or id that matched, or the limit that was reached."
     )
+    reasoning: str | None = Field(
+        default=None, description="What the model thought before it answered; null: nothing."
+    )
+    content: str | None = Field(
+        default=None,
+        description="What it said: `text` without its reasoning and its calls. Null: the text was not read "
+        "for these.",
+    )
+    tool_calls: tuple[ToolCall, ...] | None = Field(
+        default=None, description="The calls of tools that it asked for; null: none."
+    )
     usage: Usage | None = Field(description="Tokens of the whole job; null if no worker counted them.")
     error: Failure | None = Field(description="What went wrong, if `finish_reason` is `error`.")
     seed: int | None = Field(description="The seed in effect; null if the job was never started.")
@@ -97,38 +123,56 @@ class Result(BaseModel):
     top_prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
         default=None, description="For each of these the most likely tokens at its position."
     )
+    prompt_ids: tuple[int, ...] | None = Field(
+        default=None, description="With `echo`: the ids of the prompt."
+    )
+    prompt_text: str | None = Field(
+        default=None, description="With `echo`: the prompt as a text, or what its ids stand for."
+    )
+    context_tokens: int | None = Field(
+        default=None, description="With `echo`: most tokens that prompt and output may have."
+    )
     pieces: Pieces | None = Field(
         default=None,
-        description="With scores: what each id stands for, each byte as the character of its number.",
+        description="With scores or `echo`: what each id stands for, each byte as the character of its "
+        "number.",
     )
     choices: tuple[Choice, ...] | None = Field(default=None, description="All outputs, if there are several.")
+
+    @property
+    def answer(self) -> str:
+        """What the model said, without its reasoning and its calls."""
+        return self.text if self.content is None else self.content
 
     def parsed(self, kind: type[M]) -> M:
         """The output as an object of the class that the job gave as `response_format`.
 
         Raises pydantic's ValidationError if it is none, as where `finish_reason` is `length`.
         """
-        return kind.model_validate_json(self.text)
+        return kind.model_validate_json(self.answer)
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Fold all events of one job, from the first to `end`. Raises RecordUnreadable if it has no `end`."""
         tokens: list[Token] = []
-        started: Started | None = None
+        starts: list[Started] = []
         for event in events:
             match event:
                 case Started():
-                    started = event
+                    starts.append(event)
                 case Token():
                     tokens.append(event)
                 case End():
-                    return cls._of(event, started, tokens)
+                    return cls._of(event, starts, tokens)
         raise RecordUnreadable(
             "the events of this job have no end: Redis has lost it, or somebody has deleted it"
         )
 
     @classmethod
-    def _of(cls, end: End, started: Started | None, tokens: list[Token]) -> Self:
+    def _of(cls, end: End, starts: list[Started], tokens: list[Token]) -> Self:
+        started = starts[-1] if starts else None
+        echoed = next((one for one in starts if one.prompt_ids is not None), None)
+        scored = next((one for one in tokens if one.prompt_logprobs is not None), None)
         choices = [
             Choice.of(index, [token for token in tokens if (token.choice or 0) == index], end)
             for index in range(min(started.n, MAX_CHOICES) if started else 1)
@@ -137,11 +181,17 @@ class Result(BaseModel):
             job=end.job,
             text=choices[0].text,
             ids=choices[0].ids,
+            reasoning=choices[0].reasoning,
+            content=choices[0].content,
+            tool_calls=choices[0].tool_calls,
             logprobs=choices[0].logprobs,
             top_logprobs=choices[0].top_logprobs,
-            prompt_logprobs=_joined(token.prompt_logprobs for token in tokens),
-            top_prompt_logprobs=_joined(token.top_prompt_logprobs for token in tokens),
-            pieces=_united(token.pieces for token in tokens),
+            prompt_logprobs=scored and scored.prompt_logprobs,
+            top_prompt_logprobs=scored and scored.top_prompt_logprobs,
+            prompt_ids=echoed and echoed.prompt_ids,
+            prompt_text=echoed and echoed.prompt_text,
+            context_tokens=echoed and echoed.context_tokens,
+            pieces=_united([*(one.pieces for one in starts), *(one.pieces for one in tokens)]),
             choices=tuple(choices) if len(choices) > 1 else None,
             finish_reason=end.finish_reason,
             stop_reason=end.stop_reason,
@@ -160,6 +210,12 @@ class Result(BaseModel):
         if self.finish_reason == "deadline":
             raise DeadlineExceeded(f"job {self.job} was not finished by its deadline")
         return self
+
+
+def _text(parts: Iterable[str | None]) -> str | None:
+    """All texts that are not None, joined; None if there is none."""
+    found = [part for part in parts if part is not None]
+    return "".join(found) if found else None
 
 
 def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:

@@ -34,9 +34,10 @@ class SamplingParams(StrictModel):
     )
     max_tokens: int = Field(
         default=DEFAULT_MAX_TOKENS,
-        ge=1,
+        ge=0,
         le=MAX_INT,
-        description="Most tokens to generate. Workers have a limit of their own, HERD_MAX_TOKENS_LIMIT.",
+        description="Most tokens to generate. Workers have a limit of their own, HERD_MAX_TOKENS_LIMIT. "
+        "0: only with `echo` or `prompt_logprobs`.",
     )
     min_tokens: int = Field(
         default=0, ge=0, le=MAX_INT, description="The output does not stop before it has this many tokens."

@@ -17,7 +17,8 @@ MAX_FORM_BYTES = 1 << 18
 #: Of a job, and of a request as OpenAI's.
 FORM_FIELDS = frozenset(("response_format", "structured_outputs"))
 
-FormKind = Literal["json", "regex", "choice", "grammar"]
+#: Of these a job asks for one. "output": what a worker makes of a chat with tools or reasoning.
+FormKind = Literal["json", "regex", "choice", "grammar", "output"]
 _KINDS: tuple[FormKind, ...] = ("json", "regex", "choice", "grammar")
 
 #: Any JSON object, as `json_object` asks for.
@@ -27,7 +28,8 @@ ANY_OBJECT = {"type": "object"}
 class OutputForm(NamedTuple):
     """The form of an output: of which kind, its text, and the field of the job that asks for it.
 
-    text: a JSON schema, an expression, a list of texts as JSON, or a grammar in Lark or GBNF.
+    text: a JSON schema, an expression, a list of texts as JSON, a grammar in Lark or GBNF, or what a
+    worker's `WholeOutput` writes.
     """
 
     kind: FormKind

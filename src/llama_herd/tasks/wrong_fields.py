@@ -33,7 +33,7 @@ def _path(loc: Place) -> str:
     """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
     if not loc:
         return "prompt"
-    if loc[0] in ("metadata", "chat_template_kwargs", "response_format", "structured_outputs"):
+    if loc[0] in ("metadata", "tool_choice", "chat_template_kwargs", "response_format", "structured_outputs"):
         return str(loc[0])
     names = [part if isinstance(part, int) or _FIELD_NAME.fullmatch(part) else "?" for part in loc]
     return ".".join(map(str, names))

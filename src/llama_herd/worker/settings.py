@@ -5,8 +5,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
+from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
+from llama_herd.model.parsers.output_formats import AUTO, NONE
 from llama_herd.tasks.ledger.keys import joined
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settings
@@ -81,7 +83,13 @@ class WorkerSettings(Settings):
         description="CPU threads of torch. 0: one less than the cores it may use. More than the cores slows "
         "every step.",
     )
-    slots: int = Field(32, ge=1, le=1024, description="Most sequences in the batch at a time.")
+    slots: int = Field(
+        32,
+        ge=1,
+        le=1024,
+        description="Most sequences in the batch at a time. Absent: 32, and on a GPU 4 for each GB of its "
+        "memory, from 32 to 256.",
+    )
     context_tokens: int = Field(
         0,
         ge=0,
@@ -92,7 +100,8 @@ class WorkerSettings(Settings):
         0,
         ge=0,
         le=1 << 40,
-        description="Size of the KV cache. 0: slots x context, but at most half of the free memory.",
+        description="Size of the KV cache. 0: slots x context, but at most half of the free memory, "
+        "of a GPU's nine tenths.",
     )
     memory_share: float = Field(
         1.0,
@@ -110,6 +119,16 @@ class WorkerSettings(Settings):
         le=MAX_PREFILL_TOKENS,
         description="Most prompt tokens in a step while others decode. 0: chosen by the "
         "measured time of steps.",
+    )
+    tool_parser: str = Field(
+        "auto",
+        description="How the model writes calls of tools: the name of a format, as herd inspect and "
+        "docs/tools.md show them. auto: as its chat template says. none: calls are text.",
+    )
+    reasoning_parser: str = Field(
+        "auto",
+        description="How the model marks its reasoning, by a format's name. auto: as its chat template "
+        "says. none: reasoning is text.",
     )
     flush_ms: int = Field(
         50,
@@ -207,6 +226,14 @@ class WorkerSettings(Settings):
     @classmethod
     def _in_small_letters(cls, level: object) -> object:
         return level.lower() if isinstance(level, str) else level
+
+    @field_validator("tool_parser", "reasoning_parser")
+    @classmethod
+    def _names_a_format(cls, name: str, info: ValidationInfo) -> str:
+        formats = TOOL_FORMATS if info.field_name == "tool_parser" else REASONING_FORMATS
+        if name not in (AUTO, NONE, *formats):
+            raise ValueError(f"must be one of {', '.join((AUTO, NONE, *formats))}, got {name!r}")
+        return name
 
     @field_validator("tenants")
     @classmethod

@@ -22,7 +22,7 @@ INPUT: list[dict[str, Any]] = [
     {"custom_id": "bad", "prompt": "x", "colour": 1},
     {"custom_id": "ids", "prompt_ids": [1, 2]},
 ]
-COLUMNS = ["custom_id", "line", "choice", "text", "finish_reason", "model"]
+COLUMNS = ["custom_id", "line", "choice", "text", "reasoning", "tool_calls", "finish_reason", "model"]
 COLUMNS += ["prompt_tokens", "completion_tokens"]
 
 

@@ -133,7 +133,7 @@ def test_a_machine_without_the_extra_is_a_client(redis_url: str, monkeypatch: py
 def test_a_gpu_that_torch_cannot_use_is_named(redis_url: str, tmp_path: Path) -> None:
     assert findings(redis_url, exit_code=1, HERD_DEVICE="cuda:0")["torch"][1].endswith("here are: none")
     command = tmp_path / "nvidia-smi"
-    command.write_text("#!/bin/sh\necho 0, GPU-a, NVIDIA A\n")
+    command.write_text("#!/bin/sh\necho 0, GPU-a, 8192, NVIDIA A\n")
     command.chmod(0o755)
     idle = findings(redis_url, exit_code=0)["torch"]
     assert idle[0] == "warn"

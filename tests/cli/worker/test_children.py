@@ -137,7 +137,7 @@ def test_a_signal_ends_them_also_while_one_waits_for_its_start(
 def _two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An nvidia-smi that tells of two cards."""
     command = tmp_path / "nvidia-smi"
-    command.write_text("#!/bin/sh\necho 0, GPU-a, NVIDIA A\necho 1, GPU-b, NVIDIA B\n")
+    command.write_text("#!/bin/sh\necho 0, GPU-a, 8192, NVIDIA A\necho 1, GPU-b, 8192, NVIDIA B\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -106,9 +106,9 @@ def test_the_same_key_is_the_same_job(gateway: GatewayThread, stand_in: StandIn)
     ("change", "param", "message"),
     [
         ({"prompt": 5}, "prompt", "valid string"),
-        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens", "must be at least 1, got 0"),
         ({"min_tokens": 9}, None, "min_tokens must be at most max_tokens"),
-        ({"tools": [{"type": "function"}]}, "tools", "only supported as []"),
+        ({"tools": [{"type": "function"}]}, "tools", "only supported as [] here"),
         ({"response_format": {"type": "yaml"}}, "response_format", "must have the type text, json_object"),
         ({"nonsense": 1}, "nonsense", "not supported"),
         ({"max_token": 1}, "max_token", "not supported. Did you mean max_tokens?"),
@@ -127,14 +127,15 @@ def test_a_wrong_field_is_named(
     assert "secret" not in found.error["message"]
 
 
-def test_a_chat_s_tools_are_refused_by_name(gateway: GatewayThread, herd: Herd) -> None:
+def test_what_cannot_be_called_is_refused_by_name(gateway: GatewayThread, herd: Herd) -> None:
     asked = {
         "model": "tales",
         "messages": [{"role": "user", "content": "hi"}],
         "tools": [{"type": "function"}],
+        "tool_choice": "required",
     }
     found = gateway.ask("POST", "/v1/chat/completions", asked)
-    assert (found.status, found.error["param"]) == (400, "tools")
+    assert (found.status, found.error["param"]) == (400, "tools.0")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 8_000, b'"a"', b'{"a": NaN}}'])

@@ -21,7 +21,7 @@ from llama_herd.tasks.settings import Settings
 OF_PAGES = ("/", "/page/{name}", "/docs", "/openapi.json")
 
 #: What the gateway itself reads.
-OWN = {"stream", "stream_options"}
+OWN = {"stream", "stream_options", "priority"}
 
 
 def test_every_route_is_described_and_no_other() -> None:

@@ -1,8 +1,14 @@
 """Jobs of tests of the ledger."""
 
+from collections.abc import Iterator
+from hashlib import sha1
+from typing import Any
+
 import pytest
 
+from llama_herd.tasks.ledger.redis_call import Script
 from tests.tasks.herd import Herd, started, token
+from tests.tasks.ledger.watched_scripts import NOTES, watched
 
 
 @pytest.fixture
@@ -12,3 +18,20 @@ def running(herd: Herd) -> Herd:
     herd.claim("a", "one")
     assert herd.kinds("one", started("a"), token("a", 2, 0, 5, 6)) == ["ok", "ok"]
     return herd
+
+
+@pytest.fixture(autouse=True)
+def undeclared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever is tested here: no script touches a key that its call has not declared, unless it says so."""
+    if "redis" not in request.fixturenames:
+        yield
+        return
+    redis: Any = request.getfixturevalue("redis")
+
+    def source(script: Script) -> str:
+        return script.plain_source if script.builds_keys else watched(script)
+
+    monkeypatch.setattr(Script, "source", property(source))
+    monkeypatch.setattr(Script, "sha", property(lambda script: sha1(script.source.encode()).hexdigest()))
+    yield
+    assert redis.type(NOTES) == b"none" or redis.smembers(NOTES) == set()

@@ -28,6 +28,14 @@ def test_nasty_texts_come_back_as_they_went(herd: Herd) -> None:
     assert claimed.body == job.to_json()
 
 
+@pytest.mark.parametrize("job_id", ["south@a", "a b", "a}", "", "x" * 129])
+def test_no_script_accepts_an_id_that_can_name_no_job(herd: Herd, job_id: str) -> None:
+    """One with an @ names a job of another herd."""
+    with pytest.raises(ResponseError, match="the id cannot name a job"):
+        herd.submit(job_id)
+    assert herd.redis.keys() == []
+
+
 def test_nasty_headers_do_not_reach_the_delivery_tag(herd: Herd) -> None:
     request = {
         "id": "a",

@@ -4,15 +4,20 @@ from typing import Any
 
 import pytest
 
+from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.client.lookout import LOT
+from llama_herd.tasks.client.lots import MAX_CALL_JOBS
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger import held_jobs
+from llama_herd.tasks.ledger import held_jobs, reports
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, Held, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger, turns
+from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
 from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.settings import MAX_MODELS
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.jobs.sweeper import MAX_TURNS
 from tests.tasks.herd import end, started, token
@@ -161,12 +166,26 @@ def test_free_rows_are_those_of_live_workers_of_the_same_queue(redis: Any) -> No
         *(status("stops", state="stopping"), status("other", model="n"), status("late")),
     ):
         run(redis, beat([Beat(ACME, told)]))
-    redis.zadd(ACME.key("workers"), {"late": 1})  # it has fallen silent
+    redis.zadd(ACME.key("room:herd.acme:m"), {"late": 1.5})  # it has fallen silent
     assert free_elsewhere(redis, ACME, GLOBEX) == [4 + 2, 0]
     assert redis.zscore(ACME.key("room:herd.acme:m"), "late") is None
     for told in (status("idle", running=4), status("half", running=3)):
         run(redis, beat([Beat(ACME, told)]))
     assert free_elsewhere(redis, ACME) == [1]
+
+
+def test_a_worker_that_comes_back_with_another_model_has_no_room_for_the_first_one(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "WORKER_TTL_S", 1)
+    run(redis, beat([Beat(ACME, status("w"))]))
+
+    def has_only_the_others() -> bool:
+        run(redis, beat([Beat(ACME, status("w", model="n"))]))
+        run(redis, beat([Beat(ACME, status("x", running=3))]))
+        return free_elsewhere(redis, ACME) == [1]
+
+    wait_until(has_only_the_others, "its room is forgotten", 10.0)
 
 
 @pytest.mark.parametrize("num_workers", [20, 200])
@@ -177,19 +196,27 @@ def test_what_a_full_worker_asks_costs_the_same_however_many_workers_there_are(
         run(redis, beat([Beat(ACME, status(f"w{number}"))]))
     redis.config_resetstat()
     (free,) = free_elsewhere(redis, ACME)
-    assert free == 16 * 4, "those with the most room are asked"
+    assert free == 16 * 4, "no more are asked"
     calls = sum(stats["calls"] for stats in redis.info("commandstats").values())
     assert calls < 40
 
 
 def test_no_call_takes_more_arguments_than_managed_redis_does() -> None:
     """However many jobs and tenants there are: the callers send as many calls as it takes."""
-    ledgers = [Ledger(f"tenant-{number}") for number in range(MAX_TURNS)]
-    held = [Held(ledgers[n % len(ledgers)], "a", 1) for n in range(MAX_ENTRIES)]
+    ledgers = [Ledger(f"tenant-{number}") for number in range(max(MAX_TURNS, MAX_ENTRIES))]
+    held = [Held(ledgers[n], "a", 1) for n in range(MAX_ENTRIES)]
     entries = [TenantEntry(one.keys, token("a", 2, 0)) for one in held]
     beats = [Beat(one, status("w", left_out=one.tenant)) for one in ledgers[:MAX_BEATS]]
+    job, models = GenerationJob(prompt="a tale"), tuple(f"model-{number}" for number in range(MAX_MODELS))
+    parcels = [ACME.parcel("a", job, Envelope.of("a", "herd.acme:m"))] * MAX_CALL_JOBS
     calls: list[Call[Any]] = [
         *(held_jobs.emit(OWNER, entries, ACME), held_jobs.renew(OWNER, held, ACME)),
-        *(held_jobs.prepare(OWNER, held), turns(ledgers), beat(beats)),
+        *(held_jobs.prepare(OWNER, held), turns(ledgers[:MAX_TURNS]), beat(beats)),
+        *(
+            ACME.submit_many(parcels),
+            ACME.places(["a"] * LOT),
+            ACME.with_news({f"{n}": 0 for n in range(LOT)}),
+        ),
+        *(Ledger(standing_models=models).sweep(), Overview().counts("mine", *models)),
     ]
     assert max(len(call.command) for call in calls) < 3_999

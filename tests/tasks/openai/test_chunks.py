@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.events import End, Event, Started, Token, Usage
+from llama_herd.tasks.events import End, Event, Started, Token, ToolCall, Usage
 from llama_herd.tasks.openai.answer_schema import ChatCompletionChunk, Completion
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
@@ -49,6 +49,33 @@ def test_a_chat_says_who_speaks_then_the_text_then_why_it_ended() -> None:
     assert choices[-1]["stop_reason"] == "END"
     assert {chunk["id"] for chunk in found} == {"chatcmpl-j"}
     assert {chunk["object"] for chunk in found} == {"chat.completion.chunk"}
+
+
+def test_a_call_is_one_delta_and_reasoning_comes_as_it_is_thought() -> None:
+    calls = tuple(ToolCall(index=n, id=f"id{n}", name="f", arguments="{}") for n in range(2))
+    found = chunks(
+        CHAT,
+        started(),
+        token(2, "<think>h", reasoning="h", content=""),
+        token(3, "m</think>", reasoning="m", content=""),
+        token(4, "<tool_call>", content=""),
+        token(5, "...", content="so", tool_calls=calls[:1]),
+        token(6, "...", content="", tool_calls=calls[1:]),
+        end(7),
+    )
+    choices = [chunk["choices"][0] for chunk in found]
+    called = [
+        {"index": n, "id": f"id{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for n in range(2)
+    ]
+    assert [one["delta"] for one in choices[1:]] == [
+        {"reasoning_content": "h"},
+        {"reasoning_content": "m"},
+        {"content": "so", "tool_calls": called[:1]},
+        {"tool_calls": called[1:]},
+        {},
+    ]
+    assert choices[-1]["finish_reason"] == "tool_calls"
 
 
 def test_a_completion_is_its_text() -> None:
@@ -95,3 +122,37 @@ def test_offsets_go_on_from_event_to_event() -> None:
 @pytest.mark.parametrize("finish_reason", ["cancelled", "deadline", "error"])
 def test_an_end_that_is_no_answer_has_no_chunk(finish_reason: str) -> None:
     assert chunks(CHAT, started(), end(2, finish_reason=finish_reason)) == []
+
+
+def told(n: int = 1) -> Started:
+    """A start that tells of a prompt: two tokens, the first with a space that the prompt does not have."""
+    prompt = {"prompt_ids": (1, 3, 4), "prompt_text": "ab", "pieces": {1: "", 3: " a", 4: "b"}}
+    return started(n).model_copy(update=prompt)
+
+
+def test_a_prompt_comes_before_each_output_with_its_scores() -> None:
+    """Also before an output that has begun before the first one has told of them."""
+    scored: dict[str, Any] = {"logprobs": (-0.5,), "pieces": {5: "c", 6: "d"}}
+    of_prompt = {"prompt_logprobs": (-0.1, -0.2), "top_prompt_logprobs": (((3, -0.1),), ((6, -0.05),))}
+    events = (token(2, "c", 5, choice=1, **scored), token(3, "d", 6, choice=0, **scored, **of_prompt), end(4))
+    found = [chunk["choices"][0] for chunk in chunks(COMPLETIONS, told(2), *events)]
+    texts = [(one["index"], one["text"]) for one in found if one["text"]]
+    assert texts == [(0, "ab"), (1, "ab"), (1, "c"), (0, "d")]
+    assert found[0]["logprobs"] == {
+        "tokens": ["", "a", "b"],
+        "token_logprobs": [None, -0.1, -0.2],
+        "top_logprobs": [None, {" a": -0.1}, {"d": -0.05}],
+        "text_offset": [0, 0, 1],
+    }
+    assert [one["logprobs"]["text_offset"] for one in found[2:4]] == [[2], [2]]
+
+
+def test_a_prompt_without_output_is_a_chunk_of_its_own() -> None:
+    found = chunks(COMPLETIONS, told(), end(2, finish_reason="length"))
+    assert [one["choices"][0]["text"] for one in found] == ["ab", ""]
+    assert found[0]["choices"][0]["logprobs"] is None
+
+
+def test_a_prompt_comes_once_though_the_job_was_begun_again() -> None:
+    events = (told(), token(2, "c"), started(), token(4, "d"), end(5))
+    assert [one["choices"][0]["text"] for one in chunks(COMPLETIONS, *events)] == ["ab", "c", "d", ""]

@@ -68,7 +68,21 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
     ("url", "body", "named"),
     [
         (COMPLETIONS, {"stream": True}, "stream: only supported as false"),
-        (COMPLETIONS, {"colour": 1, "echo": True}, "colour: not supported; echo"),
+        (
+            COMPLETIONS,
+            {"colour": 1, "suffix": "secret"},
+            'colour: not supported; suffix: only supported as ""',
+        ),
+        (COMPLETIONS, {"best_of": 3}, "best_of: must be the same as n: all outputs"),
+        (COMPLETIONS, {"best_of": 2, "n": 3}, "best_of: must be the same as n"),
+        (CHAT, {"echo": True}, "echo: only supported as false"),
+        (CHAT, {"messages": None}, "messages: is required"),
+        (COMPLETIONS, {"prompt": None}, "prompt: is required"),
+        (COMPLETIONS, {"logprobs": 50}, "logprobs: input should be less than or equal to 20, got 50"),
+        (COMPLETIONS, {"logprobs": 50, "echo": True}, "logprobs: input should be less than or equal to 20"),
+        (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens: must be at least 1, got 0"),
+        (COMPLETIONS, {"max_tokens": 0}, "max_tokens: must be at least 1, got 0"),
+        (COMPLETIONS, {"echo": "secret"}, "echo: input should be a valid boolean"),
         (COMPLETIONS, {"prompt": ["secret", "secret"]}, "prompt: must be exactly one prompt, got 2"),
         (COMPLETIONS, {"max_completion_tokens": 3}, "max_completion_tokens: not supported"),
         (COMPLETIONS, {"max_token": 3}, "max_token: not supported. Did you mean max_tokens?"),
@@ -76,7 +90,10 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
         (CHAT, {"max_completion_token": 3}, "Did you mean max_completion_tokens?"),
         (COMPLETIONS, {"tools": [{"type": "function"}]}, "tools: only supported as []"),
         (CHAT, {"tools": "secret"}, "tools: "),
-        (CHAT, {"tool_choice": "required"}, 'tool_choice: only supported as "none" or "auto"'),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0: function.name must"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice: needs tools: there is none to call"),
+        (CHAT, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice: must be none, auto, required or {"),
+        (COMPLETIONS, {"tool_choice": "required"}, 'tool_choice: only supported as "none" or "auto"'),
         (CHAT, {"response_format": {"type": "secret"}}, "response_format: must have the type"),
         (CHAT, {"structured_outputs": {"regex": "secret", "choice": []}}, "structured_outputs: must have"),
         (CHAT, {"functions": [{"name": "secret"}]}, "functions: only supported as []"),
@@ -106,6 +123,62 @@ def test_a_prompt_may_be_ids_or_a_list_of_one() -> None:
     assert job(COMPLETIONS, prompt=["one"]).prompt == "one"
 
 
+def jobs(*prompts: Any, max_prompts: int = 9, **body: Any) -> list[GenerationJob]:
+    return RequestBody(COMPLETIONS, {"prompt": list(prompts), **body}).jobs(Settings(), max_prompts)
+
+
+def test_each_of_several_prompts_is_a_job() -> None:
+    found = jobs("one", [1, 2], "three", max_tokens=5, model="tales")
+    assert [one.prompt or one.prompt_ids for one in found] == ["one", (1, 2), "three"]
+    assert {(one.sampling.max_tokens, one.model) for one in found} == {(5, "tales")}
+    assert found[0] == RequestBody(COMPLETIONS, {"prompt": "one", "max_tokens": 5, "model": "tales"}).job(
+        Settings()
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompts", "named"),
+    [
+        (["secret", ""], "prompt.1: must not be empty"),
+        (["secret", []], "prompt.1: must not be empty"),
+        (["secret", 7], "prompt.1: input should be a valid string, got 7"),
+        ([7, "secret"], "prompt.0: input should be a valid string, got 7"),
+        (["secret", None], "prompt.1: is required"),
+        (["secret", {"secret": 1}], "prompt.1: input should be a valid string"),
+        ([[1], [["secret"]]], "prompt.1.0: input should be a valid integer"),
+        ([[1], ["secret", "secret"]], "prompt.1.0: input should be a valid integer"),
+        ([[1], [-1]], "prompt.1.0: input should be greater than or equal to 0, got -1"),
+        ([[1], [True]], "prompt.1.0: input should be a valid integer"),
+        (["secret"] * 10, "prompt: must be at most 9 prompts, got 10"),
+        ([[]] * 10, "prompt: must be at most 9 prompts, got 10"),
+        ([], "prompt: must not be empty"),
+        ([[]], "prompt: must not be empty"),
+        ([[["secret"]]], "prompt.0: input should be a valid integer"),
+        (["secret\0", "secret"], "prompt.0: must not contain a NUL character"),
+    ],
+)
+def test_what_is_wrong_with_one_prompt_names_it(prompts: list[Any], named: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        jobs(*prompts)
+    assert str(caught.value) == named or str(caught.value).startswith(f"{named};")
+    assert "secret" not in str(caught.value)
+
+
+def test_what_is_wrong_with_all_prompts_is_said_once() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        jobs("one", "two", "three", temperature=7, colour=1)
+    assert [one.field for one in caught.value.fields] == ["colour", "temperature"]
+
+
+def test_a_prompt_comes_back_with_its_scores_if_the_output_s_are_wanted() -> None:
+    found = job(COMPLETIONS, echo=True, logprobs=3, max_tokens=0)
+    assert (found.echo, found.sampling.prompt_logprobs, found.sampling.max_tokens) == (True, 3, 0)
+    assert job(COMPLETIONS, echo=True).sampling.prompt_logprobs is None
+    assert job(COMPLETIONS, echo=True, logprobs=3, prompt_logprobs=5).sampling.prompt_logprobs == 5
+    plain = job(COMPLETIONS, echo=False, logprobs=3, best_of=1, suffix="", user="u", service_tier="auto")
+    assert plain == job(COMPLETIONS, logprobs=3)
+
+
 def test_a_message_may_be_in_parts_and_from_a_developer() -> None:
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
     turns = [{"role": "developer", "content": parts}, {"role": "user", "content": "hi", "name": None}]
@@ -131,13 +204,22 @@ def test_calls_to_tools_reach_the_template_as_it_expects_them() -> None:
     assert (found[2].role, found[2].tool_call_id) == ("tool", "call")
 
 
-def test_tools_reach_the_template_unless_none_is_to_be_called() -> None:
+def test_tools_and_which_of_them_to_call_are_the_job_s() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"default": None}}}]
-    assert job(CHAT, tools=tools, tool_choice="auto").tools == tuple(tools)
-    bodies: list[dict[str, Any]] = [{"tools": tools, "tool_choice": "none"}, {"tools": []}, {"tools": None}]
-    for body in bodies:
-        assert job(CHAT, **body).tools is None
-    assert job(COMPLETIONS, tools=[]).tools is None
+    named = {"type": "function", "function": {"name": "f"}}
+    for choice in ("none", "auto", "required", named):
+        found = job(CHAT, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+        assert (found.tools, found.tool_choice, found.parallel_tool_calls) == (tuple(tools), choice, False)
+    assert job(CHAT, tools=[], tool_choice="auto").tools is None
+    assert job(COMPLETIONS, tools=[], tool_choice="auto", parallel_tool_calls=True).tool_choice is None
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_an_answer_may_be_sent_back_as_it_came(name: str) -> None:
+    turns = [*MESSAGES, {"role": "assistant", "content": "x", "refusal": None, name: "thought"}]
+    found = job(CHAT, messages=turns).messages
+    assert found is not None
+    assert found[1].reasoning_content == "thought"
 
 
 def test_what_else_a_template_may_write_of_reaches_it() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.events import Usage
+from llama_herd.tasks.events import ToolCall, Usage
 from llama_herd.tasks.openai.answer_schema import ChatCompletion, Completion
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 from llama_herd.tasks.openai.response import response_body
@@ -48,6 +48,32 @@ def test_a_chat_has_a_message() -> None:
     assert found["object"] == "chat.completion"
     ended = {"finish_reason": "stop", "stop_reason": None}
     assert found["choices"] == [{"index": 0, "message": message, "logprobs": None, **ended}]
+
+
+CALL = ToolCall(index=0, id="a1b2c3d4e", name="f", arguments='{"x": 1}')
+WRITTEN = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "finish_reason"),
+    [
+        ({"content": ""}, {"content": ""}, "stop"),
+        ({"content": "hi", "reasoning": "hm"}, {"content": "hi", "reasoning_content": "hm"}, "stop"),
+        ({"content": "", "tool_calls": (CALL,)}, {"content": None, "tool_calls": [WRITTEN]}, "tool_calls"),
+        ({"content": "hi", "tool_calls": (CALL,)}, {"content": "hi", "tool_calls": [WRITTEN]}, "tool_calls"),
+        (
+            {"content": "", "tool_calls": (CALL,), "finish_reason": "length"},
+            {"content": None, "tool_calls": [WRITTEN]},
+            "length",
+        ),
+    ],
+)
+def test_a_chat_s_reasoning_and_calls_have_fields_of_their_own(
+    fields: dict[str, Any], message: dict[str, Any], finish_reason: str
+) -> None:
+    (choice,) = body(CHAT, **fields)["choices"]
+    assert choice["message"] == {"role": "assistant", "refusal": None, **message}
+    assert choice["finish_reason"] == finish_reason
 
 
 def test_all_outputs_of_a_job_are_choices() -> None:

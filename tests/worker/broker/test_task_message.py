@@ -63,7 +63,10 @@ def test_any_other_message_is_a_job_that_never_runs(body: str) -> None:
 GENERATED = {"job": "job-0", "text": "a tale", "ids": [1], "finish_reason": "stop"}
 
 
-@pytest.mark.parametrize("result", ["a tale", GENERATED])
+READ = {**GENERATED, "text": "<think>hm</think>a tale", "reasoning": "hm", "content": "a tale"}
+
+
+@pytest.mark.parametrize("result", ["a tale", GENERATED, {**GENERATED, "content": None}, READ])
 def test_the_text_of_the_task_before_is_the_prompt(result: object) -> None:
     order = read(json.dumps([[result], {"sampling": {"max_tokens": 3}}, {}]))
     assert order.error is None

@@ -3,7 +3,9 @@
 import pytest
 from hypothesis import strategies as st
 
+from llama_herd.model.parsers.formats import REASONING_FORMATS
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.reasoning_end import ReasoningEnd
 from tests.examples import for_any
 
 BYTES = tuple(bytes([value]) for value in range(256))
@@ -88,3 +90,24 @@ def test_an_emoji_is_shown_whole_or_not_at_all(ids: list[int]) -> None:
 
 def test_a_cut_character_shows_as_one_replacement_at_the_end() -> None:
     assert written(WORDS, [1, 9]) == [" Once", "", "�"]
+
+
+@for_any(
+    st.lists(st.sampled_from(["<think>", "</think>", *"<think>/ E\n"]), max_size=12).map("".join),
+    st.lists(st.sampled_from(["E", "\n", "</", "nk"]), min_size=1, max_size=2),
+    st.booleans(),
+)
+def test_stop_strings_count_behind_the_reasoning(full: str, stop: list[str], begins: bool) -> None:
+    end = ReasoningEnd(REASONING_FORMATS["think"], begins_in_reasoning=begins)
+    writer = Detokenizer(BYTES, stop, reasoning_end=end)
+    text = ""
+    for byte in full.encode():
+        text += writer.write(byte)
+        if writer.has_stopped:
+            break
+    text += writer.close()
+    is_reasoning = begins or full.lstrip().startswith("<think>")
+    reasoning, mark, answer = full.partition("</think>") if is_reasoning else ("", "", full)
+    found = [answer.index(one) for one in stop if one in answer]
+    assert text == reasoning + mark + answer[: min(found, default=len(answer))]
+    assert writer.has_stopped == bool(found)

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from benchmarks.stand_in_device import StandInDevice
 from llama_herd.model.cache import Cache
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
 from llama_herd.worker.engine.graph_device import Replay
+from llama_herd.worker.engine.sampling.slot_sampler import Drawing
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.loading.loaded_model import LoadedModel
 
@@ -68,3 +70,26 @@ def test_what_it_computes_is_trash(model: LoadedModel) -> None:
     before = kept()
     DecodeGraphs(model.llama, cache, slots, StandInDevice(), 5).check()
     assert kept().equal(before)
+
+
+def test_steps_of_usual_jobs_are_captured_before_the_first_one(model: LoadedModel) -> None:
+    """Any number of rows, drawn as jobs that say nothing of it ask, or greedily."""
+    cache = Cache(model.llama.config, 16, dtype=model.cache.storage.dtype, consecutive=False)
+    slots, device = Slots(5, cache.max_length, cache.trash_page, cache.device), StandInDevice()
+    graphs, noted = DecodeGraphs(model.llama, cache, slots, device, 5), list[tuple[int, int]]()
+    graphs.check()
+    graphs.capture_usual(lambda done, total: noted.append((done, total)))
+    num_captures = device.num_captures
+    for num_rows in range(1, 6):
+        for params in (SamplingParams(), SamplingParams(temperature=0)):
+            graphs.prepared(num_rows, Drawing.of(params))
+    assert device.num_captures == num_captures
+    assert noted == [(done, 8) for done in range(1, 9)]
+
+
+def test_a_card_without_room_for_all_graphs_captures_the_rest_when_it_has(model: LoadedModel) -> None:
+    cache = Cache(model.llama.config, 16, dtype=model.cache.storage.dtype, consecutive=False)
+    slots = Slots(5, cache.max_length, cache.trash_page, cache.device)
+    graphs = DecodeGraphs(model.llama, cache, slots, Small(), 5)
+    graphs.capture_usual(lambda done, total: None)
+    assert len(graphs._replays) == 7

@@ -130,7 +130,8 @@ def test_no_step_whatsoever_waits_for_the_device_or_takes_memory_that_it_must_fi
         while overlapping.engine.has_work:
             overlapping.engine.step()
     assert watch.synchronising == {}
-    assert watch.of_device["linear"], "it has seen a graph"
+    if mode != "a prompt alone":  # it has no step that decodes
+        assert watch.of_device["linear"], "it has seen a graph"
     assert overlapping.device.num_host_bytes == host_bytes
     assert overlapping.device.num_events == 2
 

@@ -179,9 +179,9 @@ def test_a_job_that_waits_to_be_alone_can_be_ended(
     service.take(SentMessage("mate"))
     wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
     if reason == "deadline":
-        redis.hset(ledger.job_key("suspect"), "deadline_ms", str(now_ms(redis) + 500))
+        redis.hset(ledger.job_key("suspect"), "deadline_ms", str(now_ms(redis) + 100))
     service.take(SentMessage("suspect"))
-    wait_until(lambda: ledger_state(redis, "suspect") == "running", "the suspect is claimed")
+    wait_until(lambda: ledger_state(redis, "suspect") != "queued", "the suspect is claimed")
     if reason == "cancelled":
         run(redis, ledger.cancel("suspect"))
     assert the_end(redis, "suspect").finish_reason == reason

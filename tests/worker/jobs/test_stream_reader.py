@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 from llama_herd.tasks.events import Event, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Unreadable
+from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.event_log import Recorded
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
@@ -93,6 +94,18 @@ def test_an_event_with_all_scores_is_read_whole_and_gone_on_with(
     write(redis, events, 1 + num_ids)
     assert list(reader.events(JOB)) == events
     assert Recorded.of(reader.events(JOB, with_scores=False)).ids == Recorded.of(events).ids
+
+
+def test_a_start_with_the_longest_prompt_is_read_whole_and_gone_on_with(redis: Redis) -> None:
+    """One of which nothing was computed: each of its bytes is a token."""
+    num = Settings.model_fields["max_prompt_bytes"].default
+    told = {"prompt_ids": tuple(range(num)), "prompt_text": '"' * num, "context_tokens": 512}
+    start = started(1).model_copy(update={**told, "pieces": {5: "x"}})
+    events: list[Event] = [start, token(2, 0, [5], "a")]
+    write(redis, events, 1)
+    reader = StreamReader(redis, LEDGER, StreamBounds(16, 16, num))
+    assert list(reader.events(JOB)) == events
+    assert list(reader.events(JOB, with_scores=False)) == [started(1), events[1]]
 
 
 def test_nothing_is_read_of_a_job_that_has_said_nothing(reader: StreamReader) -> None:

@@ -13,7 +13,7 @@ from llama_herd.worker.loading import device
 from llama_herd.worker.loading.device import on_device, pin_device, pinned_card
 from llama_herd.worker.settings import WorkerSettings
 
-REPORT = "0, GPU-aaa, NVIDIA H200\n1, GPU-bbb, NVIDIA L4"
+REPORT = "0, GPU-aaa, 143771, NVIDIA H200\n1, GPU-bbb, [N/A], NVIDIA L4"
 
 
 @pytest.fixture

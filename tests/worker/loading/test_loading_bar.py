@@ -11,7 +11,7 @@ from llama_herd.worker.loading.loading_bar import LoadingBar
 def shown(is_terminal: bool, delay_s: float) -> str:
     screen = StringIO()
     console = Console(file=screen, force_terminal=is_terminal, width=80)
-    with LoadingBar("tales", console, delay_s) as bar:
+    with LoadingBar("loading tales", "bytes", console, delay_s) as bar:
         for num_done in (1_000_000, 2_000_000, 4_000_000):
             bar.note(num_done, 4_000_000)
     return screen.getvalue()

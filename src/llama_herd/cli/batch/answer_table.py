@@ -23,6 +23,8 @@ _TYPES = {
     "choice": "int64",
     "prompt": "string",
     "text": "string",
+    "reasoning": "string",
+    "tool_calls": "string",
     "finish_reason": "string",
     "model": "string",
     "prompt_tokens": "int64",
@@ -64,6 +66,17 @@ def _rows(answers: AnswerFile, run_id: str) -> Iterator[Row]:
             yield from _choices(lines[place], json.loads(file.readline()))
 
 
+def _words(choice: Mapping[str, Any]) -> dict[str, str | None]:
+    """What an output says, and beside it what its model thought and called, as the text of a list."""
+    message = choice.get("message", {})
+    calls = message.get("tool_calls")
+    return {
+        "text": choice["text"] if "text" in choice else message["content"],
+        "reasoning": message.get("reasoning_content"),
+        "tool_calls": None if calls is None else json.dumps(calls, ensure_ascii=False),
+    }
+
+
 def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
     """The outputs of an answer in OpenAI's form. The tokens are those of all of them."""
     body = answer["response"]["body"]
@@ -74,7 +87,7 @@ def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
             "line": line,
             "choice": choice["index"],
             "prompt": answer.get("prompt"),
-            "text": choice["text"] if "text" in choice else choice["message"]["content"],
+            **_words(choice),
             "finish_reason": choice["finish_reason"],
             "model": body["model"],
             "prompt_tokens": usage.get("prompt_tokens"),

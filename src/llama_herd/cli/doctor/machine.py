@@ -46,6 +46,8 @@ def check_torch(settings: WorkerSettings) -> Finding:
     load_torch()
     import torch
 
+    from llama_herd.model.kernels.gpu.load import complaint_of
+
     build = f"torch {torch.__version__}"
     if device == "cpu":
         return _check_cpu(build, torch.version.cuda)
@@ -59,7 +61,10 @@ def check_torch(settings: WorkerSettings) -> Finding:
         return Finding(
             "torch", "fail", f"{build} needs CUDA {torch.version.cuda}, but the driver's is older", fix
         )
-    return Finding("torch", "ok", f"{build} on {settings.device}, {torch.cuda.get_device_name()}")
+    used = f"{build} on {settings.device}, {torch.cuda.get_device_name()}"
+    if complaint := complaint_of(torch.cuda.get_device_capability()):
+        return Finding("torch", "warn", f"{used}: {complaint}", "a GPU of compute capability 8.0 or newer")
+    return Finding("torch", "ok", used)
 
 
 def _check_cpu(build: str, cuda: str | None) -> Finding:

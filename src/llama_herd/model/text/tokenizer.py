@@ -100,6 +100,12 @@ class Tokenizer:
         pieces = self.pieces
         return b"".join([pieces[token_id] for token_id in ids]).decode(errors="replace")
 
+    def text_of(self, ids: Iterable[int]) -> str:
+        """The text that `encode` makes these ids of: without the space that it puts in front of a text."""
+        text = self.decode(ids)
+        puts_space = self.decode(self.encode("a", add_bos=False)).startswith(" ")
+        return text.removeprefix(" ") if puts_space else text
+
 
 def _well_formed(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

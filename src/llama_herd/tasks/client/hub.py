@@ -68,14 +68,14 @@ class Hub:
             self._task.add_done_callback(self._ended)
         try:
             if is_first:
-                await self._send("SUBSCRIBE", [name])
+                await asyncio.shield(self._send("SUBSCRIBE", [name]))  # others may listen by now
             yield inbox
         finally:
             self._inboxes[name].discard(inbox)
             if not self._inboxes[name]:
                 del self._inboxes[name]
                 self._left_s = monotonic()
-                await self._send("UNSUBSCRIBE", [name])
+                await asyncio.shield(self._send("UNSUBSCRIBE", [name]))
 
     async def close(self) -> None:
         """Close the connection. Who listens still gets an error."""
@@ -150,8 +150,9 @@ class Hub:
             if connection is not None and connection.is_connected:
                 if command == "SUBSCRIBE":
                     self._asked.append(set(names))
-                with suppress(RedisError, OSError):  # the receiver meets it, too
-                    await connection.send_command(command, *names, check_health=False)
+                with suppress(RedisError, OSError):  # the receiver meets it, too, or nothing is heard
+                    async with asyncio.timeout(SILENT_S):
+                        await connection.send_command(command, *names, check_health=False)
 
     def _confirm(self, name: bytes) -> None:
         if self._asked:

@@ -25,6 +25,7 @@ from llama_herd.tasks.gateway import (
     openai_routes,
     openapi,
     page_files,
+    tokenize_routes,
 )
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.door import Door
@@ -46,6 +47,8 @@ ROUTES = (
     Route("/v1/models/{model}", openai_routes.model, methods=["GET"]),
     Route("/v1/completions", openai_routes.completions, methods=["POST"]),
     Route("/v1/chat/completions", openai_routes.chat_completions, methods=["POST"]),
+    Route("/tokenize", tokenize_routes.tokenize, methods=["POST"]),
+    Route("/detokenize", tokenize_routes.detokenize, methods=["POST"]),
     Route("/v1/files", file_routes.create, methods=["POST"]),
     Route("/v1/files", file_routes.show_all, methods=["GET"]),
     Route("/v1/files/{id}", file_routes.show, methods=["GET"]),

@@ -1,13 +1,14 @@
 """One tenant's queue as the gateway sees it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from llama_herd.errors import NotPermitted
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.follow import Follower
 from llama_herd.tasks.client.line import Line
+from llama_herd.tasks.client.lots import JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.patient_read import PatientRead
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
@@ -16,7 +17,7 @@ from llama_herd.tasks.gateway.errors import not_permitted
 from llama_herd.tasks.gateway.kept import Kept
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import Call, Dialogue
 
 T = TypeVar("T")
 
@@ -61,6 +62,15 @@ class Desk:
             what = f"take jobs for the model {model} of the tenant {tenant}"
             raise not_permitted(error, what, "model") from None
 
+    async def submit_many(self, jobs: Sequence[JobToSubmit]) -> list[SubmitOutcome]:
+        """Put jobs into their queues in one round trip; each has its outcome. Raises what `Line` does."""
+        lots = self.core.lots(jobs, len(jobs))
+        return [outcome for lot in lots for outcome in (await self._line.run(lots.submit(lot))).outcomes]
+
+    async def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs early."""
+        await self._line.run(_all(self.core.ledger.cancel(job_id, "cancelled") for job_id in job_ids))
+
     async def models(self) -> list[str]:
         """Names of the models that jobs are taken for."""
         served = {worker.model for worker in await self.workers()}
@@ -101,6 +111,12 @@ class Desk:
 
     async def close(self) -> None:
         await self._readers.end()
+
+
+def _all(calls: Iterable[Call[Any]]) -> Dialogue[list[Any]]:
+    """A dialogue of calls in one round trip."""
+    answers: list[Any] = yield list(calls)
+    return answers
 
 
 class Desks:

@@ -1,7 +1,7 @@
 """What all requests share: the desks, the places, and what goes on after a client has gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -80,9 +80,13 @@ class Door:
             await asyncio.sleep(0)
             return found
 
-    def leave(self, desk: Desk, job_id: str) -> None:
-        """Cancel the job of a client that has gone away."""
-        task = asyncio.create_task(_cancel(desk, job_id))
+    def charge(self, caller: Caller, num: int) -> None:
+        """Count so many requests more. Raises Problem."""
+        self._rates.charge(caller.fingerprint, num)
+
+    def leave(self, desk: Desk, *job_ids: str) -> None:
+        """Cancel the jobs of a client that has gone away."""
+        task = asyncio.create_task(_cancel(desk, job_ids))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
@@ -101,11 +105,11 @@ def door_of(request: Request) -> Door:
     return door
 
 
-async def _cancel(desk: Desk, job_id: str) -> None:
+async def _cancel(desk: Desk, job_ids: Sequence[str]) -> None:
     """Repeated while Redis is away."""
     for _ in range(int(OUTAGE_S / RETRY_S)):
         try:
-            await desk.run(desk.core.cancel(job_id, "cancelled"))
+            await desk.cancel(job_ids)
         except HerdError:
             await asyncio.sleep(RETRY_S)
         else:

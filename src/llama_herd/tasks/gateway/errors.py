@@ -27,6 +27,7 @@ from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
+from llama_herd.tasks.openai.own_words import in_own_words
 from llama_herd.tasks.openai.request import BODY, CHAT_NAMES, NEUTRAL
 from llama_herd.tasks.sampling import SamplingParams
 
@@ -87,10 +88,13 @@ class Problem(HerdError):
         return problem
 
     @classmethod
-    def of_end(cls, end: End) -> "Problem":
-        """The problem that a job's end is, if it is no answer."""
+    def of_end(cls, end: End, source: str = "prompt") -> "Problem":
+        """The problem that a job's end is, if it is no answer. source: where the request has its prompt."""
         if end.error is not None:
-            return cls.of(GenerationError(end.error.code, end.error.message, end.error.retriable))
+            told = in_own_words(end.error.message, source)
+            problem = cls.of(GenerationError(end.error.code, told.message, end.error.retriable))
+            problem.param = told.param
+            return problem
         if end.finish_reason == "deadline":
             return cls.of(DeadlineExceeded())
         return cls(409, ErrorCode.CANCELLED, "the job was cancelled")

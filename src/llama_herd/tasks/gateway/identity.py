@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from llama_herd.errors import RecordUnreadable, RedisUnavailable
+from llama_herd.errors import FieldError, InvalidJob, RecordUnreadable, RedisUnavailable
 from llama_herd.tasks.client.line import Line
 from llama_herd.tasks.gateway.address import host_of, is_forwarded, names_loopback
 from llama_herd.tasks.gateway.errors import PASSES, Problem
@@ -19,6 +19,7 @@ from llama_herd.tasks.gateway.notes import notes_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import ask
+from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.security.api_keys import KeyRole, known_key
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,15 @@ class Caller(NamedTuple):
     role: KeyRole
     fingerprint: str | None
     name: str | None
+    max_priority: int = MAX_PRIORITY
+
+    def check_priority(self, priority: int) -> None:
+        """Raises InvalidJob if its jobs may not have this priority."""
+        if priority > self.max_priority:
+            message = (
+                f"must be at most {self.max_priority}, which is all that this key allows, got {priority}"
+            )
+            raise InvalidJob([FieldError("priority", message)])
 
 
 class Gate:
@@ -94,7 +104,7 @@ class Gate:
             raise problem from None
         if key is None or key.role not in list(KeyRole):
             raise _unauthorized("this key is not known")
-        return Caller(key.tenant, KeyRole(key.role), key.fingerprint, key.name)
+        return Caller(key.tenant, KeyRole(key.role), key.fingerprint, key.name, key.max_priority)
 
     async def _check_keys(self) -> None:
         """Raise Problem if there are none: an empty Redis must let nobody in. The log says so once."""

@@ -87,6 +87,7 @@ async def submit(request: Request) -> Response:
     caller, desk = await door.admit(request, KeyRole.PRODUCER)
     try:
         job = await door.read(request, caller, lambda body: GenerationJob.parse(body, desk.settings))
+        caller.check_priority(job.priority)
         key, traceparent = request.headers.get(KEY_HEADER), traceparent_of(request.headers)
         job_id = await desk.submit(job, None, key, traceparent)
     except InvalidJob as error:

@@ -57,17 +57,17 @@ class Places:
         return self._taken.total()
 
     @contextmanager
-    def taken(self, tenant: str) -> Iterator[None]:
-        """Hold a place. Raises Problem if there is none."""
-        if self._taken[tenant] >= self._most_of_one:
+    def taken(self, tenant: str, num: int = 1) -> Iterator[None]:
+        """Hold a place, or several. Raises Problem if there is none, or if they are too few."""
+        if self._taken[tenant] + num > self._most_of_one:
             message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
             raise Problem(429, "too_many_streams", message, headers=PASSES)
-        if self.num_taken >= self._most:
+        if self.num_taken + num > self._most:
             raise Problem(503, "too_many_streams", "too many answers are under way here", headers=PASSES)
-        self._taken[tenant] += 1
+        self._taken[tenant] += num
         try:
             yield
         finally:
-            self._taken[tenant] -= 1
+            self._taken[tenant] -= num
             if not self._taken[tenant]:
                 del self._taken[tenant]

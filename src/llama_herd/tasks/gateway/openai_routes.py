@@ -1,7 +1,8 @@
-"""OpenAI's endpoints: each request is one job, and each answer names it."""
+"""OpenAI's endpoints: each prompt is a job, and each answer names it."""
 
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -11,19 +12,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llama_herd.errors import FieldError, HerdError
+from llama_herd.errors import FieldError, HerdError, JobConflict
+from llama_herd.tasks.client.submission import id_of_key
 from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.door import Door, door_of
 from llama_herd.tasks.gateway.errors import PASSES, Problem, bad_request, not_found
+from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.notes import Notes, notes_of, traceparent_of
-from llama_herd.tasks.gateway.pump import compact, failure, from_first, pump
+from llama_herd.tasks.gateway.pump import compact, failure, from_first, merged, pump
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.sse import ClientGone, EventStream, sse, unless_gone
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import Model, ModelList
-from llama_herd.tasks.openai.chunks import GOOD_ENDS, Chunks
+from llama_herd.tasks.openai.chunks import GOOD_ENDS
+from llama_herd.tasks.openai.many_prompts import ManyChunks, job_ids_of, joined_body
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint, RequestBody
 from llama_herd.tasks.openai.response import response_body
 from llama_herd.tasks.result import Result
@@ -39,6 +43,8 @@ KEY_HEADER = "Idempotency-Key"
 UNWATCHED_MS = 500
 
 DONE = b"data: [DONE]\n\n"
+#: Fields of a body that say how it is answered, and when.
+OWN_FIELDS = ("stream", "stream_options", "priority")
 #: What a body says of its stream. The second may only be off.
 STREAM_OPTIONS = ("include_usage", "include_obfuscation")
 
@@ -48,7 +54,7 @@ class Asked:
     """A request, read and checked."""
 
     endpoint: Endpoint
-    job: GenerationJob
+    jobs: tuple[GenerationJob, ...]  # one for each prompt
     model: str
     is_stream: bool
     has_usage: bool
@@ -63,23 +69,36 @@ class Asked:
         body: Mapping[str, Any],
         headers: Mapping[str, str],
         settings: GatewaySettings,
+        caller: Caller,
     ) -> Self:
         """Raises InvalidJob with every wrong field, and Problem."""
         errors: list[FieldError] = []
-        rest = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+        rest = {name: value for name, value in body.items() if name not in OWN_FIELDS}
         is_stream = _is_stream(body, errors)
         has_usage = _has_usage(body, is_stream, errors)
         found = RequestBody(endpoint, rest)
-        if "tools" in found.fields:
-            errors.append(FieldError("tools", "not supported here, since a call comes out as text"))
         found.errors += errors
-        job = found.job(settings)
+        if body.get("priority") is not None:
+            found.fields["priority"] = body["priority"]
+        jobs = found.jobs(settings, settings.gateway_max_prompts)
+        caller.check_priority(jobs[0].priority)
         key = headers.get(KEY_HEADER)
         if not is_stream and not key:  # under a key the same job may be asked for as a stream
-            job = job.model_copy(update={"flush_ms": UNWATCHED_MS})
+            jobs = [job.model_copy(update={"flush_ms": UNWATCHED_MS}) for job in jobs]
         stays = _stays(headers, "stay" if key else settings.gateway_on_disconnect)
-        model, trace = job.model or settings.default_model, traceparent_of(headers)
-        return cls(endpoint, job, model, is_stream, has_usage, key, trace, stays)
+        model, trace = jobs[0].model or settings.default_model, traceparent_of(headers)
+        return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, stays)
+
+    @property
+    def n(self) -> int:
+        """How many outputs each prompt has."""
+        return self.jobs[0].sampling.n
+
+    def source(self, number: int) -> str:
+        """Where the body has a job's prompt."""
+        if self.endpoint == CHAT:
+            return "messages"
+        return "prompt" if len(self.jobs) == 1 else f"prompt.{number}"
 
 
 def _is_stream(body: Mapping[str, Any], errors: list[FieldError]) -> bool:
@@ -117,13 +136,14 @@ async def _create(endpoint: Endpoint, request: Request) -> "Answer":
     door = door_of(request)
     caller, desk = await door.admit(request, KeyRole.PRODUCER)
     asked = await door.read(
-        request, caller, lambda body: Asked.of(endpoint, body, request.headers, desk.settings)
+        request, caller, lambda body: Asked.of(endpoint, body, request.headers, desk.settings, caller)
     )
-    await _check_model(desk, asked.model)
+    door.charge(caller, len(asked.jobs) - 1)
+    await check_model(desk, asked.model)
     return Answer(door, desk, asked, notes_of(request.scope))
 
 
-async def _check_model(desk: Desk, model: str) -> None:
+async def check_model(desk: Desk, model: str) -> None:
     """Raise Problem if nobody would take a job for this model."""
     if model in (models := await desk.models()):
         return
@@ -139,7 +159,7 @@ def _no_model(model: str, models: list[str]) -> Problem:
 
 
 class Answer:
-    """Submits the job and answers with what it says: at once, or as it comes."""
+    """Submits the jobs and answers with what they say: at once, or as it comes."""
 
     def __init__(self, door: Door, desk: Desk, asked: Asked, notes: Notes) -> None:
         self._door = door
@@ -147,47 +167,83 @@ class Answer:
         self._asked = asked
         self._notes = notes
         self._heartbeat_s = door.settings.gateway_heartbeat_s
+        first = str(uuid.uuid4()) if not asked.key else id_of_key(desk.settings.tenant, asked.key)
+        self._ids = job_ids_of(first, len(asked.jobs))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = self._asked
-        with self._door.places.taken(self._desk.settings.tenant):
-            own = None if asked.key else str(uuid.uuid4())
-            job_id = await self._desk.submit(asked.job, own, asked.key, asked.traceparent)
-            self._notes.job_id = job_id
+        num_read = len(self._ids) if asked.is_stream else 1  # the whole of each is read in turn
+        with self._door.places.taken(self._desk.settings.tenant, num_read):
+            self._notes.job_id = self._ids[0]
+            await self._submit()
             try:
-                work = self._stream(job_id) if asked.is_stream else self._whole(job_id)
-                answer = await unless_gone(receive, work)
+                answer = await unless_gone(receive, self._stream() if asked.is_stream else self._whole())
             except ClientGone:
-                await self._leave(job_id)
+                await self._leave()
                 return
             except HerdError as error:
+                if len(self._ids) > 1:
+                    await self._leave()
                 problem = Problem.of(error)
-                problem.headers = {**problem.headers, JOB_HEADER: job_id}
+                problem.headers = {**problem.headers, JOB_HEADER: self._ids[0]}
                 raise problem from error
             await answer(scope, receive, send)
 
-    async def _whole(self, job_id: str) -> ASGIApp:
-        """The answer once the job has ended. Raises Problem if it did not end well."""
+    async def _submit(self) -> None:
+        """Put all jobs into the queue. Raises Problem if one is not taken, and what `Desk.submit` raises."""
         asked = self._asked
-        events = await self._desk.all_events(job_id)
-        _check_end(events)
-        body = response_body(asked.endpoint, job_id, asked.model, Result.from_events(events))
-        return JSONResponse(body, headers={JOB_HEADER: job_id})
+        if len(asked.jobs) == 1:
+            own = None if asked.key else self._ids[0]
+            await self._desk.submit(asked.jobs[0], own, asked.key, asked.traceparent)
+            return
+        try:
+            outcomes = await self._desk.submit_many(
+                [
+                    {"job": job, "job_id": job_id, "traceparent": asked.traceparent}
+                    for job, job_id in zip(asked.jobs, self._ids, strict=True)
+                ]
+            )
+            for number, outcome in enumerate(outcomes):
+                if outcome.error is not None:
+                    raise _not_taken(outcome.error, asked.source(number))
+        except HerdError:
+            await self._leave()
+            raise
 
-    async def _stream(self, job_id: str) -> ASGIApp:
-        """The answer as it comes. Raises Problem if the job fails before there is anything to say."""
+    async def _whole(self) -> ASGIApp:
+        """The answer once all jobs have ended. Raises Problem if one did not end well."""
+        asked, bodies = self._asked, []
+        for number, job_id in enumerate(self._ids):
+            events = await self._desk.all_events(job_id)
+            check_end(events, asked.source(number))
+            result = Result.from_events(events)
+            bodies.append(response_body(asked.endpoint, self._ids[0], asked.model, result))
+        return JSONResponse(joined_body(bodies), headers={JOB_HEADER: self._ids[0]})
+
+    async def _stream(self) -> ASGIApp:
+        """The answer as it comes. Raises Problem if a job fails before there is anything to say."""
         asked = self._asked
-        events = self._desk.events(job_id)
-        first = await self._first(events)
-        _check_end(first)
-        chunks = Chunks(asked.endpoint, job_id, asked.model, has_usage=asked.has_usage)
-        write = partial(_written, chunks, self._notes)
+        events = self._events()
+        try:
+            first = await self._first(events)
+            for event in first:
+                check_end([event], self._source(event))
+        except BaseException:
+            await events.aclose()
+            raise
+        chunks = ManyChunks(asked.endpoint, self._ids, asked.model, asked.n, has_usage=asked.has_usage)
+        write = partial(self._written, chunks)
         parts = pump(from_first(events, first), write, self._notes, heartbeat_s=self._heartbeat_s)
-        return EventStream(
-            parts,
-            headers={JOB_HEADER: job_id},
-            on_gone=partial(self._leave, job_id),
-        )
+        return EventStream(parts, headers={JOB_HEADER: self._ids[0]}, on_gone=self._leave)
+
+    async def _events(self) -> AsyncGenerator[list[Event]]:
+        """The events of all jobs as they come. None comes after an end that is no answer."""
+        async with aclosing(merged([self._desk.events(job_id) for job_id in self._ids])) as found:
+            async for events in found:
+                yield events
+                if len(self._ids) > 1 and any(map(_is_bad_end, events)):
+                    await self._leave()
+                    return
 
     async def _first(self, events: AsyncGenerator[list[Event]]) -> list[Event]:
         """The first events, or none if nothing has come for so long that the client should hear of us."""
@@ -197,23 +253,44 @@ class Answer:
                 return found
         return []
 
-    async def _leave(self, job_id: str) -> None:
+    def _written(self, chunks: ManyChunks, event: Event) -> Iterator[bytes]:
+        """An event as chunks. Those of a single job have its number, from which its own events go on."""
+        number = event.seq if len(self._ids) == 1 else None
+        for chunk in chunks.of(event):
+            yield sse(compact(chunk), number=number)
+        if isinstance(event, End) and _is_bad_end(event):
+            yield failure(Problem.of_end(event, self._source(event)), self._notes)
+        elif chunks.is_over:
+            yield DONE
+
+    def _source(self, event: Event) -> str:
+        return self._asked.source(self._ids.index(event.job))
+
+    async def _leave(self) -> None:
         if not self._asked.stays:
-            self._door.leave(self._desk, job_id)
+            self._door.leave(self._desk, *self._ids)
 
 
-def _check_end(events: list[Event]) -> None:
-    """Raise Problem if the last of these events is an end that is no answer."""
-    if events and isinstance(end := events[-1], End) and end.finish_reason not in GOOD_ENDS:
-        raise Problem.of_end(end)
+def _not_taken(error: HerdError, source: str) -> Problem:
+    """Why a request of several prompts is not answered."""
+    problem = Problem.of(error)
+    if isinstance(error, JobConflict):
+        problem.message = "another job has this Idempotency-Key. Fix: send the same prompts, or another key"
+    problem.param = problem.param or source
+    return problem
 
 
-def _written(chunks: Chunks, notes: Notes, event: Event) -> Iterator[bytes]:
-    """An event as chunks. Each has the event's number, from which the job's own events can be read on."""
-    for chunk in chunks.of(event):
-        yield sse(compact(chunk), number=event.seq)
-    if isinstance(event, End):
-        yield DONE if event.finish_reason in GOOD_ENDS else failure(Problem.of_end(event), notes)
+def check_end(events: list[Event], source: str) -> None:
+    """Raise Problem if the last of these events is an end that is no answer.
+
+    source: where the request has its prompt.
+    """
+    if events and isinstance(end := events[-1], End) and _is_bad_end(end):
+        raise Problem.of_end(end, source)
+
+
+def _is_bad_end(event: Event) -> bool:
+    return isinstance(event, End) and event.finish_reason not in GOOD_ENDS
 
 
 async def completions(request: Request) -> Answer:

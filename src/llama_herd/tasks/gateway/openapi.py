@@ -26,15 +26,17 @@ from llama_herd.tasks.openai.answer_schema import (
     ModelList,
 )
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
-from llama_herd.tasks.openai.body_schema import REF, body_schema
+from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_schema, tokenize_schema
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
+from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.security.api_keys import KeyRole
 
 MODELS: tuple[type[BaseModel], ...] = (
     *(FileObject, FileList, FileDeleted, BatchBody, BatchObject, BatchList),
     *(GenerationJob, Accepted, JobView, Cancelled, HerdView),
     *(Queued, Started, Token, End),
+    *(TokenizeAnswer, DetokenizeAnswer),
     *(Completion, ChatCompletion, ChatCompletionChunk, Model, ModelList, ErrorAnswer, Health),
 )
 
@@ -102,6 +104,22 @@ OPERATIONS = (
         events="ChatCompletionChunk",
         role="producer",
         headers=(KEY, GONE),
+    ),
+    Operation(
+        "post",
+        "/tokenize",
+        "The token ids of a text, or of a conversation.",
+        body="TokenizeBody",
+        answer="TokenizeAnswer",
+        role="producer",
+    ),
+    Operation(
+        "post",
+        "/detokenize",
+        "The text that token ids stand for.",
+        body="DetokenizeBody",
+        answer="DetokenizeAnswer",
+        role="producer",
     ),
     Operation(
         "get", "/v1/models", "The models that jobs are taken for.", answer="ModelList", role="subscriber"
@@ -251,6 +269,8 @@ def document() -> dict[str, Any]:
     events = [{"$ref": REF.format(model=model.__name__)} for model in (Queued, Started, Token, End)]
     own = {
         "CompletionBody": body_schema(COMPLETIONS),
+        "TokenizeBody": tokenize_schema(),
+        "DetokenizeBody": detokenize_schema(),
         "ChatBody": body_schema(CHAT),
         "FileForm": FILE_FORM,
         "Bytes": {**_TEXT, "format": "binary"},

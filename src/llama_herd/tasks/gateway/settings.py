@@ -57,7 +57,10 @@ class GatewaySettings(Settings):
         ge=0,
         le=10**6,
         description="Most requests a second by one key, and ten times as many at once. A body counts as one "
-        "more for each 64 KiB. 0: no limit.",
+        "more for each 64 KiB, and for each further prompt. 0: no limit.",
+    )
+    gateway_max_prompts: int = Field(
+        default=256, ge=1, le=1000, description="Most prompts of one completion; each is a job."
     )
     gateway_idle_s: float = Field(
         default=30.0,

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.tasks.ledger.replies import fields_of, text
+from llama_herd.tasks.priority import MAX_PRIORITY
 
 #: Redis key of the hash. Its fields are fingerprints. No tenant's key has this name, which has one colon.
 API_KEYS = "herd:keys"
@@ -15,7 +16,10 @@ API_KEYS = "herd:keys"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is stored of a key. digest: its SHA-256. fingerprint: how that begins, by which it is found."""
+    """What is stored of a key. digest: its SHA-256. fingerprint: how that begins, by which it is found.
+
+    max_priority: the highest that its jobs may have.
+    """
 
     fingerprint: str
     digest: str
@@ -23,6 +27,7 @@ class ApiKey:
     tenant: str
     role: str
     created_ms: int
+    max_priority: int = MAX_PRIORITY
 
     def to_json(self) -> str:
         facts = {name: getattr(self, name) for name in self.__slots__ if name != "fingerprint"}
@@ -40,7 +45,8 @@ class ApiKey:
     def _parsed(cls, fingerprint: str, raw: bytes) -> "ApiKey":
         facts = json.loads(raw)
         words = {name: str(facts[name]) for name in ("digest", "name", "tenant", "role")}
-        return cls(fingerprint, created_ms=int(facts["created_ms"]), **words)
+        created_ms, max_priority = int(facts["created_ms"]), int(facts.get("max_priority", MAX_PRIORITY))
+        return cls(fingerprint, created_ms=created_ms, max_priority=max_priority, **words)
 
 
 class UnreadableKey(RecordUnreadable):

@@ -244,7 +244,8 @@ class BatchRecords(Keys):
             _END,
             (
                 *(self.batch_key(record.id), self.due_key, self._file_key(record.asked.input_file_id)),
-                *(self.key("stored_files"), self.key("quota"), self._files_due_key, self.key("leases")),
+                *(self.key("stored_files"), self.key("quota"), self._files_due_key),
+                *self.outbox_keys,
                 *(self._file_key(one.id) for one in files),
             ),
             (

@@ -14,7 +14,7 @@ _RENEW = Script("renew", "clock")
 _PREPARE = Script("prepare")
 
 #: Most events, or jobs, of one call: managed Redis takes no more than about 4,000 arguments.
-MAX_ENTRIES = 300
+MAX_ENTRIES = 220
 
 
 class Terms(Protocol):
@@ -52,7 +52,7 @@ def emit(owner: str, entries: Sequence[TenantEntry], terms: Terms) -> Call[list[
     """
     tenants = {whose.tenant: whose for whose, _ in entries}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
-    keys = [one.key("leases") for one in tenants.values()]
+    keys = [key for one in tenants.values() for key in (one.key("leases"), *one.outbox_keys)]
     args: list[Argument] = [owner, terms.lease_ms, terms.stream_ttl_s, terms.sound_tokens, terms.sound_ms]
     args += [len(tenants), *(one.channel("") for one in tenants.values())]
     for whose, e in entries:

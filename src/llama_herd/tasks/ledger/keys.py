@@ -14,7 +14,7 @@ herd:<tenant>:ctl:<owner>     channel notices to a worker which of its jobs to e
 herd:<tenant>:worker:<name>   hash    the last report of a worker
 herd:<tenant>:workers         zset    the workers' names, by the time their reports expire
 herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
-herd:<tenant>:room:<queue>    zset    the workers of a queue that have free rows, by how many
+herd:<tenant>:room:<queue>    zset    the workers of a queue that have free rows: see beat.lua
 herd:<tenant>:batch:<run>     hash    the last report of a batch
 herd:<tenant>:batches         zset    the batches' runs, by the time their reports expire
 herd:<tenant>:{<id>}:file     hash    a file that was uploaded, or made of a batch's answers; not its bytes
@@ -94,6 +94,11 @@ class Keys:
 
     def key(self, name: str) -> str:
         return f"herd:{self.tenant}:{name}"
+
+    @property
+    def outbox_keys(self) -> tuple[str, ...]:
+        """KEYS of scripts that put an end into the outbox: what is wanted, what waits, its text, its dead."""
+        return tuple(map(self.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
 
     def job_keys(self, job_id: str) -> tuple[str, ...]:
         """First KEYS of the scripts for one job: its own keys, and those that list it until it ends."""

@@ -79,16 +79,27 @@ _TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbo
 FIRST = "-"
 
 _ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
-_SUBMIT = Script("submit", *_ACCEPTING)
-_SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
-_CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost")
-_RELEASE = Script("release", "clock", "queue", "push", "front", "waiting")
+_SUBMIT = Script("submit", *_ACCEPTING, builds_keys=True)
+_SUBMIT_MANY = Script("submit_many", *_ACCEPTING, builds_keys=True)
+_CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost", builds_keys=True)
+_RELEASE = Script("release", "clock", "queue", "push", "front", "waiting", builds_keys=True)
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
-_CANCEL = Script("cancel", "clock", "life", "outbox", "waiting", "end")
-_PURGE = Script("purge", "clock", "life", "outbox", "waiting", "end")
+_CANCEL = Script("cancel", "clock", "life", "outbox", "waiting", "end", builds_keys=True)
+_PURGE = Script("purge", "clock", "life", "outbox", "waiting", "end", builds_keys=True)
 _SWEEP = Script(
-    "sweep", "clock", "life", "queue", "push", "front", "outbox", "outbox_trim", "waiting", "end", "lost"
+    "sweep",
+    "clock",
+    "life",
+    "queue",
+    "push",
+    "front",
+    "outbox",
+    "outbox_trim",
+    "waiting",
+    "end",
+    "lost",
+    builds_keys=True,
 )
 _TURNS = Script("turns", "clock")
 _READ = Script("read")

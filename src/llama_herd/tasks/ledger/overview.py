@@ -27,8 +27,8 @@ INDEXES: tuple[Index, ...] = get_args(Index)
 #: The lanes in the order in which QUEUES answers.
 _LANES = ("normal", "urgent", "low")
 
-_QUEUES = Script("queues", "clock", "queue")
-_JOBS = Script("jobs", "clock")
+_QUEUES = Script("queues", "clock", "queue", builds_keys=True)
+_JOBS = Script("jobs", "clock", builds_keys=True)
 SCRIPTS = (_QUEUES, _JOBS)
 
 

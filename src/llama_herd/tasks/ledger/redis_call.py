@@ -46,14 +46,26 @@ class Unreadable(RecordUnreadable, ResponseError):
 _MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-class Script:
-    """A Lua script in `lua/`, after the parts that it shares with other scripts."""
+#: Tells Dragonfly that a script touches keys which its call does not declare. For Redis it is a comment.
+UNDECLARED = "--!df flags=allow-undeclared-keys\n"
 
-    def __init__(self, name: str, *parts: str) -> None:
+
+class Script:
+    """A Lua script in `lua/`, after the parts that it shares with other scripts.
+
+    builds_keys: it touches keys whose names it finds in what it reads, so that no call can declare them all.
+    """
+
+    def __init__(self, name: str, *parts: str, builds_keys: bool = False) -> None:
         self.files = (*parts, name)
+        self.builds_keys = builds_keys
 
     @cached_property
     def source(self) -> str:
+        return UNDECLARED + self.plain_source if self.builds_keys else self.plain_source
+
+    @property
+    def plain_source(self) -> str:
         folder = resources.files("llama_herd.tasks.ledger") / "lua"
         return "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in self.files)
 

@@ -23,7 +23,7 @@ MAX_BEATS = 50
 
 _BEAT = Script("beat", "clock")
 _REPORT = Script("report", "clock")
-_REPORTS = Script("reports", "clock")
+_REPORTS = Script("reports", "clock", builds_keys=True)
 _END_BATCH = Script("end_batch")
 SCRIPTS = (_REPORTS,)
 
@@ -109,7 +109,3 @@ def beat(beats: Sequence[Beat]) -> Call[list[int | str]]:
 
 def _flat(fields: Mapping[str, Argument]) -> Iterator[Argument]:
     return chain.from_iterable(fields.items())
-
-
-def _read_beats(reply: list[int | bytes]) -> list[int | str]:
-    return [one if isinstance(one, int) else text(one) for one in reply]

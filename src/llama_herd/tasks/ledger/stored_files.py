@@ -12,7 +12,7 @@ _ADD = Script("file_add", "clock", "quota", "file")
 _DROP = Script("file_drop", "clock", "quota")
 _DELAY = Script("delay", "clock")
 _DUE = Script("due", "clock")
-_LISTING = Script("listing", "clock")
+_LISTING = Script("listing", "clock", builds_keys=True)
 SCRIPTS = (_ADD, _DROP, _DELAY, _DUE, _LISTING)
 
 #: Purposes of files: what came in, and what was made of it.

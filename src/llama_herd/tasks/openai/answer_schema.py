@@ -42,11 +42,14 @@ class CompletionLogprobs(Answered):
     """The scores of an output of a completion, as parallel lists."""
 
     tokens: tuple[str, ...] = Field(description="The texts of the tokens.")
-    token_logprobs: tuple[float, ...] = Field(description="Their log-probabilities.")
-    top_logprobs: tuple[dict[str, float], ...] | None = Field(
-        description="The likeliest tokens in place of each, by their texts; null if none were asked for."
+    token_logprobs: tuple[float | None, ...] = Field(
+        description="Their log-probabilities; null for the first token of a prompt."
     )
-    text_offset: tuple[int, ...] = Field(description="Where each begins, in characters of the output.")
+    top_logprobs: tuple[dict[str, float] | None, ...] | None = Field(
+        description="The likeliest tokens in place of each, by their texts; null if none were asked for, and "
+        "for the first token of a prompt."
+    )
+    text_offset: tuple[int, ...] = Field(description="Where each begins, in characters of the text.")
 
 
 class PromptScore(Answered):
@@ -60,7 +63,9 @@ class Ended(Answered):
     """One output, and why it ended."""
 
     index: int = Field(description="Which of the job's outputs.")
-    finish_reason: FinishReason | None = Field(description="Why it ended; null in a stream while it goes on.")
+    finish_reason: FinishReason | Literal["tool_calls"] | None = Field(
+        description="Why it ended: `tool_calls` if it has called a tool; null in a stream while it goes on."
+    )
     stop_reason: StopReason = Field(
         default=None, description="vLLM's: the stop string or token id that matched, else null."
     )
@@ -80,12 +85,39 @@ class CompletionChoice(Ended):
     )
 
 
+class CalledFunction(Answered):
+    """A tool and what it is to be called with."""
+
+    name: str = Field(description="Name of the tool.")
+    arguments: str = Field(description="Its arguments: the text of a JSON object.")
+
+
+class Call(Answered):
+    """A call of a tool that the model asks for."""
+
+    id: str = Field(description="Names the call in the turn that answers it.")
+    type: Literal["function"] = Field(description="Kind of the tool.")
+    function: CalledFunction = Field(description="What is called.")
+
+
+class CallDelta(Call):
+    """A call in a stream: always a whole one."""
+
+    index: int = Field(description="Number of the call in its output.")
+
+
 class Message(Answered):
     """What the model says."""
 
     role: Literal["assistant"] = Field(description="Who speaks.")
-    content: str = Field(description="What it says.")
+    content: str | None = Field(description="What it says; null if it only calls tools.")
     refusal: None = Field(description="Always null.")
+    reasoning_content: str | None = Field(
+        default=None, description="What it thought before; absent if it did not."
+    )
+    tool_calls: tuple[Call, ...] | None = Field(
+        default=None, description="Its calls; absent if there are none."
+    )
 
 
 class Delta(Answered):
@@ -94,6 +126,8 @@ class Delta(Answered):
     role: Literal["assistant"] | None = Field(default=None, description="Who speaks.")
     content: str | None = Field(default=None, description="The next piece.")
     refusal: None = Field(default=None, description="Always null.")
+    reasoning_content: str | None = Field(default=None, description="The next piece of what it thinks.")
+    tool_calls: tuple[CallDelta, ...] | None = Field(default=None, description="The next calls.")
 
 
 class ChatChoice(Ended):

@@ -3,7 +3,17 @@
 from typing import Any
 
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.openai.request import CHAT, CHAT_NAMES, CHAT_SAME, NEUTRAL, SAME, Endpoint
+from llama_herd.tasks.openai.request import (
+    CHAT,
+    CHAT_NAMES,
+    CHAT_SAME,
+    COMPLETION_SAME,
+    NEUTRAL,
+    SAME,
+    Endpoint,
+)
+from llama_herd.tasks.openai.tokenizing import NEUTRAL as TOKENIZE_NEUTRAL
+from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.structured_outputs import FORM_FIELDS
 
 #: How one of our definitions is referred to.
@@ -11,6 +21,12 @@ REF = "#/components/schemas/{model}"
 
 _STREAM = {
     "stream": {"type": "boolean", "default": False, "description": "Send the text as it comes."},
+    "priority": {
+        "type": "integer",
+        "minimum": MIN_PRIORITY,
+        "maximum": MAX_PRIORITY,
+        "description": "Higher goes first, unlike in vLLM, up to what the key allows.",
+    },
     "stream_options": {
         "type": "object",
         "description": "Only with stream.",
@@ -35,21 +51,57 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint == CHAT:
         fields["messages"] = job["messages"]
         fields |= {name: sampling[ours] for name, ours in CHAT_NAMES.items()}
-        fields |= {name: job[name] for name in sorted(CHAT_SAME)}
+        fields |= {name: job[name] for name in ("tools", *sorted(CHAT_SAME))}
         fields |= {name: sampling[name] for name in ("logprobs", "top_logprobs")}
     else:
         prompt = [job["prompt"], job["prompt_ids"]]
-        fields["prompt"] = {"anyOf": prompt, "description": "The text to continue, or its token ids."}
+        fields["prompt"] = {
+            "anyOf": [*prompt, {"type": "array", "minItems": 1, "items": {"anyOf": prompt}}],
+            "description": "The text to continue, or its token ids; or a list of these, each a job.",
+        }
+        fields["echo"] = {
+            "type": "boolean",
+            "default": False,
+            "description": "The text begins with the prompt, and the scores with those of its tokens.",
+        }
+        fields["best_of"] = {"type": "integer", "description": "Must be the same as n."}
+        fields |= {name: job[name] for name in sorted(COMPLETION_SAME)}
         fields["logprobs"] = {
             **sampling["top_logprobs"],
             "description": "Report each token's log-probability, and as many of the likeliest tokens.",
         }
-    fields["tools"] = {"const": [], "description": "Not supported yet."}
+        fields["tools"] = {"const": [], "description": "Only chats have some."}
     source = "messages" if endpoint == CHAT else "prompt"
     # In the order in which people write them.
     first = ("model", source, "max_tokens", "stream")
     ordered = {name: fields[name] for name in (*first, *sorted(fields.keys() - set(first)))}
     return {"type": "object", "required": [source], "additionalProperties": False, "properties": ordered}
+
+
+def tokenize_schema() -> dict[str, Any]:
+    """All fields of a request for token ids."""
+    job = GenerationJob.model_json_schema(ref_template=REF)["properties"]
+    fields = {
+        name: job[name] for name in ("model", "prompt", "messages", *sorted(COMPLETION_SAME | CHAT_SAME))
+    }
+    neutral = {name: {**_ignored((value,)), "default": value} for name, value in TOKENIZE_NEUTRAL.items()}
+    told = {"type": "boolean", "description": "Also say what each of them stands for."}
+    properties = {**neutral, **fields, "tools": job["tools"], "return_token_strs": told}
+    one_of = [{"required": ["prompt"]}, {"required": ["messages"]}]
+    return {"type": "object", "oneOf": one_of, "additionalProperties": False, "properties": properties}
+
+
+def detokenize_schema() -> dict[str, Any]:
+    """All fields of a request for the text of token ids."""
+    job = GenerationJob.model_json_schema(ref_template=REF)["properties"]
+    tokens = {**job["prompt_ids"], "description": "The ids."}
+    properties = {"model": job["model"], "tokens": tokens}
+    return {
+        "type": "object",
+        "required": ["tokens"],
+        "additionalProperties": False,
+        "properties": properties,
+    }
 
 
 def _ignored(values: tuple[Any, ...] | None) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from time import time
 from typing import Any
 
 from llama_herd.tasks.events import End, Event, FinishReason, Started, StopReason, Token
+from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import logprobs_of, num_token_chars
 from llama_herd.tasks.openai.request import CHAT, Endpoint
-from llama_herd.tasks.openai.response import FINGERPRINT, answer_id
+from llama_herd.tasks.openai.response import FINGERPRINT, answer_id, call_object, finish_reason_of
 
 #: How a stream may end that is an answer. Other ends are errors.
 GOOD_ENDS = ("stop", "length")
@@ -21,8 +22,9 @@ class Chunks:
     """
 
     def __init__(
-        self, endpoint: Endpoint, job_id: str, model: str | None, *, has_usage: bool = False
+        self, endpoint: Endpoint, job_id: str, model: str | None, *, first: int = 0, has_usage: bool = False
     ) -> None:
+        """first: number of the job's first output."""
         is_chat = endpoint == CHAT
         self._endpoint = endpoint
         self._has_usage = has_usage
@@ -36,28 +38,52 @@ class Chunks:
         self._tail: dict[str, Any] = {"usage": None} if has_usage else {}
         self._begun: set[int] = set()
         self._ended: set[int] = set()
+        self._calling: set[int] = set()  # outputs that have called a tool
         self._num_choices = 1
         self._num_chars: dict[int, int] = {}
+        self._first = first
+        self._prompt: Started | None = None  # tells of a prompt that has not come yet
+        self._held: list[Token] = []  # what comes after it
 
     def of(self, event: Event) -> Iterator[dict[str, Any]]:
         """The chunks of the next event. An end that is an error has none."""
         match event:
             case Started():
                 self._num_choices = event.n
+                if event.prompt_ids is not None:
+                    self._prompt = event
+            case Token() if self._prompt is not None and event.choice:
+                self._held.append(event)  # the first output has the scores of the prompt
             case Token():
+                yield from self._echo(event)
                 yield from self._tokens(event)
             case End() if event.finish_reason in GOOD_ENDS:
+                yield from self._echo(None)
                 yield from self._end(event)
 
+    def _echo(self, token: Token | None) -> Iterator[dict[str, Any]]:
+        """The prompt in front of each output, and what was held until it came."""
+        if self._prompt is None:
+            return
+        echo, self._prompt = Echo.of_events(self._prompt, token), None
+        for index in range(self._num_choices):
+            self._num_chars[index] = echo.num_token_chars
+            yield self._chunk(self._choice(index, {"content": echo.text}, echo.logprobs))
+        held, self._held = self._held, []
+        for one in held:
+            yield from self._tokens(one)
+
     def _tokens(self, event: Token) -> Iterator[dict[str, Any]]:
-        index = event.choice or 0
-        if event.text or event.logprobs is not None:
+        index, words = event.choice or 0, self._words(event)
+        if event.tool_calls:
+            self._calling.add(index)
+        if words or event.logprobs is not None:
             yield from self._begin(index)
             num_chars = self._num_chars.get(index, 0)
             scores = logprobs_of(self._endpoint, event, event.pieces, num_chars)
             if scores is not None:
                 self._num_chars[index] = num_chars + num_token_chars(event.ids, event.pieces)
-            yield self._chunk(self._choice(index, event.text, scores))
+            yield self._chunk(self._choice(index, words, scores))
         if event.finish_reason:
             yield from self._finish(index, event.finish_reason, event.stop_reason)
 
@@ -74,22 +100,35 @@ class Chunks:
         if index not in self._begun:
             self._begun.add(index)
             if self._endpoint == CHAT:
-                choice = self._choice(index, "")
-                choice["delta"] = {"role": "assistant", "content": "", "refusal": None}
-                yield self._chunk(choice)
+                first = {"role": "assistant", "content": "", "refusal": None}
+                yield self._chunk(self._choice(index, first))
 
     def _finish(self, index: int, reason: FinishReason, stop_reason: StopReason) -> Iterator[dict[str, Any]]:
         yield from self._begin(index)
         self._ended.add(index)
-        choice = self._choice(index, "")
-        if self._endpoint == CHAT:
-            choice["delta"] = {}
-        choice |= {"finish_reason": reason, "stop_reason": stop_reason if reason == "stop" else None}
+        choice = self._choice(index, {})
+        choice |= {
+            "finish_reason": finish_reason_of(reason, has_calls=index in self._calling),
+            "stop_reason": stop_reason if reason == "stop" else None,
+        }
         yield self._chunk(choice)
 
-    def _choice(self, index: int, text: str, scores: dict[str, Any] | None = None) -> dict[str, Any]:
-        words = {"delta": {"content": text}} if self._endpoint == CHAT else {"text": text}
-        return {"index": index, **words, "logprobs": scores, "finish_reason": None}
+    def _words(self, event: Token) -> dict[str, Any]:
+        """What an event adds to its output; nothing if it adds none."""
+        is_read = self._endpoint == CHAT and event.content is not None
+        calls = [{"index": call.index, **call_object(call)} for call in event.tool_calls or ()]
+        words = {
+            "reasoning_content": event.reasoning,
+            "content": event.content if is_read else event.text,
+            "tool_calls": calls,
+        }
+        return {name: value for name, value in words.items() if value}
+
+    def _choice(
+        self, index: int, words: dict[str, Any], scores: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        said = {"delta": words} if self._endpoint == CHAT else {"text": words.get("content", "")}
+        return {"index": self._first + index, **said, "logprobs": scores, "finish_reason": None}
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         return {**self._head, "choices": [choice], **self._tail}

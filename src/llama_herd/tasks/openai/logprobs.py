@@ -1,6 +1,7 @@
 """Log-probabilities as OpenAI writes them, with the text and the bytes of each token."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 from llama_herd.tasks.events import Pieces
@@ -69,7 +70,7 @@ def _bytes(token_id: int, pieces: Pieces | None) -> bytes | None:
 def _completion(rows: Sequence[tuple[int, float, Top]], pieces: Pieces, num_chars: int) -> dict[str, Any]:
     """Parallel lists, as completions have them."""
     tokens = [token_text(token_id, pieces) for token_id, _, _ in rows]
-    offsets = [num_chars + sum(map(len, tokens[:place])) for place in range(len(tokens))]
+    offsets = list(accumulate(map(len, tokens[:-1]), initial=num_chars)) if tokens else []
     return {
         "tokens": tokens,
         "token_logprobs": [score for _, score, _ in rows],

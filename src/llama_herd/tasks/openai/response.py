@@ -4,7 +4,8 @@ from importlib.metadata import version
 from time import time
 from typing import Any
 
-from llama_herd.tasks.events import Pieces
+from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
+from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import logprobs_of, named
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Choice, Result
@@ -18,7 +19,10 @@ def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Re
     is_chat = endpoint == CHAT
     make = _chat_choice if is_chat else _completion_choice
     choices = [make(choice, result.pieces) for choice in _choices(result)]
-    if result.prompt_logprobs is not None:
+    echo = None if is_chat else Echo.of_result(result)
+    if echo is not None:
+        choices = [echo.before(choice) for choice in choices]
+    elif result.prompt_logprobs is not None:
         for choice in choices:
             choice["prompt_logprobs"] = _prompt_logprobs(result)
     return {
@@ -57,17 +61,40 @@ def _completion_choice(choice: Choice, pieces: Pieces | None) -> dict[str, Any]:
 def _chat_choice(choice: Choice, pieces: Pieces | None) -> dict[str, Any]:
     return {
         "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": _message(choice),
         "logprobs": logprobs_of(CHAT, choice, pieces),
         **_reasons(choice),
     }
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    """What the model says. A model that only calls tools says nothing."""
+    calls = choice.tool_calls or ()
+    content = choice.text if choice.content is None else choice.content
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if calls:
+        message |= {"content": content or None, "tool_calls": [call_object(call) for call in calls]}
+    return message
+
+
+def call_object(call: ToolCall) -> dict[str, Any]:
+    """A call as OpenAI writes it."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def finish_reason_of(reason: FinishReason, *, has_calls: bool) -> str:
+    """Why an output ended, in OpenAI's words."""
+    return "tool_calls" if has_calls and reason == "stop" else reason
 
 
 def _reasons(choice: Choice) -> dict[str, Any]:
     """Why the output ended. `stop_reason` is vLLM's: the stop string or token id that matched, else null."""
     has_stopped = choice.finish_reason == "stop"
     return {
-        "finish_reason": choice.finish_reason,
+        "finish_reason": finish_reason_of(choice.finish_reason, has_calls=bool(choice.tool_calls)),
         "stop_reason": choice.stop_reason if has_stopped else None,
     }
 

@@ -17,6 +17,7 @@ from llama_herd.tasks.ledger.api_keys import (
     store_key,
 )
 from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.settings import TENANT_PATTERN
 
 #: Of each key that we make, so that a person and a scanner of secrets know what it is.
@@ -44,7 +45,7 @@ class KeyRole(StrEnum):
         return roles.index(self) >= roles.index(what)
 
 
-def make_key(name: str, tenant: str, role: KeyRole) -> tuple[str, ApiKey]:
+def make_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIORITY) -> tuple[str, ApiKey]:
     """A new key, and what is stored of it. Raises BadInput."""
     if not _NAME.fullmatch(name):
         raise BadInput(
@@ -52,14 +53,17 @@ def make_key(name: str, tenant: str, role: KeyRole) -> tuple[str, ApiKey]:
         )
     if not re.fullmatch(TENANT_PATTERN, tenant):
         raise BadInput(f"tenant {tenant!r}: must be 1 to 64 letters, digits, underscores or dashes")
+    if not MIN_PRIORITY <= max_priority <= MAX_PRIORITY:
+        raise BadInput(f"max-priority {max_priority}: must be {MIN_PRIORITY} to {MAX_PRIORITY}")
     secret = PREFIX + secrets.token_urlsafe(KEY_BYTES)
     digest = _digest(secret)
-    return secret, ApiKey(digest[:FINGERPRINT_CHARS], digest, name, tenant, role, int(1000 * time()))
+    facts = (digest, name, tenant, role, int(1000 * time()), max_priority)
+    return secret, ApiKey(digest[:FINGERPRINT_CHARS], *facts)
 
 
-def create_key(name: str, tenant: str, role: KeyRole) -> Dialogue[str]:
+def create_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIORITY) -> Dialogue[str]:
     """Store a new key and return it: nobody can see it again. Raises BadInput if the name is taken."""
-    secret, key = make_key(name, tenant, role)
+    secret, key = make_key(name, tenant, role, max_priority)
     stored: StoredKeys = yield all_keys()
     if any(other.name == name for other in stored.keys):
         raise BadInput(f"key {name}: there is one of this name. Fix: revoke it, or choose another name")

@@ -80,9 +80,10 @@ def _with_result(args: list[Any], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_of(result: object) -> str | None:
-    """The text that a task has returned, or a generation has written; None if it is anything else."""
+    """The text that a task has returned, or what a generation has said; None if it is anything else."""
     if isinstance(result, dict) and "finish_reason" in result:
-        result = result.get("text")
+        content = result.get("content")
+        result = result.get("text") if content is None else content
     return result if isinstance(result, str) else None
 
 

@@ -4,6 +4,7 @@ Letters: B rows of a bucket, V vocabulary.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import partial
 
 import structlog
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
+from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
@@ -27,6 +29,8 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 
 #: The draw that takes the most memory.
 EVERYTHING = Drawing(is_random=True, is_sorted=True, is_penalised=True)
+#: Those of jobs that say nothing of sampling, and of greedy ones.
+USUAL = (Drawing.of(SamplingParams()), Drawing())
 
 
 def bucket_of(num_rows: int) -> int:
@@ -80,17 +84,32 @@ class DecodeGraphs:
                 self.complaint = "a replayed step differs from the same step computed kernel by kernel"
         return self.complaint
 
+    def capture_usual(self, note: Callable[[int, int], None]) -> None:
+        """Capture each number of rows for the usual draws: in traffic all streams would stand meanwhile.
+
+        `note(done, total)` is told how far it is.
+        """
+        sizes = {bucket_of(num_rows) for num_rows in range(1, len(self.drawn) + 1)}
+        keys = [(num_rows, drawing) for num_rows in sorted(sizes) for drawing in USUAL]
+        for num_done, key in enumerate(keys, start=1):
+            self._prepare(*key)
+            note(num_done, len(keys))
+
     def _take_memory(self) -> None:
         """Capture the largest graph: all others fit into its memory.
 
         Captured as rows come, each larger one would take more beside what smaller ones have left.
         """
+        self._prepare(len(self.drawn), EVERYTHING)
+
+    def _prepare(self, num_rows: int, drawing: Drawing) -> None:
+        """Capture a step, as far as there is memory for it."""
         try:
-            self.prepared(len(self.drawn), EVERYTHING)
+            self.prepared(num_rows, drawing)
         except Exception as error:
             if not is_lack_of_memory(error):
                 raise
-            log.warning("memory is lacking for a step of all rows, it will be computed in parts")
+            log.warning("memory is lacking for a step, it will be computed in parts", rows=num_rows)
 
     def _found_by(self, step: Replay) -> tuple[Tensor, Tensor]:
         """The logits and the id of a step of one row of trash."""

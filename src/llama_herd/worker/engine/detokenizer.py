@@ -4,6 +4,8 @@ import codecs
 from collections.abc import Sequence
 from operator import itemgetter
 
+from llama_herd.worker.engine.reasoning_end import ReasoningEnd
+
 
 class Detokenizer:
     """Turns the ids of one sequence into the text that may be shown.
@@ -18,14 +20,23 @@ class Detokenizer:
     UTF-8 become U+FFFD, and so does a character that is cut off at the end.
     """
 
-    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str] = (), *, is_answer: bool = False) -> None:
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        stop: Sequence[str] = (),
+        *,
+        is_answer: bool = False,
+        reasoning_end: ReasoningEnd | None = None,
+    ) -> None:
         """`pieces[i]` are the bytes that token i stands for.
 
-        An answer stands alone: it goes without the space with which many vocabularies begin a word.
+        An answer stands alone: it goes without the space with which many vocabularies begin a word. Behind
+        `reasoning_end` stop strings are looked for; None: from the beginning.
         """
         self._pieces = pieces
         self._drops_space = is_answer
         self._stop = tuple(stop)
+        self._reasoning_end = reasoning_end if stop else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._withheld = ""  # text that may be the beginning of a stop string
         self.has_stopped = False
@@ -40,11 +51,18 @@ class Detokenizer:
         text = self._decoder.decode(self._pieces[token_id])
         if text and self._drops_space:
             text, self._drops_space = text.removeprefix(" "), False
-        return self._shown(text, is_last=False) if may_stop else text
+        reasoning, text = self._split(text)
+        return reasoning + (self._shown(text, is_last=False) if may_stop else text)
 
     def close(self) -> str:
         """Return the text that was withheld; call once, after the last id."""
-        return self._shown(self._decoder.decode(b"", final=True), is_last=True)
+        reasoning, text = self._split(self._decoder.decode(b"", final=True))
+        held = "" if self._reasoning_end is None else self._reasoning_end.close()
+        return reasoning + self._shown(held + text, is_last=True)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """The text as reasoning, in which stop strings mean nothing, and the rest."""
+        return ("", text) if self._reasoning_end is None else self._reasoning_end.split(text)
 
     def _shown(self, text: str, *, is_last: bool) -> str:
         if self.has_stopped:

@@ -15,7 +15,7 @@ from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading, Runner
-from llama_herd.worker.engine.sampling.row import NO_TOKEN
+from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
@@ -292,20 +292,27 @@ class Engine:
                 sequence.constraint.check()
                 return [self._failed(sequence, NOTHING_FOLLOWS)]
             return [self._failed(sequence, NUMERIC_ERROR)]
-        text = sequence.append(token.token_id)
+        tokens, text = self._drawn(sequence, token)
         self.scheduler.publish(sequence)
         if sequence.finish_reason:
             self._remove(sequence)
         return [
             StepOutput(
                 sequence.info,
-                (token,),
+                tokens,
                 text,
                 finish_reason=sequence.finish_reason,
                 stop_reason=sequence.stop_reason,
                 prompt_scores=prompt_scores,
             )
         ]
+
+    def _drawn(self, sequence: Sequence, token: SampledToken) -> tuple[tuple[SampledToken, ...], str]:
+        """Add a drawn token, unless the sequence is to have none; return it with what may be shown now."""
+        if sequence.params.max_tokens:
+            return (token,), sequence.append(token.token_id)
+        sequence.end_without_output()
+        return (), ""
 
     def _failed(self, sequence: Sequence, error: Failure) -> StepOutput:
         """End one sequence; its computed pages may not serve others."""

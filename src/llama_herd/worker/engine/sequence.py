@@ -1,11 +1,12 @@
 """One output of a job inside the engine: its request, its tokens so far, and whether it has ended."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason, StopReason
 from llama_herd.tasks.sampling import SamplingParams
@@ -14,6 +15,8 @@ from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
+
+NewParser = Callable[[], OutputParser]
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +33,7 @@ class Sequence:
     max_length: int
     eos_ids: frozenset[int]
     detokenizer: Detokenizer
+    new_parser: NewParser | None = None  # makes what reads the text of its job's outputs; None: nothing does
     constraint: Constraint | None = None  # what a schema or a grammar lets follow, as far as `ids` go
     deadline_s: float | None = None  # on the clock of time.monotonic
     time_limit_s: float | None = None  # from admission
@@ -59,6 +63,8 @@ class Sequence:
         self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
         self.line = self.line or {"job_id": self.job_id, "tenant": self.tenant}
         self.penalties = Penalties.of(self.params, self.prompt_ids)
+        if not self.params.max_tokens and not self.scores_prompt:
+            self.end_without_output()
 
     @property
     def name(self) -> str:
@@ -75,7 +81,10 @@ class Sequence:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether its prompt's log-probabilities are still to be computed; the first token brings them."""
+        """Whether its prompt's log-probabilities are still to be computed; the first token brings them.
+
+        With a `max_tokens` of 0 that token is drawn and dropped.
+        """
         return self.params.prompt_logprobs is not None and self.choice == 0 and not self.ids
 
     @property
@@ -145,6 +154,10 @@ class Sequence:
             self.finish_reason = "length"
             self.stop_reason = "max_tokens" if len(self.ids) >= self.params.max_tokens else "context"
         return text + self.detokenizer.close() if self.finish_reason else text
+
+    def end_without_output(self) -> None:
+        """End it: its `max_tokens` of 0 are used up."""
+        self.finish_reason, self.stop_reason = "length", "max_tokens"
 
     def sampling_row(self) -> SamplingRow:
         """What the next token depends on besides its logits."""

@@ -97,6 +97,10 @@ class SlotRunner:
         """Why replayed steps cannot be trusted on this device; empty if they can."""
         return self._graphs.check()
 
+    def capture_usual(self, note: Callable[[int, int], None]) -> None:
+        """Capture what usual jobs need. `note(done, total)` is told how far it is."""
+        self._graphs.capture_usual(note)
+
     @torch.inference_mode()
     def begin(self, sequence: Sequence) -> None:
         buffer = self._open_buffer()

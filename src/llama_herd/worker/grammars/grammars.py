@@ -94,4 +94,7 @@ def _error(form: OutputForm, answer: Answer) -> InvalidJob | GenerationError:
     if answer.is_over_limit:
         message = f"{form.field}: the schema or grammar {answer.text}"
         return GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
+    if form.kind == "output":  # which has several parts: the answer names the field
+        field, _, message = answer.text.partition(": ")
+        return InvalidJob([FieldError(field, message)])
     return InvalidJob([FieldError(form.field, answer.text)])

@@ -14,6 +14,9 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from llama_herd.model.text.helper import Answer, serve
+from llama_herd.tasks.structured_outputs import ANY_OBJECT
+from llama_herd.worker.grammars.output_grammar import ANSWER, output_grammar
+from llama_herd.worker.grammars.whole_output import WholeOutput
 
 #: How JSON is written: with little white space, since a model may draw it without end, and as schemas say,
 #: whatever a schema's own `x-guidance` wants.
@@ -40,12 +43,26 @@ TRIED_BYTES = 32
 #: CPU time for one of them at most; ordinary schemas take 0.2 ms.
 MAX_BYTE_S = 0.05
 
+NO_OBJECT = "must be the schema of an object"
+
 #: To a value in a schema.
 Path = tuple[str | int, ...]
 
 
 def judged(kind: str, text: str) -> Answer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
+    return _judged_output(WholeOutput.read(text)) if kind == "output" else _tried(_valid(kind, text))
+
+
+def _tried(answer: Answer, tried: str | None = None) -> Answer:
+    """A grammar, if it is bearable; tried: one of the same work over bytes."""
+    if answer.kind == "text" and not _is_bearable(answer.text if tried is None else tried):
+        return Answer("limit", "takes too much work for a token")
+    return answer
+
+
+def _valid(kind: str, text: str) -> Answer:
+    """The grammar of a form, if there is one, whatever it takes."""
     try:
         grammar = _grammar(kind, text)
     except (ValueError, RecursionError) as error:
@@ -53,9 +70,64 @@ def judged(kind: str, text: str) -> Answer:
     complaint = LLMatcher.validate_grammar(grammar)
     if complaint:
         return Answer("failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint))
-    if not _is_bearable(grammar):
-        return Answer("limit", "takes too much work for a token")
     return Answer("text", grammar)
+
+
+def _judged_output(output: WholeOutput) -> Answer:
+    """The grammar of a whole output. What is wrong is told with its field."""
+    tools = []
+    for tool in output.tools:
+        schema = _of_object(tool.schema)
+        found = Answer("failed", NO_OBJECT) if schema is None else _valid("json", json.dumps(schema))
+        if found.kind != "text" and tool.must_hold:
+            return Answer("failed", f"{tool.field}: {found.text}")
+        follows = schema if found.kind == "text" and schema is not None else ANY_OBJECT
+        tools.append((tool.name, f"%json {json.dumps({**follows, 'x-guidance': JSON_OPTIONS})}"))
+    grammars, answer = list[object](), None
+    if output.answer is not None:
+        found = _valid(output.answer.kind, output.answer.text)
+        if found.kind != "text":
+            return Answer("failed", f"{output.answer.field}: {found.text}")
+        grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
+
+    def grammar(mark_ids: Mapping[str, int]) -> str:
+        lark = output_grammar(
+            output.reasoning,
+            output.format,
+            tools,
+            begins_in_reasoning=output.begins_in_reasoning,
+            must_call=output.must_call,
+            is_parallel=output.is_parallel,
+            answer=answer,
+            mark_ids=mark_ids,
+        )
+        return json.dumps({"grammars": [{"lark_grammar": lark}, *grammars]})
+
+    made = grammar(output.mark_ids)
+    complaint = LLMatcher.validate_grammar(made)
+    if complaint:
+        return Answer("failed", f"tools: {_reason(complaint)}")
+    return _tried(Answer("text", made), grammar({}))  # no byte is a control token
+
+
+def _of_object(schema: object) -> dict[str, Any] | None:
+    """A schema that only objects have; None: no object has this one."""
+    if not isinstance(schema, Mapping) or "object" not in _types(schema):
+        return None
+    return {**schema, "type": "object"}
+
+
+def _types(schema: Mapping[str, Any]) -> list[object]:
+    given = schema.get("type", "object")
+    return given if isinstance(given, list) else [given]
+
+
+def _named_answer(grammar: str) -> dict[str, Any]:
+    """The grammar of an answer, to be named by another one."""
+    if grammar.startswith("{"):
+        (found,) = json.loads(grammar)["grammars"]
+        return {**found, "name": ANSWER}
+    return {"lark_grammar": grammar, "name": ANSWER}
 
 
 def parser_limits() -> LLParserLimits:

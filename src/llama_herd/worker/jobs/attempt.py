@@ -10,6 +10,7 @@ from llama_herd.tasks.job import seed_of
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.event_log import EventLog
@@ -76,6 +77,20 @@ class Attempt:
         is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
         return self.abort or ("deadline" if is_overdue else None)
 
+    def ended(self, sequences: Rows[Sequence]) -> list[StepOutput]:
+        """What is to be recorded of sequences that have ended before the engine gets them.
+
+        A job that has nothing but these has a start all the same.
+        """
+        ended = [
+            StepOutput(one.info, finish_reason=one.finish_reason, stop_reason=one.stop_reason)
+            for one in sequences
+            if one.finish_reason
+        ]
+        if len(ended) < len(sequences) or self.stream.is_continued:
+            return ended
+        return [StepOutput(sequences[0].info, has_started=True), *ended]
+
     def record(self, output: StepOutput) -> list[Entry]:
         """The events to send at once for an output of the engine; its tokens are gathered in the stream."""
         if self.has_ended:
@@ -84,11 +99,12 @@ class Attempt:
             return [] if self.started_s else [self._start()]
         if output.tokens or output.text:
             self.first_token_s = self.first_token_s or monotonic()
+        if output.tokens or output.text or output.prompt_scores is not None:
             self.stream.add(output)
         reason = self._end_reason(output)
         if reason is None:
             return []
-        return [*self.stream.flush(), self.end(reason, output.error, output.stop_reason)]
+        return [*self.stream.close(), self.end(reason, output.error, output.stop_reason)]
 
     def end(
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None

@@ -2,11 +2,11 @@
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from llama_herd.tasks.events import (
     End,
@@ -22,9 +22,12 @@ from llama_herd.tasks.events import (
 )
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.sequence import NewParser
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.event_pace import EventPace
+from llama_herd.worker.jobs.output_reader import Count, OutputReader, Words
 from llama_herd.worker.logs import JobLine
 
 #: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
@@ -37,17 +40,21 @@ class Recorded(NamedTuple):
     ids: dict[int, list[int]]
     texts: dict[int, str]
     text_hash: "hashlib._Hash"
+    said: Mapping[int, Count] = {}
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Self:
         ids, texts = dict[int, list[int]](), dict[int, list[str]]()
+        said = dict[int, Count]()
         text_hash = hashlib.sha256()
         for event in events:
             if isinstance(event, Token):
-                ids.setdefault(event.choice or 0, []).extend(event.ids)
-                texts.setdefault(event.choice or 0, []).append(event.text)
+                choice = event.choice or 0
+                ids.setdefault(choice, []).extend(event.ids)
+                texts.setdefault(choice, []).append(event.text)
+                said[choice] = said.get(choice, Count()).plus(event)
                 text_hash.update(event.text.encode())
-        return cls(ids, {choice: "".join(parts) for choice, parts in texts.items()}, text_hash)
+        return cls(ids, {choice: "".join(parts) for choice, parts in texts.items()}, text_hash, said)
 
 
 class Author(NamedTuple):
@@ -78,13 +85,16 @@ class _Gathered:
         self.text += output.text
         self.finish_reason = output.finish_reason
         self.stop_reason = output.stop_reason
-        self.prompt_scores = self.prompt_scores or output.prompt_scores
+        if output.prompt_scores is not None:
+            self.prompt_scores = output.prompt_scores
 
 
 class _Sent(NamedTuple):
     at_s: float
     entry: Entry
     text_hash: "hashlib._Hash"  # of the text before this event
+    choice: int = 0
+    num_chars: int = 0  # of its text
 
 
 class EventLog:
@@ -101,14 +111,24 @@ class EventLog:
         self.num_ids = claimed.n
         self._num_recorded = claimed.n
         self.num_choices = 1
+        self.prompt: EchoedPrompt | None = None  # what the job's first start is to tell
         self.pace = EventPace()
         self._author = author
         self._num_starts = claimed.starts
         self._has_started = False
         self._num_ids_of = Counter({choice: len(ids) for choice, ids in recorded.ids.items()})
+        self._recorded = recorded
+        self._readers: dict[int, OutputReader] = {}  # by output, if they are read
         self._text_hash = recorded.text_hash.copy()
         self._gathered: dict[int, _Gathered] = {}
         self._sent: deque[_Sent] = deque()
+
+    def read_outputs(self, new_parser: NewParser) -> None:
+        """Say in events what of the outputs is reasoning, content and calls, as such a parser reads them."""
+        for choice in range(self.num_choices):
+            reader = self._readers[choice] = OutputReader(new_parser, self.job_id, choice)
+            text = self._recorded.texts.get(choice, "")
+            reader.resume(text, self._recorded.said.get(choice, Count()))
 
     def add(self, output: StepOutput) -> None:
         """Gather an output's tokens for the next event."""
@@ -157,6 +177,9 @@ class EventLog:
             n=self.num_choices,
             prompt_tokens=num_prompt_tokens,
         )
+        if self.prompt is not None and not self.is_continued:
+            pieces = self._known(self.prompt.prompt_ids)
+            started = started.model_copy(update={**self.prompt._asdict(), "pieces": pieces})
         return self._number(started)
 
     def flush(self, lag_s: float = 0.0) -> list[Entry]:
@@ -165,8 +188,19 @@ class EventLog:
         self.pace.sent(monotonic(), lag_s)
         return [self._tokens(choice, gathered[choice]) for choice in sorted(gathered)]
 
-    def _tokens(self, choice: int, gathered: _Gathered) -> Entry:
+    def close(self) -> list[Entry]:
+        """The last events before `end`: what is gathered, and what was withheld of outputs that are read."""
+        entries = self.flush()
+        withheld = {choice: reader.close() for choice, reader in self._readers.items()}
+        return [
+            *entries,
+            *(self._tokens(one, _Gathered(), words) for one, words in withheld.items() if words),
+        ]
+
+    def _tokens(self, choice: int, gathered: _Gathered, words: Words | None = None) -> Entry:
+        """An event of what was gathered; with `words` that were withheld, of these alone."""
         is_one_of_several = self.num_choices > 1
+        words = words or self._words(choice, gathered)
         token = Token(
             seq=self.seq + 1,
             job=self.job_id,
@@ -177,9 +211,12 @@ class EventLog:
             choice=choice if is_one_of_several else None,
             finish_reason=gathered.finish_reason if is_one_of_several else None,
             stop_reason=gathered.stop_reason if is_one_of_several else None,
+            **({} if words is None else _fields(words)),
             logprobs=_logprobs(gathered.tokens),
             top_logprobs=_top_logprobs(gathered.tokens),
-            prompt_logprobs=_logprobs(gathered.prompt_scores),
+            prompt_logprobs=None
+            if gathered.prompt_scores is None
+            else _logprobs(gathered.prompt_scores) or (),
             top_prompt_logprobs=_top_logprobs(gathered.prompt_scores),
             pieces=self._pieces(gathered),
         )
@@ -189,13 +226,24 @@ class EventLog:
         self._text_hash.update(gathered.text.encode())
         return entry
 
+    def _words(self, choice: int, gathered: _Gathered) -> Words | None:
+        """What is read in the text that was gathered; None: it is not read."""
+        if (reader := self._readers.get(choice)) is None:
+            return None
+        words = reader.write(gathered.text)
+        return words.plus(reader.close()) if gathered.finish_reason else words
+
     def _pieces(self, gathered: _Gathered) -> Pieces | None:
         """What the ids beside scores stand for."""
         scored = [token for token in gathered.tokens if token.logprob is not None]
         scored += gathered.prompt_scores or ()
         ids = {token_id for token in scored for token_id in (token.token_id, *(one for one, _ in token.top))}
+        return self._known(ids) or None
+
+    def _known(self, ids: Iterable[int]) -> Pieces:
+        """What these ids stand for."""
         known = self._author.pieces
-        return {one: known[one].decode("latin-1") for one in sorted(ids) if one < len(known)} or None
+        return {one: known[one].decode("latin-1") for one in sorted(set(ids)) if one < len(known)}
 
     def end(
         self,
@@ -233,10 +281,15 @@ class EventLog:
     def rewind(self, seq: int, num_ids: int) -> None:
         """Forget the events after `seq`: they were refused and will never be written.
 
-        Only an end may follow.
+        Only an end may follow, and before it what `close` brings.
         """
+        chars = Counter[int]()
         while self._sent and self._sent[-1].entry.seq > seq:
-            self._text_hash = self._sent.pop().text_hash
+            _, entry, self._text_hash, choice, num_chars = self._sent.pop()
+            self._num_ids_of[choice] -= entry.num_ids
+            chars[choice] += num_chars
+        for choice, reader in self._readers.items():
+            reader.rewind(chars[choice])
         self.seq, self.num_ids = seq, num_ids
         self._gathered.clear()
 
@@ -255,9 +308,16 @@ class EventLog:
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()
-        self._sent.append(_Sent(now_s, entry, self._text_hash))
+        choice, text = (event.choice or 0, event.text) if isinstance(event, Token) else (0, "")
+        self._sent.append(_Sent(now_s, entry, self._text_hash, choice, len(text)))
         self.seq, self.num_ids = event.seq, self.num_ids + entry.num_ids
         return entry
+
+
+def _fields(words: Words) -> dict[str, Any]:
+    """An event's fields: `content` stands wherever an output is read."""
+    said = {"reasoning": words.reasoning or None, "tool_calls": words.calls or None}
+    return {"content": words.content, **said}
 
 
 def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:

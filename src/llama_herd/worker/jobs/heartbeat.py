@@ -45,7 +45,7 @@ FRESH_S, FRESH_PART = 0.75, 0.25
 
 
 class Heartbeat(threading.Thread):
-    """Renews the leases of claimed jobs about once a second while the engine moves; between beats it listens.
+    """Renews the leases of claimed jobs about once a second while the engine moves; else it listens.
 
     Each event of a running job renews its lease anyway; this is for jobs that wait or prefill. A stalled
     engine loses its jobs to other workers, since nothing renews their leases then.
@@ -71,15 +71,15 @@ class Heartbeat(threading.Thread):
         self._status = status
         self._stall_s = stall_s
         self._is_stopping = threading.Event()
+        self._is_stale = threading.Event()
         self._interval_s = min(INTERVAL_S, tenancies.first.ledger.lease_ms / 1000 / BEATS_A_LEASE)
         self._next_beat_s = 0.0
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
 
     def report_soon(self) -> None:
-        """Beat soon, since the worker's last reports are no longer true."""
-        self._reported_s.clear()
-        self._next_beat_s = 0.0
+        """Beat soon, since the worker's last reports are no longer true; any thread may ask."""
+        self._is_stale.set()
 
     def stop(self) -> None:
         """Its last report is of a worker that stops: others give no jobs to one that is gone."""
@@ -101,7 +101,7 @@ class Heartbeat(threading.Thread):
             pubsub.subscribe(*self._by_channel)
             self.report_soon()
             while not self._is_stopping.is_set():
-                if monotonic() >= self._next_beat_s:
+                if self._is_stale.is_set() or monotonic() >= self._next_beat_s:
                     self._next_beat_s = monotonic() + self._interval_s
                     self._beat()
                 self._hear(pubsub)
@@ -119,6 +119,9 @@ class Heartbeat(threading.Thread):
             log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:
             self._renew()
+        if self._is_stale.is_set():
+            self._is_stale.clear()  # first: what changes during the reports is reported again
+            self._reported_s.clear()
         self._report([one for one in self._tenancies if self._is_due(one)])
         if monotonic() >= self._next_scripts_s:
             keep_loaded(self._redis, KEPT_SCRIPTS)

@@ -16,13 +16,12 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.held_jobs import Held, prepare
+from llama_herd.tasks.ledger.held_jobs import prepare
 from llama_herd.tasks.ledger.redis_call import run_many
 from llama_herd.tasks.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import Recorded
@@ -173,9 +172,6 @@ class Preparer:
             raise are_ours
         return are_ours
 
-    def _held_of(self, opened: Opened) -> Held:
-        return self._tenancies.of(opened.attempt).held(opened.attempt)
-
     def _has_ended(self, attempt: Attempt) -> bool:
         """Whether a job is over before it has begun; ends one that is cancelled or overdue."""
         if attempt.is_over:
@@ -227,6 +223,9 @@ class Preparer:
         flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
         attempt.stream.pace.gather_s = flush_ms / 1000
         attempt.stream.num_choices = len(sequences)
+        if (new_parser := sequences[0].new_parser) is not None:
+            attempt.stream.read_outputs(new_parser)
+        attempt.stream.prompt = self._model.echoed_prompt(job, sequences[0].prompt_ids)
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)
 
@@ -239,11 +238,7 @@ class Preparer:
 
     def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:
         """Submit the sequences to the engine; those that have ended already go to the publisher."""
-        ended = [
-            StepOutput(one.info, finish_reason=one.finish_reason, stop_reason=one.stop_reason)
-            for one in sequences
-            if one.finish_reason
-        ]
+        ended = attempt.ended(sequences)
         self._engine.submit(*(sequence for sequence in sequences if sequence.finish_reason is None))
         abort: Abort | None = "dropped" if attempt.is_over else attempt.abort
         if abort:  # it came before the sequences were in the engine

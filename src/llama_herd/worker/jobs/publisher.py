@@ -320,7 +320,9 @@ class Publisher(threading.Thread):
         """What to send after an event was refused. The job's later events in the call were refused too."""
         if answer.kind is Emission.CANCELLED:
             attempt.stream.rewind(answer.seq, answer.n)
-            return [attempt.end("deadline" if answer.reason == "deadline" else "cancelled")]
+            reason: FinishReason = "deadline" if answer.reason == "deadline" else "cancelled"
+            withheld = attempt.stream.close() if entry.num_ids else []
+            return [*withheld, attempt.end(reason)]
         if answer.kind is Emission.DAMAGED:
             log.error("Redis has lost a part of a job, ending it", **attempt.line)
             attempt.stream.rewind(answer.seq, answer.n)

@@ -107,7 +107,7 @@ class Service:
     def _new_tenancy(self, own: WorkerSettings) -> Tenancy:
         """`own` are the settings of this tenant alone."""
         ledger, model = Ledger.of(own, self._worker), self._model
-        bounds = StreamBounds(own.max_tokens_limit, model.max_length)
+        bounds = StreamBounds(own.max_tokens_limit, model.max_length, own.max_prompt_bytes)
         return Tenancy(
             own,
             LeaseHolder(self._redis, ledger, self._owner),

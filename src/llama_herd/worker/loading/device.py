@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
+from shutil import which
 from typing import NoReturn
 
 from llama_herd.errors import DeviceError
@@ -14,20 +16,46 @@ from llama_herd.worker.settings import WorkerSettings
 #: Where the driver has a folder for each GPU, also for one that no longer answers.
 DRIVER = Path("/proc/driver/nvidia/gpus")
 
+#: Where no setting says how many slots a GPU has: so many for each GB of its memory, within these bounds.
+SLOTS_A_GB, LEAST_SLOTS, MOST_SLOTS = 4, 32, 256
+
 #: What `pin_device` has changed, as it was before; None: it was not there.
 _unpinned: dict[str, str | None] = {}
 
 
+@dataclass(frozen=True)
+class Card:
+    """A GPU as nvidia-smi tells of it, or a part of one of which it tells nothing else."""
+
+    index: str
+    uuid: str
+    name: str
+    gb: float = 0.0
+
+
 def on_device(settings: WorkerSettings) -> WorkerSettings:
-    """These settings with the device that auto comes to on this machine: the first GPU, or cpu.
+    """These settings with the device that auto comes to on this machine, the first GPU or cpu, and its slots.
 
     Raises DeviceError where there is a GPU that cannot be used: the CPU is no substitute for one that has
     failed, of which nobody would notice any more.
     """
-    if settings.device != "auto":
+    if settings.device == "auto":
+        device = "cuda:0" if has_cuda_build() and _has_card() else "cpu"
+        settings = settings.model_copy(update={"device": device})
+    if settings.device == "cpu" or "slots" in settings.model_fields_set:
         return settings
-    device = "cuda:0" if has_cuda_build() and _has_card() else "cpu"
-    return settings.model_copy(update={"device": device})
+    return settings.model_copy(update={"slots": default_slots(_card_gb(settings.device))})
+
+
+def default_slots(card_gb: float) -> int:
+    """Slots of a GPU with so much memory where no setting says how many."""
+    return max(LEAST_SLOTS, min(MOST_SLOTS, int(card_gb) * SLOTS_A_GB // 16 * 16))
+
+
+def _card_gb(device: str) -> float:
+    """Memory of a GPU that this process may use; 0 if nvidia-smi does not tell."""
+    index, cards = int(device.removeprefix("cuda:")), _visible()
+    return cards[index].gb if index < len(cards) else 0.0
 
 
 def _has_card() -> bool:
@@ -35,6 +63,11 @@ def _has_card() -> bool:
         return True
     is_hidden = "CUDA_VISIBLE_DEVICES" in os.environ
     num_cards = 0 if is_hidden or not DRIVER.is_dir() else len(list(DRIVER.iterdir()))
+    if num_cards and which("nvidia-smi") is None:
+        raise DeviceError(
+            f"HERD_DEVICE=auto, and the driver has {num_cards} GPUs, but nvidia-smi is missing. "
+            "Fix: NVIDIA_DRIVER_CAPABILITIES=compute,utility for the container, or set HERD_DEVICE=cpu"
+        )
     if num_cards:
         raise DeviceError(
             f"HERD_DEVICE=auto, but nvidia-smi lists no GPU, and the driver has {num_cards}. "
@@ -91,27 +124,32 @@ def visible_cards() -> list[str]:
 
     As CUDA reads its variable, a negative number ends the list.
     """
+    return [card.name for card in _visible()]
+
+
+def _visible() -> list[Card]:
     cards = _cards()
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
-        return [name for _, _, name in cards]
-    names = {key: name for index, uuid, name in cards for key in (index, uuid)}
+        return cards
+    known = {key: card for card in cards for key in (card.index, card.uuid)}
     keys = takewhile(lambda key: not key.startswith("-"), map(str.strip, listed.split(",")))
-    return [names.get(key, key) for key in keys if key]
+    return [known.get(key, Card(key, key, key)) for key in keys if key]
 
 
 def pinned_card() -> str:
     """The UUID of the GPU that `pin_device` has pinned; what it was pinned by if nvidia-smi knows no more."""
     pinned = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
     begins = pinned or "none"  # CUDA takes the beginning of a UUID, too
-    return next((uuid for index, uuid, _ in _cards() if index == pinned or uuid.startswith(begins)), pinned)
+    found = (one.uuid for one in _cards() if one.index == pinned or one.uuid.startswith(begins))
+    return next(found, pinned)
 
 
-def _cards() -> list[tuple[str, str, str]]:
-    """Index, UUID and name of each GPU of this machine."""
+def _cards() -> list[Card]:
+    """The GPUs of this machine."""
     try:
         report = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"],
+            ["nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=20,
@@ -119,5 +157,10 @@ def _cards() -> list[tuple[str, str, str]]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [line.split(",", 2) for line in report.splitlines() if line.strip()]
-    return [(index.strip(), uuid.strip(), name.strip()) for index, uuid, name in rows]
+    rows = [map(str.strip, line.split(",", 3)) for line in report.splitlines() if line.strip()]
+    return [Card(index, uuid, name, _gb(mib)) for index, uuid, mib, name in rows]
+
+
+def _gb(mib: str) -> float:
+    """Of a number of MiB; 0 for a card that shares the machine's memory, which has none."""
+    return int(mib) * 2**20 / 1e9 if mib.isdigit() else 0.0

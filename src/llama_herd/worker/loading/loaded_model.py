@@ -15,9 +15,10 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.job import GenerationJob, seed_of
+from llama_herd.tasks.job import SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -25,6 +26,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.chat_of_job import chat_of
+from llama_herd.worker.loading.chat_outputs import ChatOutputs
 from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.memory_plan import MemoryPlan
@@ -47,6 +49,7 @@ class LoadedModel(Closing):
         tokenizer: Tokenizer,
         chat: ChatTemplates | None,
         chat_complaint: str,
+        outputs: ChatOutputs,
         cache: Cache,
         plan: MemoryPlan,
         weights_s: float,
@@ -56,6 +59,7 @@ class LoadedModel(Closing):
         self.tokenizer = tokenizer
         self.chat = chat
         self.chat_complaint = chat_complaint  # why chats are refused, where there is no `chat`
+        self.outputs = outputs
         self.cache = cache
         self.plan = plan
         self.grammars = grammars
@@ -76,6 +80,7 @@ class LoadedModel(Closing):
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
+            outputs = servable.chat_outputs()
             plan = _planned(servable, device)
             try:
                 started_s = monotonic()
@@ -95,7 +100,7 @@ class LoadedModel(Closing):
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
             judges = [FormJudge() for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
-        return cls(llama, servable.tokenizer, chat, complaint, cache, plan, weights_s, grammars)
+        return cls(llama, servable.tokenizer, chat, complaint, outputs, cache, plan, weights_s, grammars)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
@@ -120,9 +125,12 @@ class LoadedModel(Closing):
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
         ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
         deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
-        form, num = job.output_form, job.sampling.n
+        form, num = self.outputs.form(job, prompt_ids), job.sampling.n
         constraints = [None] * num if form is None else self.grammars.constraints(form, num)
-        is_answer = job.messages is not None and form is None  # else a leading space belongs to it
+        # To a form a leading space belongs.
+        is_answer = job.messages is not None and job.output_form is None
+        reading = self.outputs.reading(job, prompt_ids)
+        pieces = self.tokenizer.pieces if reading is None else self.outputs.pieces
         sequences = [
             Sequence(
                 job_id=job_id,
@@ -131,7 +139,13 @@ class LoadedModel(Closing):
                 seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
                 max_length=self.max_length,
                 eos_ids=self.tokenizer.eos_ids,
-                detokenizer=Detokenizer(self.tokenizer.pieces, job.sampling.stop, is_answer=is_answer),
+                detokenizer=Detokenizer(
+                    pieces,
+                    job.sampling.stop,
+                    is_answer=is_answer,
+                    reasoning_end=None if reading is None else reading.reasoning_end(),
+                ),
+                new_parser=None if reading is None else reading.new_parser,
                 constraint=constraint,
                 deadline_s=deadline_s,
                 tenant=job.tenant,
@@ -140,8 +154,16 @@ class LoadedModel(Closing):
             )
             for choice, constraint in enumerate(constraints)
         ]
-        self._check_room(sequences[0])
+        self._check_room(sequences[0], job)
         return sequences
+
+    def echoed_prompt(self, job: GenerationJob, prompt_ids: list[int]) -> EchoedPrompt | None:
+        """What the job wants to hear of its prompt; None: nothing. prompt_ids: those of its sequences."""
+        if not job.echo:
+            return None
+        is_whole = job.sampling.truncate_prompt_tokens is None
+        text = job.prompt if job.prompt is not None and is_whole else self.tokenizer.text_of(prompt_ids)
+        return EchoedPrompt(tuple(prompt_ids), text, self.max_length)
 
     def close(self) -> None:
         """End the helper processes that render chats and judge grammars."""
@@ -153,7 +175,8 @@ class LoadedModel(Closing):
         if job.prompt_ids is not None:
             return list(job.prompt_ids)
         if job.messages is None:
-            return self.tokenizer.encode(job.prompt or "")
+            add_bos = False if job.add_special_tokens is False else None
+            return self.tokenizer.encode(job.prompt or "", add_bos=add_bos)
         if self.chat is None:
             raise GenerationError(
                 ErrorCode.NO_CHAT_TEMPLATE, f"messages: {self.chat_complaint} Fix: send a prompt instead"
@@ -183,20 +206,24 @@ class LoadedModel(Closing):
             message = f"ids must be below {num_tokens}, the size of the vocabulary, got "
             raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
 
-    def _check_room(self, sequence: Sequence) -> None:
+    def _check_room(self, sequence: Sequence, job: GenerationJob) -> None:
+        if sequence.finish_reason:
+            return  # nothing of it is computed
         num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
+        source = next(name for name in SOURCES if getattr(job, name) is not None)
         if num_prompt >= self.max_length:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
-                f"prompt: {num_prompt} tokens, but prompt and completion may have at most {self.max_length}. "
-                f"Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
+                f"{source}: {num_prompt} tokens, but prompt and completion may have at most {self.max_length}"
+                f". Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
                 "sampling.truncate_prompt_tokens",
             )
         if pages_for(sequence.num_reserved) > num_pages:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
-                f"prompt and max_tokens: {sequence.num_reserved} tokens, but the KV cache has room for "
-                f"{num_pages * PAGE_TOKENS}. Fix: lower max_tokens, or raise HERD_KV_CACHE_TOKENS",
+                f"{source} and sampling.max_tokens: {sequence.num_reserved} tokens, but the KV cache has "
+                f"room for {num_pages * PAGE_TOKENS}. Fix: lower sampling.max_tokens, or raise "
+                "HERD_KV_CACHE_TOKENS",
             )
 
 
@@ -206,7 +233,7 @@ def _llama(
     plan: MemoryPlan,
     on_progress: Callable[[int, int], None] | None,
 ) -> Llama:
-    with LoadingBar(servable.settings.model.name) as bar:
+    with LoadingBar(f"loading {servable.settings.model.name}") as bar:
 
         def note(num_done: int, num_bytes: int) -> None:
             bar.note(num_done, num_bytes)

@@ -4,6 +4,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
+from gguf import GGML_QUANT_SIZES
+
 from llama_herd.errors import SettingsError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
@@ -34,6 +36,9 @@ PROCESS_BYTES = {"cpu": 400_000_000, "cuda": 800_000_000}
 #: The tokenizer's tables, per token of the vocabulary. Measured: 650.
 TOKEN_BYTES = 1_000
 
+#: The most of what weights leave that a cache of no stated size takes: others use a machine's memory, too.
+CACHE_PART = {"cpu": 0.5, "cuda": 0.9}
+
 #: With less of a cache, fast weights are of no use.
 LEAST_CACHE_TOKENS = 2_048
 #: The forms of weights that a setting allows; of several the first one that there is room for.
@@ -56,6 +61,7 @@ class MemoryPlan:
     form: Form  # of the weights
     weight_bytes: int  # laid out on the device
     dense_bytes: int  # what they would take as numbers
+    spread_types: tuple[str, ...]  # of blocks that become numbers in this form
     kv_bytes_per_token: int  # in all layers
     num_pages: int
     free_bytes: int  # for this process, including what it already has
@@ -98,6 +104,7 @@ class MemoryPlan:
             form=form,
             weight_bytes=_weight_bytes(form, file, kind, dtype),
             dense_bytes=_weight_bytes(Form.DENSE, file, kind, dtype),
+            spread_types=_spread_types(form, file, kind, dtype),
             kv_bytes_per_token=kv_bytes_per_token(file.config, ITEM_BYTES[dtype]),
             num_pages=1,
             free_bytes=_allowed_bytes(settings, device),
@@ -115,7 +122,7 @@ class MemoryPlan:
             "RoPE tables and masks": tables,
             "activations": self.step.activation_bytes(self.kv_cache_tokens),
             "attention": self.step.attention_bytes(longest),
-            "logits and drawing": self.step.logits_bytes,
+            "logits and drawing": self.step.logits_bytes(longest),
             **({"slots and graphs": self.step.graph_bytes(longest) + self._trash_bytes} if is_gpu else {}),
             **({"blocks at work": slab_bytes(self.device.partition(":")[0])} if self.keeps_blocks else {}),
             "CUDA" if is_gpu else "Python and torch": self._process_bytes,
@@ -135,6 +142,8 @@ class MemoryPlan:
     def form_note(self) -> str:
         """How the weights lie, why, and at what cost."""
         dense = f"dense, as {self.dtype}"
+        if self.form.kept is Kept.MULTIPLIED and self.spread_types:
+            dense = f"{dense} (no kernel here multiplies {', '.join(self.spread_types)})"
         if not self.keeps_blocks:
             return dense
         if self.form.kept is Kept.MULTIPLIED:
@@ -197,16 +206,17 @@ class MemoryPlan:
         )
 
     def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
-        """With the cache size that is set; by default what the slots can use, up to half of free memory."""
+        """With the cache size that is set; by default what the slots can use, up to a part of free memory."""
         if settings.kv_cache_tokens:
             plan = self._with_pages(pages_for(settings.kv_cache_tokens))
             if plan.num_bytes > plan.free_bytes >= self.num_bytes:
                 raise self._too_large(settings.kv_cache_tokens, plan)
             return plan
         wanted = settings.slots * pages_for(self.max_length)
-        half = max(0, self.free_bytes - self.weight_bytes) // 2
-        most = half // (PAGE_TOKENS * self.kv_bytes_per_token)
-        return self._with_pages(min(self._num_fitting_pages(wanted), max(1, most)))
+        part = CACHE_PART["cpu" if self.device == "cpu" else "cuda"]
+        most_bytes = int(part * max(0, self.free_bytes - self.weight_bytes))
+        most = max(1, most_bytes // (PAGE_TOKENS * self.kv_bytes_per_token))
+        return self._with_pages(min(self._num_fitting_pages(wanted), most))
 
     def _has_room(self, settings: WorkerSettings) -> bool:
         """Whether the cache that is asked for fits, or one that can be worked with."""
@@ -251,6 +261,13 @@ def compute_dtype(settings: WorkerSettings, device: str) -> Dtype:
 
 def _weight_bytes(form: Form, file: ModelFile, device_type: str, dtype: Dtype) -> int:
     return sum(form.num_bytes(info.type, info.shape, device_type, ITEM_BYTES[dtype]) for info in file.tensors)
+
+
+def _spread_types(form: Form, file: ModelFile, device_type: str, dtype: Dtype) -> tuple[str, ...]:
+    """The quantised types of a file's matrices that become numbers."""
+    types = {info.type for info in file.tensors if len(info.shape) > 1 and GGML_QUANT_SIZES[info.type][0] > 1}
+    spread = (one for one in types if not form.keeps_blocks(one, device_type, ITEM_BYTES[dtype]))
+    return tuple(sorted(one.name for one in spread))
 
 
 def _max_length(settings: WorkerSettings, context_length: int) -> int:

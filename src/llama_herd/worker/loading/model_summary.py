@@ -10,6 +10,8 @@ from typing import Any, Self
 from llama_herd.errors import BadInput, SettingsError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.sketch import Sketch, TensorFact, kind_of
+from llama_herd.model.parsers.formats import ReasoningFormat, ToolFormat
+from llama_herd.model.parsers.output_formats import AUTO, NONE
 from llama_herd.model.text.token_facts import TokenFacts
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.memory_plan import MemoryPlan
@@ -75,6 +77,29 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class FormatFact:
+    """A format of a model's outputs, and what says so: a setting, or the chat template of a name."""
+
+    name: str  # "none": there is none
+    source: str  # empty: nothing speaks of one
+
+    @classmethod
+    def of(
+        cls,
+        form: ReasoningFormat | ToolFormat | None,
+        chosen: str,
+        setting: str,
+        templates: Mapping[str, str],
+    ) -> Self:
+        if chosen != AUTO:
+            return cls(chosen, setting)
+        if form is None:
+            return cls(NONE, "")
+        told_by = min(name for name, text in templates.items() if form.is_told_by(text))
+        return cls(form.name, f"chat template {told_by}")
+
+
+@dataclass(frozen=True)
 class ModelSummary:
     """All facts about a model file, and whether it can be served here.
 
@@ -90,6 +115,9 @@ class ModelSummary:
     memory: Memory | None  # of a model that suits the settings
     #: Why a worker would refuse it. Empty: it would not.
     complaint: str
+    #: How it writes calls of tools, and its reasoning.
+    tool_format: FormatFact | None = None
+    reasoning_format: FormatFact | None = None
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
@@ -105,6 +133,7 @@ class ModelSummary:
     @classmethod
     def _of_servable(cls, servable: ServableModel, settings: WorkerSettings) -> Self:
         file, complaint = servable.file, _complaint(servable.fitting_plan)
+        formats, templates = servable.formats, servable.tokenizer.chat_templates
         memory = None
         with suppress(SettingsError):
             memory = Memory.of(servable.plan(), settings)
@@ -117,6 +146,10 @@ class ModelSummary:
             tokenizer=TokenFacts.of(servable.tokenizer, _complaint(servable.check_chat)),
             memory=memory,
             complaint=complaint,
+            tool_format=FormatFact.of(formats.tools, settings.tool_parser, "HERD_TOOL_PARSER", templates),
+            reasoning_format=FormatFact.of(
+                formats.reasoning, settings.reasoning_parser, "HERD_REASONING_PARSER", templates
+            ),
         )
 
     @classmethod

@@ -12,6 +12,7 @@ from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
 from llama_herd.worker.engine.runner import ModelRunner, Runner
 from llama_herd.worker.engine.slot_runner import SlotRunner
+from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,9 @@ def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Choice
     try:
         runner = SlotRunner(llama, cache, CudaDevice(), settings.slots, is_captured=is_captured)
         complaint = runner.check()
+        if is_captured and not complaint:
+            with LoadingBar("capturing graphs", "graphs") as bar:
+                runner.capture_usual(bar.note)
     except Exception as error:  # whatever a driver may raise: the plain path is there
         raise_if_lost(error)
         if is_lack_of_memory(error):

@@ -8,10 +8,13 @@ from typing import Self
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.text.chat import ChatTemplates
+from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.weights.form import AnyKernels
+from llama_herd.worker.loading.chat_outputs import ChatOutputs
 from llama_herd.worker.loading.kernels import kernels_of
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.loading.threads import num_cores
@@ -66,6 +69,14 @@ class ServableModel:
         """Helpers of a kind: one for each tenant's thread. More than cores would slow each other down."""
         return min(len(self.settings.by_queue), num_cores())
 
+    @property
+    def formats(self) -> OutputFormats:
+        """How its outputs write reasoning and calls of tools: as the settings say, or its chat templates."""
+        settings = self.settings
+        return OutputFormats.of(
+            self.tokenizer.chat_templates, settings.tool_parser, settings.reasoning_parser
+        )
+
     def chat_templates(self) -> ChatTemplates | None:
         """The chat templates, rendered in helper processes; None if the model has none.
 
@@ -74,8 +85,17 @@ class ServableModel:
         sources = self.tokenizer.chat_templates
         if not sources:
             return None
-        names = self.file.read_control_tokens(self.tokenizer)
-        return ChatTemplates(sources, self.tokenizer, names, num_helpers=self.num_helpers)
+        return ChatTemplates(sources, self.tokenizer, self._control_tokens, num_helpers=self.num_helpers)
+
+    def chat_outputs(self) -> ChatOutputs:
+        """How the outputs of its chats are read."""
+        return ChatOutputs(
+            self.formats, self.tokenizer, self._control_tokens.ids if self.formats.marks else {}
+        )
+
+    @cached_property
+    def _control_tokens(self) -> ControlTokens:
+        return self.file.read_control_tokens(self.tokenizer)
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""

@@ -1,6 +1,6 @@
 """The memory of the largest step besides weights and cache: an upper bound, by formula.
 
-Letters: T tokens of the step, R rows that draw, H heads, K kv heads, D head dim, C hidden size, F ffn size,
+Letters: T tokens of the step, H heads, K kv heads, D head dim, C hidden size, F ffn size,
 V vocabulary.
 """
 
@@ -13,6 +13,9 @@ from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 
 #: Per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
 DRAWING_BYTES = 40
+#: Of a row that draws by its slot, whose penalties look at all of its positions: per logit, and per position
+#: of the longest sequence. Measured: 12 and 58.
+COUNTING_BYTES, POSITION_BYTES = 12, 60
 #: Per logit of a scored token: its exponential, while these are summed up.
 SCORING_BYTES = 4
 
@@ -56,12 +59,17 @@ class StepMemory:
             native = rows + self.num_threads * native_prompt_bytes(self.config)
         return max(copies, attending) + native
 
-    @property
-    def logits_bytes(self) -> int:
+    def logits_bytes(self, max_length: int) -> int:
         """The logits in float32, and their use: first rows draw, then tokens are scored."""
-        num_scored = min(MAX_SCORED_TOKENS, self._num_tokens)
-        logits = FLOAT32_BYTES * (self.slots + num_scored)
-        return self.config.vocab_size * (logits + max(DRAWING_BYTES * self.slots, SCORING_BYTES * num_scored))
+        num_scored, V = min(MAX_SCORED_TOKENS, self._num_tokens), self.config.vocab_size
+        drawing = self.slots * self.drawing_bytes(max_length)
+        return V * FLOAT32_BYTES * (self.slots + num_scored) + max(drawing, V * SCORING_BYTES * num_scored)
+
+    def drawing_bytes(self, max_length: int) -> int:
+        """What one row takes to draw: filters and noise, or on a GPU before them its penalties."""
+        V = self.config.vocab_size
+        penalties = 0 if self.consecutive else V * COUNTING_BYTES + max_length * POSITION_BYTES
+        return max(V * DRAWING_BYTES, penalties)
 
     def graph_bytes(self, max_length: int) -> int:
         """What steps that overlap take besides, on a GPU: slots, their logits, and the graphs' own pool."""
@@ -69,7 +77,7 @@ class StepMemory:
         from llama_herd.worker.engine.slots import Slots
 
         rows = bucket_of(self.slots)
-        drawing = self.config.vocab_size * rows * (FLOAT32_BYTES + DRAWING_BYTES)
+        drawing = rows * (self.config.vocab_size * FLOAT32_BYTES + self.drawing_bytes(max_length))
         kept = Slots.num_bytes(self.slots, max_length) + DecodeGraphs.num_bytes(rows, self.config.vocab_size)
         return kept + drawing + replace(self, alone_tokens=rows, prompt_tokens=0).activation_bytes(rows)
 

@@ -1,6 +1,5 @@
-"""Every kernel compiles for an H100, whatever card is here, and stays within what a processor of it has."""
+"""Every kernel compiles for cards that need not be here, and stays within what a processor of them has."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,9 +8,6 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks.measured import ROOT
-
-#: Registers of a thread, and bytes of shared memory of a program.
-MOST_REGISTERS, MOST_SHARED_BYTES = 255, 232_448
 
 #: Prints the forms of the kernels by which one token and up to five attend, beside each other in a batch.
 FORMS = """
@@ -35,7 +31,7 @@ def compiled(*arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr[-4000:]
+    assert not done.returncode, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
 
@@ -46,15 +42,15 @@ def test_attention_is_compiled_once_for_any_number_of_rows() -> None:
     assert len(set(forms)) == 1
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_no_kernel_spills_and_all_have_room() -> None:
-    kernels = json.loads(compiled("-m", "benchmarks.gpu_kernels", "--json"))
-    assert len(kernels) > 110
-    for kernel in kernels:
-        assert kernel["spilled_bytes"] == 0, kernel
-        assert kernel["registers"] <= MOST_REGISTERS, kernel
-        assert kernel["shared_bytes"] <= MOST_SHARED_BYTES, kernel
-        assert kernel["programs"] >= 1, kernel
-        if kernel["kernel"].startswith(("attend_split", "multiply")):
-            assert kernel["wide_loads"], kernel
-            assert kernel["tensor_products"] or "float32" in kernel["kernel"], kernel
+    """On the card with the least room; `make check` does it for the default type alone."""
+    found = compiled("-m", "benchmarks.gpu_kernels", "--check", "sm_86")
+    assert "GPU kernels compiled for sm_86" in found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_kernel_spills_on_any_card() -> None:
+    found = compiled("-m", "benchmarks.gpu_kernels", "--check")
+    assert "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in found

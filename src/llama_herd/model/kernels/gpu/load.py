@@ -39,4 +39,4 @@ def complaint_of(capability: tuple[int, int]) -> str:
     if capability >= LEAST_CAPABILITY:
         return ""
     found, least = (".".join(map(str, pair)) for pair in (capability, LEAST_CAPABILITY))
-    return f"the GPU has compute capability {found}, the kernels need {least}"
+    return f"the GPU has compute capability {found}; it is slow, as bfloat16 and the kernels need {least}"

@@ -31,10 +31,15 @@ def _spread(scales, RUN: constexpr):
 
 
 @triton.jit
-def _q8_0(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
+def _q8_0_half(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
     scale = _part(halves, row, block, num_blocks, 1, BLOCKS, IS_EVEN).to(tl.float32)
-    whole = _part(values, row, block, num_blocks, 32, BLOCKS, IS_EVEN).to(tl.float32)
-    return (whole * _spread(scale, 32),)
+    return _part(values, row, block, num_blocks, 32, BLOCKS, IS_EVEN).to(tl.float32) * _spread(scale, 32)
+
+
+@triton.jit
+def _q8_0(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
+    first = _q8_0_half(values, halves, row, block, num_blocks, BLOCKS // 2, IS_EVEN)
+    return first, _q8_0_half(values, halves, row, block + BLOCKS // 2, num_blocks, BLOCKS // 2, IS_EVEN)
 
 
 @triton.jit
@@ -161,26 +166,30 @@ def multiply(
     BLOCKS: constexpr,
     IS_EVEN: constexpr,  # whether a row is whole tiles
 ):
-    """y = x @ W.T of some rows and tokens. Rows beyond the last are computed as the last, and not kept."""
+    """y = x @ W.T of some rows and tokens. Those beyond the last are computed as the last, and not kept.
+
+    The weights are the left operand: so no two warps unpack the same ones.
+    """
     row, token = (
         tl.program_id(0) * ROWS + tl.arange(0, ROWS),
         tl.program_id(1) * TOKENS + tl.arange(0, TOKENS),
     )
     own_row = tl.minimum(row, num_rows - 1).to(tl.int64)
-    own_token, is_token = token.to(tl.int64)[:, None], (token < num_tokens)[:, None]
-    sums = tl.zeros([TOKENS, ROWS], tl.float32)
+    own_token = tl.minimum(token, num_tokens - 1).to(tl.int64)[:, None]
+    sums = tl.zeros([ROWS, TOKENS], tl.float32)
     for block in tl.range(0, num_blocks, BLOCKS):
         planes = _planes(values, high, scales, halves, own_row, block, num_blocks, TYPE, BLOCKS, IS_EVEN)
         for plane in tl.static_range(PLANES):
             column = block * BLOCK_VALUES + _columns(plane, PLANES, RUN, BLOCKS * BLOCK_VALUES)
-            place = own_token * (num_blocks * BLOCK_VALUES) + column[None, :]
-            mask = is_token
-            if not IS_EVEN:
-                mask = is_token & (column < num_blocks * BLOCK_VALUES)[None, :]
-            inputs = tl.load(x + place, mask=mask, other=0.0)
-            sums = tl.dot(inputs, tl.trans(planes[plane].to(inputs.dtype)), sums)
-    place = own_token * num_rows + row[None, :]
-    tl.store(y + place, sums.to(y.dtype.element_ty), mask=is_token & (row < num_rows)[None, :])
+            place = x + own_token * (num_blocks * BLOCK_VALUES) + column[None, :]
+            if IS_EVEN:
+                inputs = tl.load(place)
+            else:
+                inputs = tl.load(place, mask=(column < num_blocks * BLOCK_VALUES)[None, :], other=0.0)
+            sums = tl.dot(planes[plane].to(inputs.dtype), tl.trans(inputs), sums)
+    place = y + token[:, None].to(tl.int64) * num_rows + row[None, :]
+    is_there = (token < num_tokens)[:, None] & (row < num_rows)[None, :]
+    tl.store(place, tl.trans(sums).to(y.dtype.element_ty), mask=is_there)
 
 
 @triton.jit(do_not_specialize=["num_rows"])

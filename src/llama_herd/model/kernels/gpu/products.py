@@ -24,7 +24,7 @@ SCRATCH_BYTES = 1 << 27
 TILE_COLUMNS = 256
 #: How many values share a byte, and how many neighbours among them are neighbours in the matrix.
 PLANES_AND_RUN = {
-    GGMLType.Q8_0: (1, 32),
+    GGMLType.Q8_0: (2, 128),
     GGMLType.Q4_0: (2, 16),
     GGMLType.Q4_K: (2, 32),
     GGMLType.Q6_K: (4, 32),
@@ -42,7 +42,7 @@ class Tile:
 
 
 #: The first one that all tokens go into is taken.
-TILES = (Tile(16, 32, 4, 6), Tile(32, 64, 8, 4), Tile(64, 64, 8, 2))
+TILES = (Tile(16, 32, 2, 4), Tile(32, 64, 4, 2), Tile(64, 64, 4, 2))
 #: Of the kernel that dequantises.
 _VALUES_ROWS, _VALUES_WARPS = 16, 4
 

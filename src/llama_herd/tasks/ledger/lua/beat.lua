@@ -8,16 +8,16 @@ local name, life_s, max_served, max_asked = ARGV[1], tonumber(ARGV[2]), tonumber
 local now = now_ms()
 local first_own = 6 + 2 * ARGV[5]
 
-local function free_elsewhere(room, workers)
+-- In `room` a worker's score is the second at which its report expires, and its free rows as a fraction of that: so one
+-- that is silent, or has come back with another model, has no room.
+local MOST_FREE = 4096
+
+local function free_elsewhere(room)
   local free = 0
+  redis.call('ZREMRANGEBYSCORE', room, '-inf', now / 1000)
   local names = redis.call('ZREVRANGE', room, 0, max_asked - 1, 'WITHSCORES')
   for place = 1, #names, 2 do
-    local expires = tonumber(redis.call('ZSCORE', workers, names[place]) or 0)
-    if expires <= now then
-      redis.call('ZREM', room, names[place]) -- it is gone
-    elseif names[place] ~= name then
-      free = free + tonumber(names[place + 1])
-    end
+    if names[place] ~= name then free = free + names[place + 1] % 1 * MOST_FREE end
   end
   return free
 end
@@ -36,12 +36,12 @@ local function beat(k, a)
     for _, other in ipairs(redis.call('ZRANGE', served, 0, -1 - max_served)) do redis.call('ZREM', served, other) end
   end
   if free > 0 then
-    redis.call('ZADD', room, free, name)
+    redis.call('ZADD', room, math.ceil(now / 1000) + life_s + math.min(free, MOST_FREE - 1) / MOST_FREE, name)
     redis.call('EXPIRE', room, life_s)
   else
     redis.call('ZREM', room, name)
   end
-  return ARGV[a + 2] == '1' and free_elsewhere(room, workers) or 0
+  return ARGV[a + 2] == '1' and free_elsewhere(room) or 0
 end
 
 local answers, a = {}, first_own

@@ -1,5 +1,5 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
--- KEYS: the leases of each tenant, then for each entry: job record, event stream
+-- KEYS: for each tenant its leases and those of its outbox (4), then for each entry: job record, event stream
 -- ARGV: 1 owner, 2 lease (ms), 3 life of an ended job (s),
 --       4 tokens and 5 time (ms) after which an attempt is sound: earlier deaths no longer count,
 --       6 number of tenants, then for each the prefix of its channels, then for each entry: number of its tenant,
@@ -12,17 +12,21 @@ local num_tenants = tonumber(ARGV[6])
 local now = now_ms()
 local lease = now + ARGV[2]
 local renewed, refused, answers = {}, {}, {} -- by tenant and id; by record; by place
-for tenant = 1, num_tenants do renewed[tenant] = {} end
+local leases_of, outbox_of = {}, {} -- by tenant
+for tenant = 1, num_tenants do
+  renewed[tenant], leases_of[tenant], outbox_of[tenant] = {}, KEYS[5 * tenant - 4], outbox_in(KEYS, 5 * tenant - 3)
+end
 
 -- Returns nothing for an event that is the next one, and whose tokens begin where the recorded ones end.
-local function refusal(record, leases, id, epoch, seq, i, kind)
+-- Of a job that is to be cancelled no token is taken any more, but the end, and before it what was withheld.
+local function refusal(record, leases, id, epoch, seq, i, num_ids, kind)
   local state, recorded, n, cancel = record[3], tonumber(record[4]) or 0, tonumber(record[5]) or 0, record[6]
   -- The record of a job with a lease never expires. Whose it was nobody knows, but the owner alone goes on with it.
   if not state and redis.call('ZSCORE', leases, id) then return kind ~= 'end' and {'damaged', seq - 1, i, ''} or nil end
   if record[1] ~= owner or record[2] ~= epoch then return {'fenced', recorded, n, ''} end
   if seq <= recorded then return 'duplicate' end
   if state ~= 'running' then return {'finished', recorded, n, state} end
-  if cancel and kind ~= 'end' then return {'cancelled', recorded, n, cancel} end
+  if cancel and kind ~= 'end' and (kind == 'started' or num_ids > 0) then return {'cancelled', recorded, n, cancel} end
   if seq > recorded + 1 or i ~= n then return {'gap', recorded, n, ''} end
 end
 
@@ -33,21 +37,20 @@ local function attempts_after(record, n)
 end
 
 local function close(tenant, job, events, id, state, hook, event)
-  local leases = KEYS[tenant]
   redis.call('HSET', job, 'state', state, 'lease', 0)
   local life_s = life_of(id, state, ttl_s)
   redis.call('EXPIRE', job, life_s)
   redis.call('EXPIRE', events, life_s)
-  redis.call('ZREM', leases, id)
+  redis.call('ZREM', leases_of[tenant], id)
   renewed[tenant][id] = nil
-  note_end({leases = leases}, id, state, hook, event)
+  note_end(outbox_of[tenant], id, state, hook, event)
 end
 
 local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state, event)
   local record = redis.pcall('HMGET', job,
     'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n', 'webhook')
   if record.err then return {'error', 0, 0, record.err} end
-  local answer = refusal(record, KEYS[tenant], id, epoch, seq, i, kind)
+  local answer = refusal(record, leases_of[tenant], id, epoch, seq, i, num_ids, kind)
   if answer then return answer end
 
   -- First, and by pcall: if this stream is broken, only this job fails, and nothing has been written yet.
@@ -92,8 +95,8 @@ local function attempt(job, events, tenant, id, epoch, seq, i, ...)
   return is_done and answer or {'error', seq - 1, i, type(answer) == 'table' and answer.err or tostring(answer)}
 end
 
-for entry = 0, (#KEYS - num_tenants) / 2 - 1 do
-  local k, a = num_tenants + 1 + 2 * entry, num_tenants + 7 + 9 * entry
+for entry = 0, (#KEYS - 5 * num_tenants) / 2 - 1 do
+  local k, a = 5 * num_tenants + 1 + 2 * entry, num_tenants + 7 + 9 * entry
   local job = KEYS[k]
   local answer = refused[job] or attempt(job, KEYS[k + 1], tonumber(ARGV[a]), ARGV[a + 1], ARGV[a + 2],
     tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), ARGV[a + 6], ARGV[a + 7], ARGV[a + 8])
@@ -107,7 +110,7 @@ local function renew(tenant)
     scores[#scores + 1] = lease
     scores[#scores + 1] = id
   end
-  local added = #scores > 0 and redis.pcall('ZADD', KEYS[tenant], unpack(scores))
+  local added = #scores > 0 and redis.pcall('ZADD', leases_of[tenant], unpack(scores))
   return type(added) == 'table' and added.err
 end
 

@@ -16,6 +16,6 @@ local function write_end(key, id, state, tail)
   local life_s = life_of(id, state, key.ttl_s)
   redis.call('EXPIRE', key.job, life_s)
   redis.call('EXPIRE', key.events, life_s)
-  note_end(key, id, state, hook, tail)
+  note_end(outbox_beside(key.leases), id, state, hook, tail)
   redis.call('PUBLISH', key.channel, event)
 end

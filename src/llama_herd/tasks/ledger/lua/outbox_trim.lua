@@ -3,7 +3,8 @@
 local TRIMMED, LONG_MS = 2000, 120000
 
 local function trim_outbox(leases, now, most, dead_s)
-  local outbox, entries, dead = beside(leases, 'outbox'), beside(leases, 'outbox:entries'), beside(leases, 'outbox:dead')
+  local keys = outbox_beside(leases)
+  local outbox, entries, dead = keys.waiting, keys.entries, keys.dead
   local num = math.min(redis.call('ZCARD', outbox) - most, TRIMMED)
   if num > 0 then
     local has_failed = redis.call('ZCOUNT', outbox, now + LONG_MS, '+inf') >= num

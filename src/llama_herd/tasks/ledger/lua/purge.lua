@@ -17,7 +17,7 @@ if state == 'queued' or state == 'running' then
   end
 end
 
-forget_webhook(key, id)
+forget_webhook(outbox_beside(key.leases), id)
 if not state and ARGV[5] ~= '1' then return 'unknown' end
 redis.call('DEL', key.job, key.events, KEYS[8])
 redis.call('ZREM', KEYS[7], id)

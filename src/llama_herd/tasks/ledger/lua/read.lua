@@ -12,11 +12,15 @@ local foreign = redis.error_reply('ERR the events of this job are not what worke
 -- Entries that are read together, and bytes that each counts for in addition to its event.
 local num_looks, entry_bytes = 16, 64
 
--- Returns an event without its scores, which come last. No text contains the searched names: JSON escapes its quotes.
+-- Returns an event without its scores or the prompt that it tells of, which come last. No text contains the searched
+-- names: JSON escapes its quotes.
 local function head(event)
   if #event > most_bytes then event = string.sub(event, 1, most_bytes + 1) end
-  local at = string.find(event, ',"logprobs":', 1, true) or string.find(event, ',"prompt_logprobs":', 1, true)
-  return at and string.sub(event, 1, at - 1) .. '}' or event
+  for _, name in ipairs({',"logprobs":', ',"prompt_logprobs":', ',"prompt_ids":'}) do
+    local at = string.find(event, name, 1, true)
+    if at then return string.sub(event, 1, at - 1) .. '}' end
+  end
+  return event
 end
 
 local n = redis.pcall('HGET', job, 'n')

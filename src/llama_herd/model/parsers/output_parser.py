@@ -1,0 +1,236 @@
+"""Takes one output apart as it comes."""
+
+import json
+import re
+from collections.abc import Collection, Generator, Mapping
+from functools import cache
+from typing import TypeVar
+
+from llama_herd.model.parsers.delta import Call, Delta
+from llama_herd.model.parsers.formats import ReasoningFormat, ToolFormat
+from llama_herd.model.parsers.json_object import JsonObject
+from llama_herd.model.parsers.marks import Marks
+from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.parsers.trimmed_text import SPACE, TrimmedText
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_NAME = re.compile(r"[A-Za-z0-9_.-]*")
+_ARGUMENTS = ("arguments", "parameters")
+
+T = TypeVar("T")
+#: Reads on, and waits with a `yield` where the text that has come does not say how it goes on.
+Reading = Generator[None, None, T]
+
+
+class OutputParser:
+    """Takes an output apart into reasoning, content and calls.
+
+        parser = OutputParser(OutputFormats.of(tokenizer.chat_templates), ["get_weather"])
+        deltas = [*map(parser.write, pieces), parser.close()]
+
+    However the output is cut into pieces, the joined deltas are the same. A call is told whole, when its last
+    brace is there. What is no valid call of a tool that there is, is content, with its marks. White space
+    beside marks is dropped where a text begins or ends there. The time is linear in the output.
+    """
+
+    def __init__(
+        self,
+        formats: OutputFormats,
+        tool_names: Collection[str] = (),
+        *,
+        begins_in_reasoning: bool = False,
+    ) -> None:
+        """Without `tool_names` calls are content like any other text."""
+        self._names = frozenset(tool_names)
+        self._text, self._at, self._is_closed = "", 0, False  # what has come, and how far it is read
+        self._held: list[str] = []  # of what may be a call: what has been read
+        self._reasoning, self._content = TrimmedText(), TrimmedText()
+        self._calls: list[Call] = []
+        tools = formats.tools if self._names else None
+        self._reading = self._read(formats.reasoning, tools, begins_in_reasoning)
+
+    def write(self, text: str) -> Delta:
+        """What the next piece adds."""
+        self._text, self._at = self._text[self._at :] + text, 0
+        next(self._reading, None)
+        return self._delta()
+
+    def close(self) -> Delta:
+        """What was withheld; call once, after the last piece."""
+        self._is_closed = True
+        next(self._reading, None)
+        self._reasoning.close()
+        self._content.close()
+        return self._delta()
+
+    def _delta(self) -> Delta:
+        calls, self._calls = tuple(self._calls), []
+        return Delta(self._reasoning.take(), self._content.take(), calls)
+
+    def _read(
+        self, reasoning: ReasoningFormat | None, tools: ToolFormat | None, begins_in_reasoning: bool
+    ) -> Reading[None]:
+        if reasoning is not None:
+            yield from self._read_reasoning(reasoning, begins_in_reasoning)
+        if tools is not None and tools.begins_open:
+            yield from self._read_calls(tools, "")
+        openings = () if tools is None else tools.openings
+        marks = _marks((*openings, *(() if reasoning is None else reasoning.answer_marks)))
+        while mark := (yield from self._read_until(marks, self._content)):
+            if tools is not None and mark in openings:
+                yield from self._read_calls(tools, mark)
+            else:
+                self._content.cut()
+
+    def _read_reasoning(self, form: ReasoningFormat, is_begun: bool) -> Reading[None]:
+        """Reasoning at the beginning of an output, if there is some."""
+        space = yield from self._read_all(_SPACE)
+        if (yield from self._read_one((form.opening,))) or is_begun:
+            self._reasoning.cut()
+            yield from self._read_until(_marks((form.closing,)), self._reasoning)
+            self._reasoning.cut()
+            self._content.cut()
+        else:
+            self._content.write(space)
+
+    def _read_calls(self, form: ToolFormat, opening: str) -> Reading[None]:
+        """Calls behind an opening mark. What is none of them, is content."""
+        self._held = [opening]
+        is_told = yield from (self._read_named(form) if form.shape == "named" else self._read_objects())
+        if is_told:
+            yield from self._read_space()
+            while (yield from self._read_one(form.closings)):
+                self._held.clear()
+                yield from self._read_space()
+        self._content.write("".join(self._held))
+        self._held.clear()
+
+    def _read_objects(self) -> Reading[bool]:
+        """Objects that name a tool, one or several, in a list or not. Whether the last one is a call."""
+        yield from self._read_space()
+        is_list = bool((yield from self._read_one(("[",))))
+        while True:
+            yield from self._read_space()
+            found = yield from self._read_object()
+            call = None if found is None else _call(found.members())
+            if call is None or not self._tell(call):
+                return False
+            yield from self._read_space()
+            yield from self._read_one((",", ";"))
+            yield from self._read_space()
+            if (yield from self._next()) != "{":
+                break
+        if is_list and (yield from self._read_one(("]",))):
+            self._held.clear()
+        return True
+
+    def _read_named(self, form: ToolFormat) -> Reading[bool]:
+        """A name and an object. Whether they are a call."""
+        yield from self._read_space()
+        name = yield from self._read_all(_NAME)
+        if form.no_call and name == form.no_call and (yield from self._read_one(("\n",))):
+            self._held.clear()
+            self._content.cut()
+            return False
+        if name not in self._names:
+            return False
+        yield from self._read_space()
+        while (yield from self._read_one(form.between_marks)):
+            yield from self._read_all(_NAME)
+            yield from self._read_space()
+        found = yield from self._read_object()
+        return found is not None and self._tell(Call(name, found.text))
+
+    def _tell(self, call: Call) -> bool:
+        """Tell a call, if there is such a tool."""
+        if call.name not in self._names:
+            return False
+        self._held.clear()
+        self._content.cut()
+        self._calls.append(call)
+        return True
+
+    def _read_until(self, marks: Marks, told: TrimmedText) -> Reading[str]:
+        """Tell the text before the next of these marks, and read that; empty: there is none."""
+        while True:
+            found = marks.find(self._text, self._at)
+            if found is not None:
+                told.write(self._text[self._at : found[0]])
+                self._at = found[1]
+                return self._text[slice(*found)]
+            end = len(self._text) if self._is_closed else marks.begun(self._text, self._at)
+            told.write(self._text[self._at : end])
+            self._at = end
+            if self._is_closed:
+                return ""
+            yield
+
+    def _read_object(self) -> Reading[JsonObject | None]:
+        """The object that comes next; None: it is none, or not whole."""
+        found = JsonObject()
+        while True:
+            self._at = found.read(self._text, self._at)
+            if found.is_whole or found.is_wrong or self._is_closed:
+                self._held.append(found.text)
+                return found if found.is_whole else None
+            yield
+
+    def _read_all(self, kind: re.Pattern[str]) -> Reading[str]:
+        """All characters of a kind that come next."""
+        pieces = []
+        while True:
+            match = kind.match(self._text, self._at)
+            piece = "" if match is None else match[0]
+            pieces.append(piece)
+            self._held.append(piece)
+            self._at += len(piece)
+            if self._at < len(self._text) or self._is_closed:
+                return "".join(pieces)
+            yield
+
+    def _read_space(self) -> Reading[None]:
+        yield from self._read_all(_SPACE)
+
+    def _read_one(self, texts: tuple[str, ...]) -> Reading[str]:
+        """The one of these texts that comes next; empty: none does, and nothing is read."""
+        while True:
+            for text in texts:
+                if self._text.startswith(text, self._at):
+                    self._held.append(text)
+                    self._at += len(text)
+                    return text
+            if self._is_closed or not any(self._may_become(text) for text in texts):
+                return ""
+            yield
+
+    def _may_become(self, text: str) -> bool:
+        num = len(self._text) - self._at
+        return num < len(text) and self._text.endswith(text[:num])
+
+    def _next(self) -> Reading[str]:
+        """The character that comes next, not read; empty: none does."""
+        while self._at == len(self._text) and not self._is_closed:
+            yield
+        return self._text[self._at : self._at + 1]
+
+
+@cache
+def _marks(texts: tuple[str, ...]) -> Marks:
+    return Marks(texts)
+
+
+def _call(members: Mapping[str, str]) -> Call | None:
+    """The call that an object describes; None: it is none."""
+    name = _string(members.get("name", ""))
+    arguments = next((members[key] for key in _ARGUMENTS if key in members), "")
+    if arguments.startswith('"'):  # some models write the object as a text
+        arguments = _string(arguments).strip(SPACE)
+    found = JsonObject()
+    found.read(arguments, 0)
+    return Call(name, arguments) if found.is_whole and found.text == arguments else None
+
+
+def _string(value: str) -> str:
+    """What a string in JSON says; empty: it is none, or no UTF-8 could hold it."""
+    text: str = json.loads(value) if value.startswith('"') else ""
+    return "" if any("\ud800" <= char <= "\udfff" for char in text) else text

@@ -1,0 +1,122 @@
+"""vLLM's requests to turn text into token ids and back, as jobs that want nothing but their prompt."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import Field
+
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.answer_schema import Answered
+from llama_herd.tasks.openai.logprobs import token_text
+from llama_herd.tasks.openai.request import CHAT, CHAT_SAME, COMPLETION_SAME, COMPLETIONS, RequestBody
+from llama_herd.tasks.priority import MAX_PRIORITY
+from llama_herd.tasks.result import Result
+from llama_herd.tasks.settings import Settings
+
+#: What each of these jobs is: nothing is computed, so it goes before all others.
+_FIELDS: Mapping[str, Any] = {"echo": True, "priority": MAX_PRIORITY}
+_SAMPLING: Mapping[str, Any] = {"max_tokens": 0}
+
+#: Fields of a text, and of a conversation.
+OF_TEXT = frozenset(("model", "prompt", "return_token_strs")) | COMPLETION_SAME
+OF_CHAT = frozenset(("model", "messages", "tools", "return_token_strs")) | CHAT_SAME
+#: Fields of a conversation with the one value that they may have.
+NEUTRAL = {"add_special_tokens": False, "add_generation_prompt": True, "continue_final_message": False}
+
+
+class TokenizeAnswer(Answered):
+    """The token ids of a text or of a conversation."""
+
+    count: int = Field(description="How many they are.")
+    max_model_len: int = Field(description="Most tokens that prompt and output may have.")
+    tokens: tuple[int, ...] = Field(description="The ids.")
+    token_strs: tuple[str, ...] | None = Field(
+        default=None, description="What each stands for, if asked for; control tokens stand for nothing."
+    )
+
+
+class DetokenizeAnswer(Answered):
+    """The text that token ids stand for."""
+
+    prompt: str = Field(description="The text.")
+
+
+@dataclass(frozen=True)
+class Tokenizing:
+    """A request for ids."""
+
+    job: GenerationJob
+    source: str  # where the request has its prompt
+    has_texts: bool
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any], settings: Settings) -> Self:
+        """Raises InvalidJob with every wrong field."""
+        given = {name: value for name, value in body.items() if value is not None}
+        is_chat = "messages" in given
+        errors = list(_errors(given, is_chat=is_chat))
+        known = OF_CHAT if is_chat else OF_TEXT
+        names = known - {"return_token_strs"}
+        found = RequestBody(
+            CHAT if is_chat else COMPLETIONS, {one: given[one] for one in names & given.keys()}
+        )
+        found.errors += errors
+        job = found.job(settings, _FIELDS, _SAMPLING)
+        return cls(job, "messages" if is_chat else "prompt", given.get("return_token_strs") is True)
+
+    def answer(self, result: Result) -> TokenizeAnswer:
+        ids = result.prompt_ids or ()
+        texts = tuple(token_text(one, result.pieces) for one in ids) if self.has_texts else None
+        return TokenizeAnswer(
+            count=len(ids), max_model_len=result.context_tokens or 0, tokens=ids, token_strs=texts
+        )
+
+
+def _errors(given: Mapping[str, Any], *, is_chat: bool) -> list[FieldError]:
+    errors = []
+    if not isinstance(given.get("return_token_strs", False), bool):
+        errors.append(FieldError("return_token_strs", "must be true or false"))
+    if not is_chat and not isinstance(given.get("prompt", ""), str):
+        errors.append(FieldError("prompt", "must be a text"))
+    neutral: Mapping[str, bool] = NEUTRAL if is_chat else {}
+    for name in given.keys() - (OF_CHAT if is_chat else OF_TEXT):
+        if name not in neutral:
+            errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
+        elif given[name] is not neutral[name]:
+            errors.append(FieldError(name, f"only supported as {json.dumps(neutral[name])}"))
+    return errors
+
+
+@dataclass(frozen=True)
+class Detokenizing:
+    """A request for a text."""
+
+    job: GenerationJob
+    source: str = "tokens"
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any], settings: Settings) -> Self:
+        """Raises InvalidJob with every wrong field."""
+        errors = [
+            FieldError(name if name.isidentifier() else "?", "not supported")
+            for name in body.keys() - {"model", "tokens"}
+        ]
+        given = {"model": body.get("model"), "prompt_ids": body.get("tokens")}
+        try:
+            job = GenerationJob.parse({**_FIELDS, **given, "sampling": _SAMPLING}, settings)
+        except InvalidJob as error:
+            errors += (_of_tokens(one) for one in error.fields)
+        if errors:
+            raise InvalidJob(errors)
+        return cls(job)
+
+    def answer(self, result: Result) -> DetokenizeAnswer:
+        return DetokenizeAnswer(prompt=result.prompt_text or "")
+
+
+def _of_tokens(error: FieldError) -> FieldError:
+    name = error.field.replace("prompt_ids", "tokens")
+    return FieldError("tokens", "is required") if name == "prompt" else FieldError(name, error.message)

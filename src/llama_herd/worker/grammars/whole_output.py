@@ -1,0 +1,118 @@
+"""What a whole output has to be: its reasoning, calls of tools, and the form of an answer."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.model.parsers.formats import (
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    ReasoningFormat,
+    ToolFormat,
+)
+from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.tasks.chat import json_text
+from llama_herd.tasks.structured_outputs import ANY_OBJECT, OutputForm
+
+
+@dataclass(frozen=True)
+class ToolRule:
+    """A tool that may be called: its name, the schema of its arguments, and the field where that stands."""
+
+    name: str
+    schema: Any
+    field: str
+    must_hold: bool  # else a schema that cannot be followed is left aside
+
+
+@dataclass(frozen=True)
+class WholeOutput:
+    """All that the grammar of an output is made of. It travels to a judge as JSON."""
+
+    reasoning: ReasoningFormat | None  # that comes
+    begins_in_reasoning: bool
+    format: ToolFormat | None  # of calls; None: there are none
+    tools: tuple[ToolRule, ...]
+    must_call: bool
+    is_parallel: bool  # several calls may follow each other
+    answer: OutputForm | None  # of what is no call
+    mark_ids: Mapping[str, int]  # of the marks that are control tokens
+
+    @classmethod
+    def of(
+        cls,
+        formats: OutputFormats,
+        mark_ids: Mapping[str, int],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        choice: str | Mapping[str, Any] = "auto",
+        is_parallel: bool = True,
+        answer: OutputForm | None = None,
+        begins_in_reasoning: bool = False,
+    ) -> Self:
+        """That of a chat with these tools, of OpenAI's form, and this `tool_choice`.
+
+        `formats` are without reasoning where none comes. Raises InvalidJob if a tool must be called by a
+        model without a format for that.
+        """
+        form = formats.tools
+        must_call = choice not in ("auto", "none")
+        if must_call and (form is None or form.is_free):
+            problem = "cannot be kept: this worker knows no grammar of the calls that this model writes"
+            raise InvalidJob([FieldError("tool_choice", f"{problem}. Fix: auto, or HERD_TOOL_PARSER")])
+        can_call = form is not None and not form.is_free and choice != "none"
+        rules = tuple(_rules(tools, choice, must_call)) if can_call else ()
+        return cls(
+            formats.reasoning,
+            begins_in_reasoning,
+            form if rules else None,
+            rules,
+            must_call,
+            is_parallel,
+            None if must_call else answer,
+            mark_ids,
+        )
+
+    def to_form(self) -> OutputForm | None:
+        """The form that Grammars make constraints of; None: the output is free."""
+        if self.format is None and (self.answer is None or self.reasoning is None):
+            return self.answer
+        fields = asdict(self) | {
+            "reasoning": None if self.reasoning is None else self.reasoning.name,
+            "format": None if self.format is None else self.format.name,
+        }
+        field = "tools" if self.answer is None else self.answer.field
+        return OutputForm("output", json_text(fields), field)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """That of the text of a form."""
+        fields = json.loads(text)
+        return cls(
+            **fields
+            | {
+                "reasoning": REASONING_FORMATS.get(fields["reasoning"]),
+                "format": TOOL_FORMATS.get(fields["format"]),
+                "tools": tuple(ToolRule(**rule) for rule in fields["tools"]),
+                "answer": None if fields["answer"] is None else OutputForm(*fields["answer"]),
+            }
+        )
+
+
+def _rules(
+    tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], must_call: bool
+) -> list[ToolRule]:
+    rules = []
+    for number, tool in enumerate(tools):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, Mapping):
+            continue  # of a template's own form: never read as a call
+        name, schema = function["name"], function.get("parameters")
+        if isinstance(choice, Mapping) and name != choice["function"]["name"]:
+            continue
+        must_hold = must_call or function.get("strict") is True
+        schema = ANY_OBJECT if schema is None or schema is True else schema
+        rules.append(ToolRule(name, schema, f"tools.{number}.function.parameters", must_hold))
+    return rules

@@ -1,0 +1,119 @@
+"""Reads outputs for reasoning, content and calls of tools, as their text is written into a stream."""
+
+import hashlib
+import string
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from llama_herd.model.parsers.delta import Delta
+from llama_herd.tasks.events import Token, ToolCall
+from llama_herd.worker.engine.sequence import NewParser
+
+#: Mistral's templates want ids of calls to be like this.
+_ID_CHARS, _ID_LENGTH = string.ascii_letters + string.digits, 9
+
+
+class Count(NamedTuple):
+    """How much of an output was read, or said by events: characters, and calls."""
+
+    reasoning: int = 0
+    content: int = 0
+    calls: int = 0
+
+    def plus(self, said: "Delta | Words | Token") -> "Count":
+        calls = said.tool_calls if isinstance(said, Token) else said.calls
+        return Count(
+            self.reasoning + len(said.reasoning or ""),
+            self.content + len(said.content or ""),
+            self.calls + len(calls or ()),
+        )
+
+
+@dataclass(frozen=True)
+class Words:
+    """What an event says of an output."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.reasoning or self.content or self.calls)
+
+    def plus(self, more: Self) -> "Words":
+        return Words(self.reasoning + more.reasoning, self.content + more.content, self.calls + more.calls)
+
+
+class OutputReader:
+    """Reads one output of a job.
+
+        reader = OutputReader(sequence.new_parser, "job", choice=0)
+        words = [*map(reader.write, texts), reader.close()]
+
+    What is read follows from the text alone. So a worker that takes over a job reads the recorded text first,
+    and goes on behind what the recorded events have said.
+    """
+
+    def __init__(self, new_parser: NewParser, job_id: str, choice: int) -> None:
+        self._new_parser = new_parser
+        self._job_id = job_id
+        self._choice = choice
+        self._is_closed = False
+        self._begin()
+
+    def resume(self, text: str, said: Count) -> None:
+        """Read the text that is on record, of which events have said so much."""
+        self._said = said
+        self._unsaid = self.write(text)
+
+    def write(self, text: str) -> Words:
+        """What the next text adds."""
+        self._texts.append(text)
+        return self._words(self._parser.write(text))
+
+    def close(self) -> Words:
+        """What was withheld until the end; nothing the second time."""
+        if self._is_closed:
+            return Words()
+        self._is_closed = True
+        return self._words(self._parser.close())
+
+    def rewind(self, num_chars: int) -> None:
+        """Forget the last characters of the text: the events that brought them will never be written."""
+        text = "".join(self._texts)
+        self._begin()
+        self.write(text[: len(text) - num_chars])
+
+    def _begin(self) -> None:
+        self._parser = self._new_parser()
+        self._texts: list[str] = []
+        self._read = self._said = Count()
+        self._unsaid = Words()
+        self._is_closed = False
+
+    def _words(self, delta: Delta) -> Words:
+        """What of this was not said yet."""
+        before, self._read = self._read, self._read.plus(delta)
+        unsaid, self._unsaid = self._unsaid, Words()
+        calls = tuple(
+            ToolCall(
+                index=index,
+                id=call_id(self._job_id, self._choice, index),
+                name=call.name,
+                arguments=call.arguments,
+            )
+            for index, call in enumerate(delta.calls, start=before.calls)
+        )
+        return unsaid.plus(
+            Words(
+                delta.reasoning[max(0, self._said.reasoning - before.reasoning) :],
+                delta.content[max(0, self._said.content - before.content) :],
+                calls[max(0, self._said.calls - before.calls) :],
+            )
+        )
+
+
+def call_id(job_id: str, choice: int, index: int) -> str:
+    """The id of a call: the same whoever reads the output."""
+    digest = hashlib.sha256(f"{job_id}:{choice}:{index}".encode()).digest()
+    return "".join(_ID_CHARS[byte % len(_ID_CHARS)] for byte in digest[:_ID_LENGTH])

@@ -1,0 +1,89 @@
+"""How the outputs of a model's chats are read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.parsers.output_parser import OutputParser
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.structured_outputs import OutputForm
+from llama_herd.tasks.tools import tool_names
+from llama_herd.worker.engine.reasoning_end import ReasoningEnd
+from llama_herd.worker.grammars.whole_output import WholeOutput
+
+#: So many ids are looked at for how a prompt ends.
+TAIL_IDS = 64
+
+
+@dataclass(frozen=True)
+class OutputReading:
+    """How the outputs of one chat are read."""
+
+    formats: OutputFormats
+    tool_names: tuple[str, ...]
+    begins_in_reasoning: bool
+
+    def new_parser(self) -> OutputParser:
+        """Takes one output apart."""
+        return OutputParser(self.formats, self.tool_names, begins_in_reasoning=self.begins_in_reasoning)
+
+    def reasoning_end(self) -> ReasoningEnd | None:
+        """Finds the end of one output's reasoning; None: there is none."""
+        form = self.formats.reasoning
+        return None if form is None else ReasoningEnd(form, begins_in_reasoning=self.begins_in_reasoning)
+
+
+class ChatOutputs:
+    """The formats of one model's outputs, and what its tokens stand for where outputs are read."""
+
+    def __init__(self, formats: OutputFormats, tokenizer: Tokenizer, control_ids: Mapping[str, int]) -> None:
+        """`control_ids`: the model's control tokens."""
+        self.formats = formats
+        #: Marks that are control tokens of this model.
+        self._mark_ids = {mark: control_ids[mark] for mark in formats.marks if mark in control_ids}
+        #: The bytes of all ids, marks included, which other outputs do not show.
+        self.pieces = _with_marks(tokenizer.pieces, self._mark_ids)
+
+    def reading(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputReading | None:
+        """How the outputs of a job are read; None: they are text and nothing else."""
+        if job.messages is None:
+            return None
+        can_call = self.formats.tools is not None and job.tool_choice != "none"
+        names = tool_names(job.tools or ()) if can_call else ()
+        if self.formats.reasoning is None and not names:
+            return None
+        begins_in_reasoning = self.formats.begins_in_reasoning(self._tail(prompt_ids))
+        return OutputReading(self.formats, names, begins_in_reasoning)
+
+    def form(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputForm | None:
+        """What the outputs of a job must be as a whole; None: they are free.
+
+        What the job asks for stands behind the reasoning. Raises InvalidJob if it cannot be kept.
+        """
+        if job.messages is None:
+            return job.output_form
+        tail, reasoning = self._tail(prompt_ids), self.formats.reasoning
+        has_thought = reasoning is not None and tail.rstrip().endswith(reasoning.closing)
+        return WholeOutput.of(
+            replace(self.formats, reasoning=None) if has_thought else self.formats,
+            self._mark_ids,
+            tools=job.tools or (),
+            choice=job.tool_choice or "auto",
+            is_parallel=job.parallel_tool_calls is not False,
+            answer=job.output_form,
+            begins_in_reasoning=self.formats.begins_in_reasoning(tail),
+        ).to_form()
+
+    def _tail(self, prompt_ids: Sequence[int]) -> str:
+        """How a prompt ends."""
+        return b"".join(self.pieces[token_id] for token_id in prompt_ids[-TAIL_IDS:]).decode(errors="replace")
+
+
+def _with_marks(pieces: Sequence[bytes], mark_ids: Mapping[str, int]) -> Sequence[bytes]:
+    if not mark_ids:
+        return pieces
+    shown = list(pieces)
+    for mark, token_id in mark_ids.items():
+        shown[token_id] = mark.encode()
+    return tuple(shown)

@@ -1,0 +1,130 @@
+"""What a worker reports, and when; and how it hears of cancels."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import Yours
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.worker.engine.sequence_info import SequenceInfo
+from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.jobs import heartbeat
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.event_log import EventLog, Recorded
+from llama_herd.worker.jobs.heartbeat import Heartbeat
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
+from tests.worker.jobs.tenancies import new_tenancy
+
+pytestmark = pytest.mark.redis
+
+OWNER = "owner-1"
+
+
+class StillEngine:
+    """Is never stalled, and notes what is to end."""
+
+    def __init__(self) -> None:
+        self.aborted: list[tuple[str, str]] = []
+
+    def is_stalled(self, _: float) -> bool:
+        return False
+
+    def abort(self, sequences: list[SequenceInfo], reason: str) -> None:
+        self.aborted += [(one.job_id, reason) for one in sequences]
+
+
+class Worker:
+    """A heartbeat, and the state that it reports. `when_asked` is what happens while it reports."""
+
+    def __init__(self, redis: Any) -> None:
+        self.state = "loading"
+        self.when_asked: Iterator[None] = iter(())
+        self.engine = StillEngine()
+        self.tenancies = [new_tenancy(redis, Ledger(tenant)) for tenant in ("acme", "globex")]
+        self.heartbeat = Heartbeat(
+            redis,
+            OWNER,
+            Tenancies(self.tenancies),
+            engine=cast(EngineThread, self.engine),
+            status=self.status,
+            stall_s=30.0,
+        )
+
+    def status(self, _: str) -> WorkerStatus:
+        told = WorkerStatus(name="w", state=self.state, model="m", device="cpu", slots=1)
+        next(self.when_asked, None)
+        return told
+
+    def become_ready(self) -> Iterator[None]:
+        self.state = "ready"
+        self.heartbeat.report_soon()
+        yield
+
+
+def take(redis: Any, tenancy: Tenancy, job_id: str) -> Attempt:
+    """A job in hand, whose tokens are gathered for a minute."""
+    job = GenerationJob(prompt="a tale", model="m", flush_ms=60_000)
+    queue = queue_name("m", tenancy.tenant)
+    run(redis, tenancy.ledger.submit(job_id, job, Envelope.of(job_id, queue)))
+    claimed = run(redis, tenancy.ledger.claim(job_id, OWNER))
+    assert isinstance(claimed, Yours)
+    stream = EventLog(job_id, claimed, Recorded.of(()), tenancy.author)
+    stream.pace.gather_s = 60.0
+    attempt = Attempt(stream, [], [SequenceInfo(job_id, tenancy.tenant, num_prompt_tokens=1)])
+    tenancy.claims.open(attempt)
+    return attempt
+
+
+def states(redis: Any) -> list[str]:
+    return [one.state for one in run(redis, Reports("acme").workers())]
+
+
+def test_a_state_that_changes_during_a_report_is_reported_soon(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "IDLE_REPORT_S", 3600.0)
+    worker = Worker(redis)
+    worker.when_asked = worker.become_ready()
+    worker.heartbeat.start()
+    try:
+        wait_until(lambda: states(redis) == ["ready"], "it reports that it is ready")
+    finally:
+        worker.heartbeat.stop()
+
+
+def test_a_cancel_is_heard_between_two_beats_however_seldom_the_job_has_events(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same id may be another tenant's job, which goes on."""
+    monkeypatch.setattr(heartbeat, "INTERVAL_S", 3600.0)
+    worker = Worker(redis)
+    worker.heartbeat._interval_s = 3600.0
+    acme, globex = worker.tenancies
+    attempts = [take(redis, tenancy, "same") for tenancy in (acme, globex)]
+    worker.heartbeat.start()
+    try:
+        wait_until(lambda: states(redis) == ["loading"], "it has beaten")
+        run(redis, globex.ledger.cancel("same"))
+        wait_until(lambda: worker.engine.aborted == [("same", "cancelled")], "the engine ends it")
+        assert [one.abort for one in attempts] == [None, "cancelled"]
+    finally:
+        worker.heartbeat.stop()
+
+
+def test_a_cancel_that_was_not_heard_is_found_when_the_lease_is_renewed(redis: Any) -> None:
+    worker = Worker(redis)
+    attempt = take(redis, worker.tenancies[0], "a")
+    run(redis, worker.tenancies[0].ledger.cancel("a"))
+    worker.heartbeat.start()
+    try:
+        wait_until(lambda: worker.engine.aborted == [("a", "cancelled")], "the engine ends it")
+    finally:
+        worker.heartbeat.stop()
+    assert attempt.abort == "cancelled"
