@@ -368,7 +368,21 @@ def test_a_model_without_a_format_for_calls_must_not_be_made_to(models: Models, 
     with pytest.raises(InvalidJob) as caught:
         WholeOutput.of(formats, {}, tools=[tool("f")], choice="required")
     assert caught.value.fields[0].field == "tool_choice"
+    with pytest.raises(InvalidJob) as caught:
+        WholeOutput.of(formats, {}, tools=[tool("f"), tool("g", strict=True)])
+    assert caught.value.fields[0].field == "tools.1.function.strict"
     assert WholeOutput.of(formats, {}, tools=[tool("f")]).to_form() is None
+
+
+@pytest.mark.parametrize(("arguments", "are_right"), [("{}", True), ('{"a": 1}', False)])
+def test_a_tool_that_names_no_parameters_takes_none(models: Models, arguments: str, are_right: bool) -> None:
+    """As at OpenAI."""
+    model = models.get("hermes", "", False)
+    form = WholeOutput.of(model.formats, {}, tools=[tool("f")], choice="required").to_form()
+    assert form is not None
+    (constraint,) = model.grammars.constraints(form, 1)
+    call = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+    assert (constraint.matcher.try_consume_tokens(list(call.encode())) == len(call)) is are_right
 
 
 def test_a_wrong_answer_is_told_by_its_own_field(models: Models) -> None:

@@ -16,6 +16,9 @@ from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.tasks.chat import json_text
 from llama_herd.tasks.structured_outputs import ANY_OBJECT, OutputForm
 
+#: What a tool takes that names no parameters, as at OpenAI.
+NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+
 
 @dataclass(frozen=True)
 class ToolRule:
@@ -54,16 +57,15 @@ class WholeOutput:
     ) -> Self:
         """That of a chat with these tools, of OpenAI's form, and this `tool_choice`.
 
-        `formats` are without reasoning where none comes. Raises InvalidJob if a tool must be called by a
-        model without a format for that.
+        `formats` are without reasoning where none comes. Raises InvalidJob if a tool must be called, or with
+        arguments by its schema, by a model without a format for that.
         """
         form = formats.tools
         must_call = choice not in ("auto", "none")
-        if must_call and (form is None or form.is_free):
-            problem = "cannot be kept: this worker knows no grammar of the calls that this model writes"
-            raise InvalidJob([FieldError("tool_choice", f"{problem}. Fix: auto, or HERD_TOOL_PARSER")])
-        can_call = form is not None and not form.is_free and choice != "none"
-        rules = tuple(_rules(tools, choice, must_call)) if can_call else ()
+        rules = tuple(_rules(tools, choice, must_call)) if choice != "none" else ()
+        if form is None or form.is_free:
+            _check_nothing_must_hold(rules, must_call)
+            rules = ()
         return cls(
             formats.reasoning,
             begins_in_reasoning,
@@ -101,6 +103,15 @@ class WholeOutput:
         )
 
 
+def _check_nothing_must_hold(rules: Sequence[ToolRule], must_call: bool) -> None:
+    """Raise InvalidJob if calls must be held to something, which they cannot be here."""
+    strict = [one.field.replace("parameters", "strict") for one in rules if one.must_hold]
+    if field := "tool_choice" if must_call else next(iter(strict), ""):
+        problem = "cannot be kept: this worker knows no grammar of the calls that this model writes"
+        fix = "auto" if must_call else "leave it out"
+        raise InvalidJob([FieldError(field, f"{problem}. Fix: {fix}, or HERD_TOOL_PARSER")])
+
+
 def _rules(
     tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], must_call: bool
 ) -> list[ToolRule]:
@@ -113,6 +124,9 @@ def _rules(
         if isinstance(choice, Mapping) and name != choice["function"]["name"]:
             continue
         must_hold = must_call or function.get("strict") is True
-        schema = ANY_OBJECT if schema is None or schema is True else schema
+        if schema is None:
+            schema = NO_ARGUMENTS
+        elif schema is True:
+            schema = ANY_OBJECT
         rules.append(ToolRule(name, schema, f"tools.{number}.function.parameters", must_hold))
     return rules
