@@ -165,47 +165,51 @@ def predicted_ms(format: Format, num_rows: int) -> float:
 
 
 def measure() -> Report:
-    steps = {name: [predicted_ms(format, num_rows) for num_rows in ROWS] for name, format in FORMATS.items()}
+    kernels = {target.name: list(compiled(target)) for target in TARGETS}
     return {
         "benchmark": "gpu_kernels",
         "conditions": conditions(),
         "triton": triton.__version__,
-        "kernels": [kernel for target in TARGETS for kernel in compiled(target)],
-        "predicted_ms": steps,
+        "cards": {target.name: _most(kernels[target.name], target) for target in TARGETS},
+        "products": _products(kernels),
+        "predicted_ms": {
+            name: [predicted_ms(format, num_rows) for num_rows in ROWS] for name, format in FORMATS.items()
+        },
     }
+
+
+def _most(kernels: list[dict[str, Any]], target: Target) -> dict[str, int]:
+    """What any kernel takes at most on a kind of card."""
+    facts = ("registers", "spilled_bytes", "shared_bytes")
+    most = {fact: max(int(one[fact]) for one in kernels) for fact in facts}
+    return {"kernels": len(kernels), **most, "shared_bytes_there": target.program_shared_bytes}
+
+
+def _products(kernels: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, list[float]]]:
+    """Instructions a weight and registers of each product in bfloat16, by kind of card."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for card, all_of_it in kernels.items():
+        for one in all_of_it:
+            if one["kernel"].startswith("multiply") and one["kernel"].endswith(" bfloat16"):
+                facts = [one["instructions_a_weight"], one["registers"]]
+                found.setdefault(one["kernel"].removesuffix(", bfloat16"), {})[card] = facts
+    return found
 
 
 def tables(report: Report) -> list[Table]:
-    kernels = report["kernels"]
-    by_card = [
-        [
-            target.name,
-            sum(one["target"] == target.name for one in kernels),
-            *(_most(kernels, target, fact) for fact in ("registers", "spilled_bytes", "shared_bytes")),
-            target.program_shared_bytes,
-        ]
-        for target in TARGETS
-    ]
+    cards = report["cards"]
     head = ["card", "kernels", "most registers", "spilled bytes", "most shared bytes", "of"]
-    products = {
-        (one["kernel"], one["target"]): f"{one['instructions_a_weight']:.1f} ({one['registers']})"
-        for one in kernels
-        if one["kernel"].startswith("multiply") and one["kernel"].endswith(" bfloat16")
-    }
-    names = dict.fromkeys(name for name, _ in products)
-    rows = [[name[: -len(", bfloat16")], *(products[name, one.name] for one in TARGETS)] for name in names]
+    by_card = [[name, *facts.values()] for name, facts in cards.items()]
+    products = [
+        [name, *(f"{per_weight:.1f} ({registers})" for per_weight, registers in by_card.values())]
+        for name, by_card in report["products"].items()
+    ]
     steps = [[name, *times] for name, times in report["predicted_ms"].items()]
     return [
         Table(head, by_card, f"All kernels, by triton {report['triton']}"),
-        Table(
-            ["product", *(one.name for one in TARGETS)], rows, "Instructions a weight in a lane (registers)"
-        ),
+        Table(["product", *cards], products, "Instructions a weight in a lane (registers)"),
         Table(["ms a step", *(f"{num_rows} rows" for num_rows in ROWS)], steps, "Predicted, never measured"),
     ]
-
-
-def _most(kernels: list[dict[str, Any]], target: Target, fact: str) -> int:
-    return max(int(one[fact]) for one in kernels if one["target"] == target.name)
 
 
 def _name(dtype: torch.dtype) -> str:

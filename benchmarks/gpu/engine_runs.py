@@ -13,7 +13,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.choices import switched_off
 from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.profiling import StepProfile, profile_decode
-from benchmarks.gpu.scale import Load
+from benchmarks.gpu.scale import DRAWS, Load
 from benchmarks.gpu.trace import Trace, TracedEngine
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -69,6 +69,24 @@ def decode(bench: Bench, format: Format) -> Iterator[Measurement]:
     run = EngineRun(bench, format, bench.scale.batch)
     for workload, load in (("W1", bench.scale.single), ("W2", bench.scale.batch)):
         yield run.measurement(workload, step_case(load), "ms", run.steps_ms(load), run.step_floor_ms(load))
+
+
+def draws(bench: Bench, format: Format) -> Iterator[Measurement]:
+    """W2 by each way to draw: what the operators of a draw take, and what leaves the graph."""
+    run = EngineRun(bench, format, bench.scale.batch)
+    for draw in DRAWS:
+        load = replace(bench.scale.batch, draw=draw)
+        case = f"{step_case(load)}, {draw}"
+        yield run.measurement("W2", case, "ms", run.steps_ms(load), run.step_floor_ms(load))
+
+
+def odd_rows(bench: Bench, format: Format) -> Iterator[Measurement]:
+    """W2 with numbers of rows between the tiles of kernels, and behind the last of them."""
+    for num_rows in bench.scale.odd_rows:
+        load = replace(bench.scale.batch, num_requests=num_rows, num_rows=num_rows)
+        run = EngineRun(bench, format, load)
+        yield run.measurement("W2", step_case(load), "ms", run.steps_ms(load), run.step_floor_ms(load))
+        del run
 
 
 def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:

@@ -147,7 +147,7 @@ def _products(type: GGMLType) -> Callable[[torch.device, bool], Iterator[Case]]:
         for num_rows, columns in sizes:
             parts = random_parts(type, num_rows, columns, device)
             matrix = dequantize(parts.blocks(), type)
-            for num_tokens in (1, 16, 64, 65) if is_small else (1, 4, 16, 32, 64, 96):
+            for num_tokens in (1, 16, 48, 65) if is_small else (1, 4, 16, 32, 48, 64, 65, 96):
                 x = torch.randn(num_tokens, columns, device=device).to(_type(torch.bfloat16, device))
                 yield Case(
                     f"{num_tokens} tokens, {num_rows} x {columns}",

@@ -1,9 +1,19 @@
 """How large the benchmark is: on a card, and on a CPU to see that every part of it runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+
+#: Ways to draw, by name: greedily, as jobs do that say nothing of it, sorted, and by a rule of the host's.
+DRAWS: Mapping[str, Mapping[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "temperature": {"temperature": 0.8},
+    "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "min_tokens": {"temperature": 0, "min_tokens": 4_096},
+}
 
 
 @dataclass(frozen=True)
@@ -14,6 +24,7 @@ class Load:
     num_in: int  # tokens of each prompt
     num_out: int  # tokens that each is to generate
     num_rows: int
+    draw: str = "greedy"
 
     @property
     def cache_tokens(self) -> int:
@@ -38,6 +49,7 @@ class Scale:
     prompts: Load  # W5
     profiled: tuple[Load, ...]
     compared_rows: tuple[int, ...]  # with choices and without
+    odd_rows: tuple[int, ...]  # between the tiles of kernels, and behind the last of them
     arrivals_s: float  # how long requests arrive
     reserve_bytes: float  # of a card, for all but weights and cache
     num_peer_requests: int  # for the peer that would take too long over all of W3
@@ -69,6 +81,7 @@ FULL = Scale(
     prompts=Load(8, 512, 1, 8),
     profiled=(Load(1, 384, 64, 1), Load(64, 384, 128, 64), Load(256, 64, 64, 256)),
     compared_rows=(1, 8, 64),
+    odd_rows=(48, 65),
     arrivals_s=30.0,
     reserve_bytes=3e9,
     num_peer_requests=256,
@@ -97,6 +110,7 @@ DRY = Scale(
     prompts=Load(2, 64, 1, 2),
     profiled=(Load(1, 24, 8, 1), Load(4, 24, 8, 4)),
     compared_rows=(1, 4),
+    odd_rows=(3, 5),
     arrivals_s=0.5,
     reserve_bytes=0.0,
     num_peer_requests=4,

@@ -75,7 +75,7 @@ def _conditions(options: StepOptions) -> None:
     found["Python.h"] = (Path(sysconfig.get_path("include")) / "Python.h").exists()
     found["nvidia-smi"] = _said(
         "nvidia-smi",
-        "--query-gpu=name,uuid,driver_version,memory.total,clocks.max.sm",
+        "--query-gpu=name,compute_cap,uuid,driver_version,memory.total,clocks.max.sm",
         "--format=csv,noheader",
     )
     found["commit"] = _said("git", "rev-parse", "--short", "HEAD")
@@ -235,6 +235,8 @@ STEPS: Mapping[str, Callable[[StepOptions], int | None]] = {
     "kernel": _kernel,
     "same": _same,
     "decode": _engine("decode"),
+    "draws": _engine("draws"),
+    "rows": _engine("odd_rows"),
     "prefill": _engine("prefill"),
     "memory": _engine("memory"),
     "idle": _engine("idle_share"),

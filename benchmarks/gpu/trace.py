@@ -7,7 +7,7 @@ from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
-from benchmarks.gpu.scale import Load
+from benchmarks.gpu.scale import DRAWS, Load
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
@@ -89,7 +89,7 @@ class TracedEngine:
 
 
 def sequences(model: LoadedModel, load: Load, seed: int) -> list[Sequence]:
-    """Greedy requests that nothing ends early; no two runs share a prompt."""
+    """Requests that nothing ends early; no two runs share a prompt."""
     prompts = random_prompts(load, model.tokenizer.vocab_size, seed)
     return [
         model.sequences(
@@ -100,7 +100,10 @@ def sequences(model: LoadedModel, load: Load, seed: int) -> list[Sequence]:
 
 
 def sampling(load: Load) -> SamplingParams:
-    return SamplingParams(max_tokens=load.num_out, temperature=0, ignore_eos=True)
+    given = {"max_tokens": load.num_out, "ignore_eos": True, **DRAWS[load.draw]}
+    return SamplingParams.model_validate(
+        given | {"min_tokens": min(load.num_out, given.get("min_tokens", 0))}
+    )
 
 
 def random_prompts(load: Load, vocab_size: int, seed: int) -> list[tuple[int, ...]]:

@@ -98,7 +98,7 @@ def _attending(
         (len(seen.rows), K, num_splits),
         {**given, **strides, **numbers, "num_splits": num_splits},
         constants,
-        num_warps=8 if q.dtype is torch.float32 else 4,
+        num_warps=8 if q.dtype is torch.float32 and D > 64 else 4,
         num_stages=5 if _head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,
     )
 
