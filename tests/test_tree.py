@@ -47,8 +47,10 @@ def make(goal: str, folder: Path) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(folder / "src")}
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_TESTRUNUID", "PYTEST_ADDOPTS", "MAKEFLAGS"):
         variables.pop(name, None)
+    ready = [path for path in (BIN.parent / ".ready", Path(f"{BIN.parent}-kernels/.ready")) if path.exists()]
+    are_made = [word for path in ready for word in ("-o", str(path))]
     return subprocess.run(
-        ["make", "-o", f"{BIN.parent}/.ready", f"VENV={BIN.parent}", goal],
+        ["make", *are_made, f"VENV={BIN.parent}", goal],
         cwd=folder,
         env=variables,
         capture_output=True,
