@@ -37,7 +37,7 @@ def test_no_lot_gathers_more_than_the_memory_plan_counts() -> None:
     batch = Batch.of(chunks_of([(4000, 10)] * 64))
     config = tiny_config(num_heads=H, num_kv_heads=H, head_dim=D, context_length=4096)
     cached = torch.empty(2, H, 64 * pages_for(4010), PAGE_TOKENS, D)
-    planned = attend_bytes(config, cached.itemsize, 4096, consecutive=False)
+    planned = attend_bytes(config, cached.itemsize, 4096, consecutive=False, is_packed=True)
     assert max(gathered_bytes(packed, cached) for packed in batch.packed) <= planned
     assert sum(len(packed.rows) for packed in batch.packed) == len(batch.ids)
 

@@ -41,8 +41,13 @@ def longest_past(max_length: int, window: int) -> int:
     return min(max_length, window - 1) if window else max_length
 
 
-def attend_bytes(config: LlamaConfig, item_bytes: int, max_length: int, *, consecutive: bool) -> int:
-    """The most that `attend` takes besides its result, when no sequence is longer than `max_length`."""
+def attend_bytes(
+    config: LlamaConfig, item_bytes: int, max_length: int, *, consecutive: bool, is_packed: bool = False
+) -> int:
+    """The most that `attend` takes besides its result, when no sequence is longer than `max_length`.
+
+    `is_packed`: a kernel takes prompts packed, so their keys and values are gathered and no score is kept.
+    """
     H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
     longest = pages_for(max_length) * PAGE_TOKENS
     capping = 3 * H * FLOAT32_BYTES if config.score_cap else 0  # a score of each head, thrice
@@ -50,6 +55,8 @@ def attend_bytes(config: LlamaConfig, item_bytes: int, max_length: int, *, conse
         return SPAN_TOKENS * longest * (item_bytes + capping) + item_bytes * 2 * longest * K * D
     num_keys, num_scores = max(GROUP_KEYS, longest), max(GROUP_SCORES, SPAN_TOKENS * longest)
     gathered = 2 * num_keys * K * D * item_bytes
+    if is_packed:
+        return gathered
     mask = num_scores * (1 + item_bytes + capping)
     if H == K or capping:
         return gathered + mask

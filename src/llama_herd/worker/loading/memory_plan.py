@@ -68,21 +68,28 @@ class MemoryPlan:
 
     @classmethod
     def of(
-        cls, settings: WorkerSettings, file: ModelFile, device: str, kernels: AnyKernels = NO_KERNELS
+        cls,
+        settings: WorkerSettings,
+        file: ModelFile,
+        device: str,
+        kernels: AnyKernels = NO_KERNELS,
+        free: int | None = None,
     ) -> Self:
         """Plan for a model that is not yet loaded. Raises SettingsError, with the numbers and the fix.
 
-        Where the form of the weights is free, the first one is taken that leaves room for a cache.
+        Where the form of the weights is free, the first one is taken that leaves room for a cache. `free` are
+        the bytes that there are for it; None: those of this machine's device.
         """
+        free = _allowed_bytes(settings, device) if free is None else free
         *preferred, smallest = (form.with_kernels(kernels) for form in FORMS[settings.weights])
         for form in preferred:
-            plan = cls._in_form(form, settings, file, device)
+            plan = cls._in_form(form, settings, file, device, free)
             if plan._has_room(settings):
                 return plan._with_wanted_pages(settings)
-        return cls._in_form(smallest, settings, file, device)._with_wanted_pages(settings)
+        return cls._in_form(smallest, settings, file, device, free)._with_wanted_pages(settings)
 
     @classmethod
-    def _in_form(cls, form: Form, settings: WorkerSettings, file: ModelFile, device: str) -> Self:
+    def _in_form(cls, form: Form, settings: WorkerSettings, file: ModelFile, device: str, free: int) -> Self:
         """With the smallest cache."""
         dtype, kind = compute_dtype(settings, device), device.partition(":")[0]
         prefill = PrefillBudget.of(settings.prefill_tokens, kind)
@@ -94,6 +101,7 @@ class MemoryPlan:
             prompt_tokens=prefill.most,
             alone_tokens=prefill.alone,
             num_threads=num_threads(settings),
+            is_packed=kind == "cuda" and form.kernels.prefill_attention is not None,
         )
         return cls(
             device=device,
@@ -107,7 +115,7 @@ class MemoryPlan:
             spread_types=_spread_types(form, file, kind, dtype),
             kv_bytes_per_token=kv_bytes_per_token(file.config, ITEM_BYTES[dtype]),
             num_pages=1,
-            free_bytes=_allowed_bytes(settings, device),
+            free_bytes=free,
         )
 
     @property

@@ -31,6 +31,7 @@ class StepMemory:
     prompt_tokens: int
     alone_tokens: int
     num_threads: int
+    is_packed: bool = False  # whether a kernel on a card takes prompts packed
 
     def activation_bytes(self, cache_tokens: int) -> int:
         """The part of one layer that takes most. No step has more tokens than the cache."""
@@ -52,7 +53,8 @@ class StepMemory:
     def attention_bytes(self, max_length: int) -> int:
         """The larger of `attend` and the copies of a prompt's pages in one layer; and what kernels take."""
         copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.item_bytes
-        attending = attend_bytes(self.config, self.item_bytes, max_length, consecutive=self.consecutive)
+        sizes = (self.config, self.item_bytes, max_length)
+        attending = attend_bytes(*sizes, consecutive=self.consecutive, is_packed=self.is_packed)
         native = 0
         if self.consecutive:
             rows = self.slots * SHORT_TOKENS * native_row_bytes(self.config, max_length)
