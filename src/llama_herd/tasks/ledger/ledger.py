@@ -55,7 +55,7 @@ from llama_herd.tasks.ledger.replies import (
 )
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import lane_of
+from llama_herd.tasks.priority import lane_of, lists_of
 from llama_herd.tasks.settings import Settings
 
 #: If the next message of a list is this much younger than a waiting job, that job's message counts as lost.
@@ -79,8 +79,8 @@ _TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbo
 FIRST = "-"
 
 _ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
-_SUBMIT = Script("submit", *_ACCEPTING, builds_keys=True)
-_SUBMIT_MANY = Script("submit_many", *_ACCEPTING, builds_keys=True)
+_SUBMIT = Script("submit", *_ACCEPTING)
+_SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
 _CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost", builds_keys=True)
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting", builds_keys=True)
 _SETTLING = Script("settling", "clock")
@@ -103,7 +103,7 @@ _SWEEP = Script(
 )
 _TURNS = Script("turns", "clock")
 _READ = Script("read")
-_DEPTH = Script("depth", "queue")
+_DEPTH = Script("depth")
 _PLACE = Script("place", "clock")
 
 #: The scripts that producers run.
@@ -166,7 +166,12 @@ class Ledger(Keys):
         """
         return Call(
             _SUBMIT,
-            (*self.job_keys(job_id), envelope.queue, self.key("served")),
+            (
+                self.job_key(job_id),
+                *(self.key("pending"), self.deadlines_key, self.key("delayed")),
+                *(self.key("waiting"), self.key("served")),
+                *self._joined(job, envelope),
+            ),
             (
                 job_id,
                 self.max_queue,
@@ -183,19 +188,27 @@ class Ledger(Keys):
         text, *rest = _brought(job, envelope)
         body = str(text).encode()
         args = (job_id, job.webhook or "", body, *rest)
-        return Parcel((self.job_key(job_id), envelope.queue), args, len(body) + len(envelope.text))
+        keys = (self.job_key(job_id), envelope.queue)
+        return Parcel(keys, self._joined(job, envelope), args, len(body) + len(envelope.text))
+
+    def _joined(self, job: GenerationJob, envelope: Envelope) -> tuple[str, ...]:
+        """Keys that a new job touches with others: its queue, all lists of that, and the line of its list."""
+        lists = lists_of(envelope.queue)
+        return (*lists, self.line_key(f"{envelope.queue}{lane_of(job.priority)}"))
 
     def submit_many(self, parcels: Sequence[Parcel]) -> Call[list[Submitted | ResponseError]]:
         """Accept jobs, each as `submit` does. There is one answer for each, in order.
 
         The error of one stands in the place of its answer; it was not accepted, and no other is affected.
         """
-        keys = [self.key(name) for name in ("pending", "delayed", "waiting", "served")]
+        keys = [*map(self.key, ("pending", "delayed", "waiting", "served")), self.deadlines_key]
         args: list[Argument] = [self.max_queue, self.max_queue_tokens, 1000 * WORKER_TTL_S]
+        joined: dict[str, None] = {}
         for parcel in parcels:
             keys += parcel.keys
             args += parcel.args
-        return Call(_SUBMIT_MANY, keys, args, read_submitted_many)
+            joined |= dict.fromkeys(parcel.joined)
+        return Call(_SUBMIT_MANY, [*keys, *joined], args, read_submitted_many)
 
     def claim(
         self,
@@ -420,7 +433,7 @@ class Ledger(Keys):
 
     def queue_depth(self, queue: str) -> Call[int]:
         """Number of messages in a queue."""
-        return Call(_DEPTH, (queue,), (), int)
+        return Call(_DEPTH, lists_of(queue), (), int)
 
     def num_pending(self) -> Call[int]:
         """Number of waiting jobs."""
