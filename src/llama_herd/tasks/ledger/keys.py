@@ -118,3 +118,7 @@ class Keys:
             self.key("leases"),
             self.key("waiting"),
         )
+
+    def ending_keys(self, job_id: str) -> tuple[str, ...]:
+        """First KEYS of the scripts that may end a job, but for the line in which it waits."""
+        return (*self.job_keys(job_id), self.deadlines_key, *self.outbox_keys)

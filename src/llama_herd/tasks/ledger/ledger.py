@@ -85,7 +85,7 @@ _CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", 
 _RELEASE = Script("release", "clock", "queue", "push", "front", "waiting", builds_keys=True)
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
-_CANCEL = Script("cancel", "clock", "life", "outbox", "waiting", "end", builds_keys=True)
+_CANCEL = Script("cancel", "clock", "declare", "life", "outbox", "waiting", "end")
 _PURGE = Script("purge", "clock", "life", "outbox", "waiting", "end", builds_keys=True)
 _SWEEP = Script(
     "sweep",
@@ -273,7 +273,7 @@ class Ledger(Keys):
         is_late = reason in ("deadline", "expired")
         return Call(
             _CANCEL,
-            self.job_keys(job_id),
+            self.ending_keys(job_id),
             (
                 job_id,
                 self.channel(job_id),
