@@ -17,7 +17,7 @@ MAX_LETTER_BYTES = 65_536
 _NUMBER = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 _DEAD = Script("dead")
-_REVIVE = Script("revive", "queue", builds_keys=True)
+_REVIVE = Script("revive", "declare", "queue")
 _QUARANTINE = Script("quarantine", builds_keys=True)
 
 

@@ -82,11 +82,11 @@ _ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
 _SUBMIT = Script("submit", *_ACCEPTING)
 _SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
 _CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost", builds_keys=True)
-_RELEASE = Script("release", "clock", "queue", "push", "front", "waiting", builds_keys=True)
+_RELEASE = Script("release", "clock", "declare", "queue", "push", "front", "waiting")
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
 _CANCEL = Script("cancel", "clock", "declare", "life", "outbox", "waiting", "end")
-_PURGE = Script("purge", "clock", "life", "outbox", "waiting", "end", builds_keys=True)
+_PURGE = Script("purge", "clock", "declare", "life", "outbox", "waiting", "end")
 _SWEEP = Script(
     "sweep",
     "clock",
@@ -255,7 +255,7 @@ class Ledger(Keys):
         """Give a claimed job back to the queue; no death is counted. push: push its message again."""
         return Call(
             _RELEASE,
-            self.job_keys(job_id),
+            (self.job_key(job_id), *map(self.key, ("pending", "leases", "waiting")), self.deadlines_key),
             (job_id, owner, epoch, int(push)),
             lambda reply: Release(text(reply)),
         )
@@ -294,7 +294,7 @@ class Ledger(Keys):
         """
         return Call(
             _PURGE,
-            (*self.job_keys(job_id), self.key("quarantine"), self.result_key(job_id)),
+            (*self.ending_keys(job_id), self.key("quarantine"), self.result_key(job_id)),
             (job_id, self.channel(job_id), self.stream_ttl_s, end_tail("cancelled"), int(mark)),
             lambda reply: Purge(text(reply)),
         )
