@@ -10,8 +10,7 @@ from tests.tasks.ledger.watched_scripts import NOTES, scripts
 #: Those that find a name in what they read: the queue of a job's record, the ids of a list. They run once a
 #: job or seldom; of an event, a beat, or a look of each second there is none.
 BUILDERS = {
-    *("claim", "sweep"),
-    *("queues", "jobs", "quarantine", "listing", "reports"),
+    *("sweep", "queues", "jobs", "quarantine", "listing", "reports"),
 }
 
 

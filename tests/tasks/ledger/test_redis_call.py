@@ -8,11 +8,12 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TryAgainError
 
 from llama_herd.tasks.connection import connect
-from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown
+from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import (
     MAX_ROUNDS,
     Apart,
@@ -26,7 +27,7 @@ from llama_herd.tasks.ledger.redis_call import (
     run_many,
 )
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import JOB, QUEUE
+from tests.tasks.herd import JOB, QUEUE, Herd, started
 
 pytestmark = pytest.mark.redis
 LEDGER = Ledger()
@@ -189,11 +190,31 @@ def test_a_job_that_was_replaced_after_the_look_is_looked_at_again(
     assert redis.exists(LEDGER.line_key(QUEUE), LEDGER.line_key(other), LEDGER.key("pending")) == 0
 
 
+def test_a_claim_of_a_job_of_another_queue_counts_where_the_job_was_counted(redis: Redis) -> None:
+    """Its record names a queue, its message came from another one."""
+    run(redis, LEDGER.submit("a", JOB, Envelope.of("a", "herd.other")))
+    assert isinstance(run(redis, LEDGER.claim("a", "one", queue=QUEUE)), Yours)
+    assert redis.exists(LEDGER.line_key("herd.other"), LEDGER.key("pending")) == 0
+    assert redis.hkeys(LEDGER.key("waiting")) == [b"herd.other:taken", b"herd.other:since"]
+
+
+def test_a_claim_that_is_made_again_counts_a_death_once(redis: Redis) -> None:
+    herd = Herd(redis, LEDGER)
+    herd.submit("a")
+    herd.claim("a")
+    herd.emit("one", started("a"))
+    herd.pass_lease("a")
+    again = run(redis, LEDGER.claim("a", "two", queue="herd.other"))
+    assert isinstance(again, Yours)
+    assert again.attempts == 1
+
+
 def test_a_script_that_asks_for_more_and_more_keys_is_left(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Script, "plain_source", "return {'declare', 'k' .. #KEYS}")
     sizes = between_rounds(monkeypatch, lambda: None)
-    with pytest.raises(Unreadable):
-        run(redis, LEDGER.cancel("a"))
+    with pytest.raises(TryAgainError) as raised:
+        run(redis, LEDGER.claim("a", "one"))
+    assert passes(raised.value)
     assert len(sizes) <= MAX_ROUNDS + 1

@@ -55,7 +55,7 @@ from llama_herd.tasks.ledger.replies import (
 )
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import lane_of, lists_of
+from llama_herd.tasks.priority import LOW, NORMAL, URGENT, lane_of, lists_of
 from llama_herd.tasks.settings import Settings
 
 #: If the next message of a list is this much younger than a waiting job, that job's message counts as lost.
@@ -81,7 +81,7 @@ FIRST = "-"
 _ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
 _SUBMIT = Script("submit", *_ACCEPTING)
 _SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
-_CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost", builds_keys=True)
+_CLAIM = Script("claim", "clock", "declare", "life", "outbox", "waiting", "record", "end", "lost")
 _RELEASE = Script("release", "clock", "declare", "queue", "push", "front", "waiting")
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
@@ -215,15 +215,17 @@ class Ledger(Keys):
         job_id: str,
         owner: str,
         *,
+        queue: str = "",
         job: GenerationJob | None = None,
         envelope: Envelope | None = None,
     ) -> Call[ClaimAnswer]:
         """Ask for a job whose message has come.
 
         `job` and `envelope` are those of a bare message: if the job has no record, it is made of them. If the
-        job is cancelled, expired or poisoned, its final event is written before the answer.
+        job is cancelled, expired or poisoned, its final event is written before the answer. queue: where the
+        message was. If the job's record names another one, or none is given, it takes a round trip more.
         """
-        keys = (*self.job_keys(job_id), self.key("quarantine"))
+        keys = (*self.ending_keys(job_id), self.key("quarantine"), *self._lines_of(queue))
         args: tuple[str | int, ...] = (
             job_id,
             self.channel(job_id),
@@ -239,8 +241,12 @@ class Ledger(Keys):
             end_tail("error", LOST),
         )
         if job is not None and envelope is not None:
-            keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope), job.webhook or "")
+            args = (*args, *_brought(job, envelope), job.webhook or "", envelope.queue)
         return Call(_CLAIM, keys, args, read_claim)
+
+    def _lines_of(self, queue: str) -> tuple[str, ...]:
+        """Keys of the lines in which jobs of our clients wait for a queue; of no queue none."""
+        return tuple(self.line_key(f"{queue}{lane}") for lane in (NORMAL, URGENT, LOW) if queue)
 
     def emit(self, owner: str, entries: Sequence[Entry]) -> Call[list[Emitted]]:
         """`held_jobs.emit` for events of this tenant."""

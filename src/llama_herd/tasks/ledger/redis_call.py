@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import redis
 import redis.asyncio
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
 
@@ -227,6 +227,8 @@ def _exchange(calls: Sequence[Call[T]]) -> Commands[list[T | ResponseError]]:
         open_places = sorted(forgotten + asking)
         if not open_places:
             break
+    for place in asking:
+        replies[place] = TryAgainError(f"{calls[place].keys[0]} was replaced whenever it was read")
     answers: list[T | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
         try:

@@ -1,11 +1,11 @@
 -- Some keys are known only once a record is read. If the caller has not declared them, a script answers
 -- {'declare', key, ...} before it has written anything. Then the caller calls again, with these keys behind the others.
-local function undeclared(...)
-  local answer = {'declare'}
-  for _, key in ipairs({...}) do
-    local place = #KEYS
-    while place > 0 and KEYS[place] ~= key do place = place - 1 end
-    if place == 0 then answer[#answer + 1] = key end
+-- `answer`: the same for keys before this one, if any is missing.
+local function undeclared(key, answer)
+  for place = #KEYS, 1, -1 do
+    if KEYS[place] == key then return answer end
   end
-  return answer[2] and answer
+  answer = answer or {'declare'}
+  answer[#answer + 1] = key
+  return answer
 end

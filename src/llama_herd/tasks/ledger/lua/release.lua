@@ -9,8 +9,9 @@ local id = ARGV[1]
 local record = redis.call('HMGET', key.job, 'owner', 'epoch', 'state', 'queue', 'tokens', 'lane', 'deadline_ms')
 if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
-local list = ARGV[4] == '1' and own_queue(key.job, record[4] .. (record[6] or '')) or nil
-local missing = undeclared(line_of(key.pending, record[4], record[6]), list)
+local list = ARGV[4] == '1' and own_queue(key.job, record[4] .. (record[6] or ''))
+local missing = undeclared(line_of(key.pending, record[4], record[6]))
+if list then missing = undeclared(list, missing) end
 if missing then return missing end
 
 -- It waits again: its message is pushed now, or returns when this worker closes its connection, a little later.
