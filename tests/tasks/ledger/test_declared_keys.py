@@ -9,9 +9,7 @@ from tests.tasks.ledger.watched_scripts import NOTES, scripts
 
 #: Those that find a name in what they read: the queue of a job's record, the ids of a list. They run once a
 #: job or seldom; of an event, a beat, or a look of each second there is none.
-BUILDERS = {
-    *("sweep", "queues", "jobs", "quarantine", "listing", "reports"),
-}
+BUILDERS = {"sweep", "queues", "jobs", "listing"}
 
 
 def test_the_scripts_that_build_names_are_known() -> None:
