@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError, ResponseError, TryAgainError
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import (
     MAX_ROUNDS,
@@ -207,6 +208,14 @@ def test_a_claim_that_is_made_again_counts_a_death_once(redis: Redis) -> None:
     again = run(redis, LEDGER.claim("a", "two", queue="herd.other"))
     assert isinstance(again, Yours)
     assert again.attempts == 1
+
+
+def test_what_left_a_list_after_the_look_is_not_told(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_many(redis, [submit("a"), submit("b")])
+    between_rounds(monkeypatch, lambda: run(redis, LEDGER.cancel("a")))
+    page = run(redis, Overview().jobs("pending"))
+    assert [row.job_id for row in page.rows] == ["b"]
+    assert page.next is None
 
 
 def test_a_script_that_asks_for_more_and_more_keys_is_left(
