@@ -28,7 +28,7 @@ from llama_herd.tasks.ledger.redis_call import Call, run, run_many
 from llama_herd.tasks.message import Envelope
 
 JOB = GenerationJob(prompt="x" * 400, model="tales")
-OWNER = "owner"
+OWNER, QUEUE = "owner", "herd.tales"
 
 #: So long that no lease ends during a measurement.
 LEASE_MS = 60_000
@@ -79,7 +79,7 @@ def life(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, str | f
     ids = [f"job-{number}" for number in range(plan.num_jobs)]
     costs = [
         meter.cost("submit", [_submit(ledger, job_id) for job_id in ids]),
-        meter.cost("claim", [ledger.claim(job_id, OWNER) for job_id in ids]),
+        meter.cost("claim", [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids]),
         meter.cost("first event", [_emit(ledger, [_started(job_id)]) for job_id in ids]),
         meter.cost("last event", [_emit(ledger, [_end(job_id)]) for job_id in ids]),
         meter.cost("read for the result", [ledger.read(job_id) for job_id in ids]),
@@ -98,7 +98,7 @@ def steps(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]
     for num_rows, num_tokens in product(plan.batches, plan.tokens_an_event):
         ids = [f"row-{num_rows}-{num_tokens}-{number}" for number in range(num_rows)]
         run_many(meter.redis, [_submit(ledger, job_id) for job_id in ids])
-        run_many(meter.redis, [ledger.claim(job_id, OWNER) for job_id in ids])
+        run_many(meter.redis, [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids])
         run(meter.redis, _emit(ledger, [_started(job_id) for job_id in ids]))
         num_steps = max(plan.num_steps, plan.num_events // num_rows)
         calls = [_tokens(ledger, ids, step, num_tokens) for step in range(num_steps)]
@@ -126,7 +126,7 @@ def streams(redis: Any, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]
 
 def _fill(redis: Redis, ledger: Ledger, job_id: str, num_events: int) -> None:
     run(redis, _submit(ledger, job_id))
-    run(redis, ledger.claim(job_id, OWNER))
+    run(redis, ledger.claim(job_id, OWNER, queue=QUEUE))
     run(redis, _emit(ledger, [_started(job_id)]))
     sizes = [128 * (n + 1) // num_events - 128 * n // num_events for n in range(num_events)]
     firsts = [0, *accumulate(sizes)]
@@ -156,7 +156,7 @@ def sweeps(meter: Meter, ledger: Ledger, plan: Plan) -> dict[str, str | float]:
 
 
 def _submit(ledger: Ledger, job_id: str) -> Call[Any]:
-    return ledger.submit(job_id, JOB, Envelope.of(job_id, "herd.tales"))
+    return ledger.submit(job_id, JOB, Envelope.of(job_id, QUEUE))
 
 
 def _emit(ledger: Ledger, events: Sequence[Event]) -> Call[Any]:

@@ -128,7 +128,7 @@ class LongQueue:
     def claim_next(self) -> None:
         """As a worker does that has just taken the message."""
         message = json.loads(self.redis.rpop(self.queue))
-        run(self.redis, self.ledger.claim(message["headers"]["id"], "owner"))
+        run(self.redis, self.ledger.claim(message["headers"]["id"], "owner", queue=self.queue))
 
     def purge_nothing(self) -> None:
         try:

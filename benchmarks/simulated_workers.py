@@ -178,9 +178,9 @@ class SimulatedWorker:
     def _begin(self, tenancy: Tenancy) -> None:
         job_id, ledger = str(uuid4()), tenancy.ledger
         job = GenerationJob(prompt="a tale", model=MODEL, tenant=ledger.tenant)
-        envelope = Envelope.of(job_id, queue_name(MODEL, ledger.tenant))
-        run(self._redis, ledger.submit(job_id, job, envelope))
-        claimed = run(self._redis, ledger.claim(job_id, self._owner))
+        queue = queue_name(MODEL, ledger.tenant)
+        run(self._redis, ledger.submit(job_id, job, Envelope.of(job_id, queue)))
+        claimed = run(self._redis, ledger.claim(job_id, self._owner, queue=queue))
         if not isinstance(claimed, Yours):
             raise RuntimeError(f"{job_id} is {claimed}")
         info = SequenceInfo(job_id, ledger.tenant, num_prompt_tokens=4)

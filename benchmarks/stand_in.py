@@ -102,7 +102,8 @@ class StandIn:
 
     def _answer(self, messages: list[bytes]) -> None:
         job_ids = [json.loads(message)["headers"]["id"] for message in messages]
-        claims = run_many(self._redis, [self._ledger.claim(job_id, OWNER) for job_id in job_ids])
+        queue = queue_name(self._status.model)
+        claims = run_many(self._redis, [self._ledger.claim(one, OWNER, queue=queue) for one in job_ids])
         entries: list[Entry] = []
         for job_id, claim in zip(job_ids, claims, strict=True):
             if isinstance(claim, Claimed):

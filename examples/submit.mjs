@@ -29,9 +29,10 @@ const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'accept', 'submit'
 const script = parts.map((name) => readFileSync(new URL(`../src/llama_herd/tasks/ledger/lua/${name}.lua`, import.meta.url), 'utf8')).join('\n')
 const call = {
   keys: [
-    ...['job', 'events'].map((name) => `herd:default:{${id}}:${name}`),
-    ...['pending', 'delayed', 'leases', 'waiting'].map((name) => `herd:default:${name}`),
-    queue,
+    `herd:default:{${id}}:job`,
+    ...['pending', 'pending:deadlines', 'delayed', 'waiting', 'served'].map((name) => `herd:default:${name}`),
+    ...['', ...['urgent', '3', '6', '9', 'low'].map((lane) => `\x06\x16${lane}`)].map((lane) => queue + lane),
+    `herd:default:pending:${queue}`,
   ],
   arguments: [id, maxJobs, maxTokens, JSON.stringify(job), JSON.stringify(message), '', '', String(tokens)],
 }

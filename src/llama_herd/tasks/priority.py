@@ -16,6 +16,11 @@ LANES = (URGENT, NORMAL, *(f"{SEPARATOR}{number}" for number in (3, 6, 9)), LOW)
 TURN = 8
 
 
+def lists_of(queue: str) -> tuple[str, ...]:
+    """The lists of a queue, its plain one first."""
+    return (queue, *(f"{queue}{lane}" for lane in LANES if lane != NORMAL))
+
+
 def lane_of(priority: int) -> str:
     """The lane in which a job of this priority waits."""
     if priority == 0:

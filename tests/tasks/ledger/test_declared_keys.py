@@ -4,15 +4,18 @@ from typing import Any
 
 import pytest
 
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.ledger.ledger import FIRST
 from llama_herd.tasks.ledger.redis_call import UNDECLARED, Call, Script, run
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.stored_files import StoredFiles
+from llama_herd.tasks.priority import lists_of
+from llama_herd.worker.broker.message_lot import take
+from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.watched_scripts import NOTES, scripts
 
-#: Those that find a name in what they read: the queue of a job's record, the ids of a list. They run once a
-#: job or seldom; of an event, a beat, or a look of each second there is none.
-BUILDERS = {
-    *("submit", "submit_many", "claim", "release", "cancel", "purge", "sweep", "revive"),
-    *("queues", "jobs", "quarantine", "listing", "reports"),
-}
+#: Those that find names in what they read, and act on them in the same call: see docs/decisions/0020.
+BUILDERS = {"sweep", "queues", "listing"}
 
 
 def test_the_scripts_that_build_names_are_known() -> None:
@@ -22,6 +25,25 @@ def test_the_scripts_that_build_names_are_known() -> None:
 def test_a_script_that_builds_names_says_so_in_its_first_line() -> None:
     for script in scripts():
         assert script.source.startswith(UNDECLARED) == script.builds_keys
+
+
+@pytest.mark.redis
+def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> None:
+    """The others are, wherever tests of the ledger call them."""
+    herd.submit("a")
+    ledger, reports = herd.ledger, Reports()
+    status = BatchStatus(run_id="r", state="running", input_name="x")
+    calls: list[Call[Any]] = [
+        *(StoredFiles(storage="s").begin("f"), ledger.queue_depth(QUEUE)),
+        *(
+            reports.report_batch(status),
+            reports.end_batch("r"),
+        ),
+        ledger.read_part("a", FIRST, 1000, 1000, with_scores=False),
+        take(QUEUE, [lists_of(QUEUE)], "notes", "times"),
+    ]
+    *_, taken = [run(herd.redis, call) for call in calls]
+    assert len(taken) == 1
 
 
 @pytest.mark.redis

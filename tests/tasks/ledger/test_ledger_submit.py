@@ -95,13 +95,14 @@ def contents(redis: Redis) -> dict[bytes, bytes | None]:
 
 @pytest.mark.parametrize("name", BAD_NUMBERS)
 def test_a_job_whose_numbers_cannot_be_counted_leaves_nothing(redis: Redis, name: str) -> None:
-    redis.sadd(f"{QUEUE}\x06\x16spoilt", "x")
+    spoilt = f"{QUEUE}\x06\x16spoilt"
+    redis.sadd(spoilt, "x")
     call = Ledger().submit("a", GenerationJob(prompt="x", not_before=2**52), Envelope.of("a", QUEUE))
     place, value = BAD_NUMBERS[name]
     args = [*call.args[:place], value, *call.args[place + 1 :]]
     before = contents(redis)
     with pytest.raises(ResponseError):
-        run(redis, replace(call, args=args))
+        run(redis, replace(call, keys=(*call.keys, spoilt), args=args))
     assert contents(redis) == before
 
 

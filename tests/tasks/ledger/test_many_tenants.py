@@ -208,7 +208,7 @@ def test_no_call_takes_more_arguments_than_managed_redis_does() -> None:
     entries = [TenantEntry(one.keys, token("a", 2, 0)) for one in held]
     beats = [Beat(one, status("w", left_out=one.tenant)) for one in ledgers[:MAX_BEATS]]
     job, models = GenerationJob(prompt="a tale"), tuple(f"model-{number}" for number in range(MAX_MODELS))
-    parcels = [ACME.parcel("a", job, Envelope.of("a", "herd.acme:m"))] * MAX_CALL_JOBS
+    parcels = [ACME.parcel("a", job, Envelope.of("a", f"herd.acme:m{n}")) for n in range(MAX_CALL_JOBS)]
     calls: list[Call[Any]] = [
         *(held_jobs.emit(OWNER, entries, ACME), held_jobs.renew(OWNER, held, ACME)),
         *(held_jobs.prepare(OWNER, held), turns(ledgers[:MAX_TURNS]), beat(beats)),

@@ -1,21 +1,26 @@
 """Calls over a real connection: forgotten scripts, errors of one among many, the asyncio twins."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import ConnectionError, ResponseError
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError, ResponseError, TryAgainError
 
 from llama_herd.tasks.connection import connect
-from llama_herd.tasks.ledger.answers import Submission, Submitted, Unknown
+from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.overview import Overview
+from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import (
+    MAX_ROUNDS,
     Apart,
     Call,
     Dialogue,
+    Script,
     Unreadable,
     run,
     run_dialogue,
@@ -23,7 +28,7 @@ from llama_herd.tasks.ledger.redis_call import (
     run_many,
 )
 from llama_herd.tasks.message import Envelope
-from tests.tasks.herd import JOB, QUEUE
+from tests.tasks.herd import JOB, QUEUE, Herd, started
 
 pytestmark = pytest.mark.redis
 LEDGER = Ledger()
@@ -138,3 +143,87 @@ def test_a_lost_connection_is_an_error_of_redis_py() -> None:
 
 def test_an_error_of_what_cannot_be_read_can_be_shown() -> None:
     assert repr(Unreadable("x holds y")) == "Unreadable('x holds y')"
+
+
+def between_rounds(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[int]:
+    """Let something happen before the second round trip. Returns how many commands each round trip has."""
+    sizes, execute = list[int](), Pipeline.execute
+
+    def meddling(pipeline: Any, *, raise_on_error: bool) -> list[Any]:
+        sizes.append(len(pipeline.command_stack))
+        if len(sizes) == 2:
+            with monkeypatch.context() as undisturbed:
+                undisturbed.setattr(Pipeline, "execute", execute)
+                act()
+        return execute(pipeline, raise_on_error=raise_on_error)
+
+    monkeypatch.setattr(Pipeline, "execute", meddling)
+    return sizes
+
+
+def test_a_script_that_finds_keys_in_a_record_is_called_again_with_them(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready: list[Call[Any]] = [submit("a"), submit("b"), LEDGER.claim("b", "one"), LEDGER.cancel("x")]
+    run_many(redis, ready)
+    sizes = between_rounds(monkeypatch, lambda: None)
+    calls = [LEDGER.cancel("a"), LEDGER.cancel("b"), LEDGER.cancel("x")]
+    assert run_many(redis, calls) == [Cancellation.CANCELLED, Cancellation.ASKED, Cancellation.UNKNOWN]
+    assert sizes == [3, 1], "only where it takes more keys than were given"
+
+
+def test_a_job_that_was_replaced_after_the_look_is_looked_at_again(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "herd.other"
+
+    def replaced() -> None:
+        run(redis, LEDGER.purge("a"))
+        redis.delete(LEDGER.job_key("a"))
+        run(redis, LEDGER.submit("a", JOB, Envelope.of("a", other)))
+
+    run(redis, submit("a"))
+    run(redis, LEDGER.cancel("x"))
+    sizes = between_rounds(monkeypatch, replaced)
+    assert run(redis, LEDGER.cancel("a")) is Cancellation.CANCELLED
+    assert sizes == [1, 1, 1]
+    assert redis.hgetall(LEDGER.key("waiting")) == {}
+    assert redis.exists(LEDGER.line_key(QUEUE), LEDGER.line_key(other), LEDGER.key("pending")) == 0
+
+
+def test_a_claim_of_a_job_of_another_queue_counts_where_the_job_was_counted(redis: Redis) -> None:
+    """Its record names a queue, its message came from another one."""
+    run(redis, LEDGER.submit("a", JOB, Envelope.of("a", "herd.other")))
+    assert isinstance(run(redis, LEDGER.claim("a", "one", queue=QUEUE)), Yours)
+    assert redis.exists(LEDGER.line_key("herd.other"), LEDGER.key("pending")) == 0
+    assert redis.hkeys(LEDGER.key("waiting")) == [b"herd.other:taken", b"herd.other:since"]
+
+
+def test_a_claim_that_is_made_again_counts_a_death_once(redis: Redis) -> None:
+    herd = Herd(redis, LEDGER)
+    herd.submit("a")
+    herd.claim("a")
+    herd.emit("one", started("a"))
+    herd.pass_lease("a")
+    again = run(redis, LEDGER.claim("a", "two", queue="herd.other"))
+    assert isinstance(again, Yours)
+    assert again.attempts == 1
+
+
+def test_what_left_a_list_after_the_look_is_not_told(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_many(redis, [submit("a"), submit("b")])
+    between_rounds(monkeypatch, lambda: run(redis, LEDGER.cancel("a")))
+    page = run(redis, Overview().jobs("pending"))
+    assert [row.job_id for row in page.rows] == ["b"]
+    assert page.next is None
+
+
+def test_a_script_that_asks_for_more_and_more_keys_is_left(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Script, "plain_source", "return {'declare', 'k' .. #KEYS}")
+    sizes = between_rounds(monkeypatch, lambda: None)
+    with pytest.raises(TryAgainError) as raised:
+        run(redis, LEDGER.claim("a", "one"))
+    assert passes(raised.value)
+    assert len(sizes) <= MAX_ROUNDS + 1

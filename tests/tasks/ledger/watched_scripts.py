@@ -26,6 +26,7 @@ local redis = (function(real)
   return {
     call = function(...) look(...) return real.call(...) end,
     pcall = function(...) look(...) return real.pcall(...) end,
+    error_reply = real.error_reply,
   }
 end)(redis)
 """

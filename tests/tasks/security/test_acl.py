@@ -323,7 +323,7 @@ def test_a_script_that_builds_keys_of_its_own_stays_in_the_tenant(
     users[W].zadd(f"herd:{OWN}:workers", {"w": expires_ms})
     call = Reports(OWN).workers()
     assert run(users[W], call) == []
-    hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:", ""), call.parse)
+    hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:", "", 9), call.parse)
     with pytest.raises(ResponseError, match=r"access (at least one of the keys|a key)"):
         run(users[W], hostile)
 

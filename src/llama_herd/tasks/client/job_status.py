@@ -153,7 +153,7 @@ class Glance(NamedTuple):
 
 
 def glance(ledger: Ledger, queue: str, limit: int) -> Dialogue[Glance]:
-    """Look at a tenant in three round trips. limit: most jobs of each kind."""
+    """Look at a tenant in a few round trips. limit: most jobs of each kind."""
     found = yield from status(ledger, queue)
     overview = Overview(ledger.tenant)
     pages: list[JobPage] = yield [overview.jobs(index, most=limit) for index in ("leases", "pending")]

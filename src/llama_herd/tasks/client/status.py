@@ -94,7 +94,7 @@ class Status:
 
 
 def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
-    """Look at the whole tenant in one round trip; `queue` is that of the client's own model."""
+    """Look at the whole tenant in two round trips; `queue` is that of the client's own model."""
     overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
     standing = (queue_name(model, ledger.tenant) for model in ledger.standing_models)
     found, pending, running, workers, batches = yield [

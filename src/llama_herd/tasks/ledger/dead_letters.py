@@ -17,8 +17,8 @@ MAX_LETTER_BYTES = 65_536
 _NUMBER = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 _DEAD = Script("dead")
-_REVIVE = Script("revive", "queue", builds_keys=True)
-_QUARANTINE = Script("quarantine", builds_keys=True)
+_REVIVE = Script("revive", "declare", "queue")
+_QUARANTINE = Script("quarantine", "listed")
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,10 @@ class DeadLetters(Keys):
         return Call("XDEL", (self._dead,), (number,), bool)
 
     def jobs(self, limit: int = 100) -> Call[list[DeadJob]]:
-        """The poisoned jobs, the newest first."""
+        """The poisoned jobs, the newest first, a thousand at most."""
         prefix, _, suffix = self.job_key("\0").partition("\0")
-        return Call(_QUARANTINE, (self._quarantine,), (limit, prefix, suffix), read_dead_jobs)
+        asked = (min(limit, MAX_LETTERS), prefix, suffix)
+        return Call(_QUARANTINE, (self._quarantine,), asked, read_dead_jobs)
 
     def is_quarantined(self, job_id: str) -> Call[bool]:
         return Call("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)

@@ -95,6 +95,14 @@ class Keys:
     def key(self, name: str) -> str:
         return f"herd:{self.tenant}:{name}"
 
+    def line_key(self, list_name: str) -> str:
+        """Key of the waiting jobs whose message is in this list of a queue."""
+        return self.key(f"pending:{list_name}")
+
+    @property
+    def deadlines_key(self) -> str:
+        return self.key("pending:deadlines")
+
     @property
     def outbox_keys(self) -> tuple[str, ...]:
         """KEYS of scripts that put an end into the outbox: what is wanted, what waits, its text, its dead."""
@@ -110,3 +118,7 @@ class Keys:
             self.key("leases"),
             self.key("waiting"),
         )
+
+    def ending_keys(self, job_id: str) -> tuple[str, ...]:
+        """First KEYS of the scripts that may end a job, but for the line in which it waits."""
+        return (*self.job_keys(job_id), self.deadlines_key, *self.outbox_keys)

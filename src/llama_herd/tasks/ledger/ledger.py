@@ -55,7 +55,7 @@ from llama_herd.tasks.ledger.replies import (
 )
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import lane_of
+from llama_herd.tasks.priority import LOW, NORMAL, URGENT, lane_of, lists_of
 from llama_herd.tasks.settings import Settings
 
 #: If the next message of a list is this much younger than a waiting job, that job's message counts as lost.
@@ -79,14 +79,14 @@ _TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbo
 FIRST = "-"
 
 _ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
-_SUBMIT = Script("submit", *_ACCEPTING, builds_keys=True)
-_SUBMIT_MANY = Script("submit_many", *_ACCEPTING, builds_keys=True)
-_CLAIM = Script("claim", "clock", "life", "outbox", "waiting", "record", "end", "lost", builds_keys=True)
-_RELEASE = Script("release", "clock", "queue", "push", "front", "waiting", builds_keys=True)
+_SUBMIT = Script("submit", *_ACCEPTING)
+_SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
+_CLAIM = Script("claim", "clock", "declare", "life", "outbox", "waiting", "record", "end", "lost")
+_RELEASE = Script("release", "clock", "declare", "queue", "push", "front", "waiting")
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
-_CANCEL = Script("cancel", "clock", "life", "outbox", "waiting", "end", builds_keys=True)
-_PURGE = Script("purge", "clock", "life", "outbox", "waiting", "end", builds_keys=True)
+_CANCEL = Script("cancel", "clock", "declare", "life", "outbox", "waiting", "end")
+_PURGE = Script("purge", "clock", "declare", "life", "outbox", "waiting", "end")
 _SWEEP = Script(
     "sweep",
     "clock",
@@ -103,7 +103,7 @@ _SWEEP = Script(
 )
 _TURNS = Script("turns", "clock")
 _READ = Script("read")
-_DEPTH = Script("depth", "queue")
+_DEPTH = Script("depth")
 _PLACE = Script("place", "clock")
 
 #: The scripts that producers run.
@@ -166,7 +166,12 @@ class Ledger(Keys):
         """
         return Call(
             _SUBMIT,
-            (*self.job_keys(job_id), envelope.queue, self.key("served")),
+            (
+                self.job_key(job_id),
+                *(self.key("pending"), self.deadlines_key, self.key("delayed")),
+                *(self.key("waiting"), self.key("served")),
+                *self._joined(job, envelope),
+            ),
             (
                 job_id,
                 self.max_queue,
@@ -183,34 +188,44 @@ class Ledger(Keys):
         text, *rest = _brought(job, envelope)
         body = str(text).encode()
         args = (job_id, job.webhook or "", body, *rest)
-        return Parcel((self.job_key(job_id), envelope.queue), args, len(body) + len(envelope.text))
+        keys = (self.job_key(job_id), envelope.queue)
+        return Parcel(keys, self._joined(job, envelope), args, len(body) + len(envelope.text))
+
+    def _joined(self, job: GenerationJob, envelope: Envelope) -> tuple[str, ...]:
+        """Keys that a new job touches with others: its queue, all lists of that, and the line of its list."""
+        lists = lists_of(envelope.queue)
+        return (*lists, self.line_key(f"{envelope.queue}{lane_of(job.priority)}"))
 
     def submit_many(self, parcels: Sequence[Parcel]) -> Call[list[Submitted | ResponseError]]:
         """Accept jobs, each as `submit` does. There is one answer for each, in order.
 
         The error of one stands in the place of its answer; it was not accepted, and no other is affected.
         """
-        keys = [self.key(name) for name in ("pending", "delayed", "waiting", "served")]
+        keys = [*map(self.key, ("pending", "delayed", "waiting", "served")), self.deadlines_key]
         args: list[Argument] = [self.max_queue, self.max_queue_tokens, 1000 * WORKER_TTL_S]
+        joined: dict[str, None] = {}
         for parcel in parcels:
             keys += parcel.keys
             args += parcel.args
-        return Call(_SUBMIT_MANY, keys, args, read_submitted_many)
+            joined |= dict.fromkeys(parcel.joined)
+        return Call(_SUBMIT_MANY, [*keys, *joined], args, read_submitted_many)
 
     def claim(
         self,
         job_id: str,
         owner: str,
         *,
+        queue: str = "",
         job: GenerationJob | None = None,
         envelope: Envelope | None = None,
     ) -> Call[ClaimAnswer]:
         """Ask for a job whose message has come.
 
         `job` and `envelope` are those of a bare message: if the job has no record, it is made of them. If the
-        job is cancelled, expired or poisoned, its final event is written before the answer.
+        job is cancelled, expired or poisoned, its final event is written before the answer. queue: where the
+        message was. If the job's record names another one, or none is given, it takes a round trip more.
         """
-        keys = (*self.job_keys(job_id), self.key("quarantine"))
+        keys = (*self.ending_keys(job_id), self.key("quarantine"), *self._lines_of(queue))
         args: tuple[str | int, ...] = (
             job_id,
             self.channel(job_id),
@@ -226,8 +241,12 @@ class Ledger(Keys):
             end_tail("error", LOST),
         )
         if job is not None and envelope is not None:
-            keys, args = (*keys, envelope.queue), (*args, *_brought(job, envelope), job.webhook or "")
+            args = (*args, *_brought(job, envelope), job.webhook or "", envelope.queue)
         return Call(_CLAIM, keys, args, read_claim)
+
+    def _lines_of(self, queue: str) -> tuple[str, ...]:
+        """Keys of the lines in which jobs of our clients wait for a queue; of no queue none."""
+        return tuple(self.line_key(f"{queue}{lane}") for lane in (NORMAL, URGENT, LOW) if queue)
 
     def emit(self, owner: str, entries: Sequence[Entry]) -> Call[list[Emitted]]:
         """`held_jobs.emit` for events of this tenant."""
@@ -242,7 +261,7 @@ class Ledger(Keys):
         """Give a claimed job back to the queue; no death is counted. push: push its message again."""
         return Call(
             _RELEASE,
-            self.job_keys(job_id),
+            (self.job_key(job_id), *map(self.key, ("pending", "leases", "waiting")), self.deadlines_key),
             (job_id, owner, epoch, int(push)),
             lambda reply: Release(text(reply)),
         )
@@ -260,7 +279,7 @@ class Ledger(Keys):
         is_late = reason in ("deadline", "expired")
         return Call(
             _CANCEL,
-            self.job_keys(job_id),
+            self.ending_keys(job_id),
             (
                 job_id,
                 self.channel(job_id),
@@ -281,7 +300,7 @@ class Ledger(Keys):
         """
         return Call(
             _PURGE,
-            (*self.job_keys(job_id), self.key("quarantine"), self.result_key(job_id)),
+            (*self.ending_keys(job_id), self.key("quarantine"), self.result_key(job_id)),
             (job_id, self.channel(job_id), self.stream_ttl_s, end_tail("cancelled"), int(mark)),
             lambda reply: Purge(text(reply)),
         )
@@ -420,7 +439,7 @@ class Ledger(Keys):
 
     def queue_depth(self, queue: str) -> Call[int]:
         """Number of messages in a queue."""
-        return Call(_DEPTH, (queue,), (), int)
+        return Call(_DEPTH, lists_of(queue), (), int)
 
     def num_pending(self) -> Call[int]:
         """Number of waiting jobs."""

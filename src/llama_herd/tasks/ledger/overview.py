@@ -28,7 +28,7 @@ INDEXES: tuple[Index, ...] = get_args(Index)
 _LANES = ("normal", "urgent", "low")
 
 _QUEUES = Script("queues", "clock", "queue", builds_keys=True)
-_JOBS = Script("jobs", "clock", builds_keys=True)
+_JOBS = Script("jobs", "clock", "listed")
 SCRIPTS = (_QUEUES, _JOBS)
 
 

@@ -7,14 +7,14 @@ forgotten a script (after a restart or SCRIPT FLUSH), the caller loads it again.
 import hashlib
 import re
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import resources
 from typing import Any, Generic, Self, TypeVar
 
 import redis
 import redis.asyncio
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
 
@@ -50,10 +50,14 @@ _MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
 UNDECLARED = "--!df flags=allow-undeclared-keys\n"
 
 
+#: How often a call is sent at most: a script was forgotten, or a record was replaced after it was read.
+MAX_ROUNDS = 4
+
+
 class Script:
     """A Lua script in `lua/`, after the parts that it shares with other scripts.
 
-    builds_keys: it touches keys whose names it finds in what it reads, so that no call can declare them all.
+    builds_keys: it touches keys whose names it finds in what it reads, and which its call does not declare.
     """
 
     def __init__(self, name: str, *parts: str, builds_keys: bool = False) -> None:
@@ -86,18 +90,30 @@ def commands_of(source: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """What to send, and how to parse the reply. what: a script, or the name of a Redis command."""
+    """What to send, and how to parse the reply. what: a script, or the name of a Redis command.
+
+    found: more keys of a script, which it has found in a record, and has asked to declare.
+    """
 
     what: Script | str
     keys: Sequence[str]
     args: Sequence[Argument]
     parse: Callable[[Any], T]
+    found: Sequence[bytes] = ()
 
     @property
     def command(self) -> Command:
         if isinstance(self.what, str):
             return (self.what, *self.keys, *self.args)
-        return ("EVALSHA", self.what.sha, len(self.keys), *self.keys, *self.args)
+        num_keys = len(self.keys) + len(self.found)
+        return ("EVALSHA", self.what.sha, num_keys, *self.keys, *self.found, *self.args)
+
+    def asks_for_keys(self, reply: Any) -> bool:
+        """Whether a reply is that of `declare.lua`."""
+        return isinstance(self.what, Script) and isinstance(reply, list) and reply[:1] == [b"declare"]
+
+    def declaring(self, names: Sequence[bytes]) -> "Call[T]":
+        return replace(self, found=(*self.found, *names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +207,28 @@ def _turns(dialogue: Dialogue[T]) -> Commands[T]:
 
 
 def _exchange(calls: Sequence[Call[T]]) -> Commands[list[T | ResponseError]]:
-    """Several calls as commands. Loads forgotten scripts, and sends their calls again."""
-    replies = yield [call.command for call in calls]
-    forgotten = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if forgotten:
-        scripts = {call.what for call in calls if isinstance(call.what, Script)}
-        yield [("SCRIPT LOAD", script.source) for script in scripts]
-        again = yield [calls[place].command for place in forgotten]
-        for place, reply in zip(forgotten, again, strict=True):
+    """Several calls as commands. Loads forgotten scripts, and sends their calls again.
+
+    So it does with those whose scripts ask for more keys.
+    """
+    calls, replies = list(calls), list[Any]([None] * len(calls))
+    open_places: Sequence[int] = range(len(calls))
+    for _ in range(MAX_ROUNDS):
+        sent = yield [calls[place].command for place in open_places]
+        for place, reply in zip(open_places, sent, strict=True):
             replies[place] = reply
+        forgotten = [place for place in open_places if isinstance(replies[place], NoScriptError)]
+        asking = [place for place in open_places if calls[place].asks_for_keys(replies[place])]
+        if forgotten:
+            scripts = {call.what for call in calls if isinstance(call.what, Script)}
+            yield [("SCRIPT LOAD", script.source) for script in scripts]
+        for place in asking:
+            calls[place] = calls[place].declaring(replies[place][1:])
+        open_places = sorted(forgotten + asking)
+        if not open_places:
+            break
+    for place in asking:
+        replies[place] = TryAgainError(f"{calls[place].keys[0]} was replaced whenever it was read")
     answers: list[T | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
         try:

@@ -18,12 +18,14 @@ MAX_SERVED = 1000
 
 #: Most workers that are asked for free rows in one beat: those with the most.
 MAX_ASKED = 16
+#: Most workers or batches that are listed: managed Redis takes no more than about 4,000 keys and arguments.
+MAX_REPORTS = 3_900
 #: Most tenants of one beat.
 MAX_BEATS = 50
 
 _BEAT = Script("beat", "clock")
 _REPORT = Script("report", "clock")
-_REPORTS = Script("reports", "clock", builds_keys=True)
+_REPORTS = Script("reports", "clock", "listed")
 _END_BATCH = Script("end_batch")
 SCRIPTS = (_REPORTS,)
 
@@ -41,7 +43,7 @@ class Reports(Keys):
         return Call(
             _REPORTS,
             (self.key("workers"),),
-            (self.key("worker:"), 1000 * WORKER_TTL_S),
+            (self.key("worker:"), 1000 * WORKER_TTL_S, MAX_REPORTS),
             lambda reply: read_reports(reply, WorkerStatus),
         )
 
@@ -60,7 +62,7 @@ class Reports(Keys):
         return Call(
             _REPORTS,
             (self.key("batches"),),
-            (self.key("batch:"), ""),
+            (self.key("batch:"), "", MAX_REPORTS),
             lambda reply: read_reports(reply, BatchStatus),
         )
 

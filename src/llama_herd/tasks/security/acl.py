@@ -38,7 +38,7 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles, due_members, now_ms
 from llama_herd.tasks.ledger.webhooks import SENDER, WEBHOOKS, all_configs, hold_role
 from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import LANES, SEPARATOR
+from llama_herd.tasks.priority import SEPARATOR, lists_of
 
 #: Stands for every id in the place of one.
 ANY = "*"
@@ -154,7 +154,7 @@ class Rights:
     def to_run(cls, *calls: Call[Any]) -> Self:
         """The rights that these calls need."""
         commands = (_commands(call) for call in calls)
-        keys = (key for call in calls for key in call.keys)
+        keys = (_pattern(key) for call in calls for key in call.keys)
         return cls(frozenset().union(*commands), frozenset(keys))
 
     def __add__(self, other: "Rights") -> "Rights":
@@ -227,7 +227,7 @@ class Acl:
             *self._submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)
         ) + Rights(
             _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT,
-            self._queue_keys | self._lines | self._outbox,
+            self._queue_keys | self._outbox,
             channels,
         )
 
@@ -262,7 +262,7 @@ class Acl:
         channels = frozenset({ledger.channel(ANY), ledger.notices_to(ANY)})
         others = Rights(
             _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT,
-            self._lists | self._lines | self._outbox | found,
+            self._lists | self._outbox | found,
             channels,
         )
         return Rights.to_run(*calls) + others
@@ -327,20 +327,20 @@ class Acl:
         return self._lists | {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
 
     @property
-    def _lines(self) -> frozenset[str]:
-        """The waiting jobs by list and by deadline, which scripts find beside `pending`."""
-        return frozenset({self._ledger.key("pending:*")})
-
-    @property
     def _outbox(self) -> frozenset[str]:
         """Where scripts that end a job note its webhook, which they find beside `leases`."""
         return frozenset(map(self._ledger.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
 
     @property
     def _lists(self) -> frozenset[str]:
-        """The queues' lists. An ACL file cannot have control characters."""
-        lanes = {lane.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR)) for lane in LANES}
-        return frozenset(f"{queue}{lane}" for queue in self.queues for lane in lanes)
+        """The queues' lists."""
+        return frozenset(_pattern(key) for queue in self.queues for key in lists_of(queue))
+
+
+def _pattern(key: str) -> str:
+    """The pattern of a key. An ACL file cannot have control characters. All lines are as one."""
+    line = re.match(r"herd:[^:]+:pending:", key)
+    return f"{line[0]}{ANY}" if line else key.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR))
 
 
 def _fanout_channels(exchange: str) -> frozenset[str]:

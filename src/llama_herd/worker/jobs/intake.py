@@ -182,7 +182,9 @@ class Intake(threading.Thread):
     def _put_on_record(self, job_id: str, tenancy: Tenancy) -> None:
         """Make a record of an unclaimed job that came without our client, so that it can be ended."""
         envelope = Envelope.of_request({"id": job_id}, None, tenancy.queue)
-        claim = tenancy.ledger.claim(job_id, self._owner_id, job=NO_JOB, envelope=envelope)
+        claim = tenancy.ledger.claim(
+            job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
+        )
         claimed = run(self._redis, claim)
         if isinstance(claimed, Claimed):
             run(self._redis, tenancy.ledger.release(job_id, self._owner_id, claimed.epoch))
@@ -204,7 +206,11 @@ class Intake(threading.Thread):
         """Claim jobs in one round trip, and open the ones that are ours: then their leases are renewed."""
         calls = [
             self._tenancy_of(delivery).ledger.claim(
-                delivery.job_id, self._owner_id, job=message.job, envelope=message.envelope
+                delivery.job_id,
+                self._owner_id,
+                queue=self._tenancy_of(delivery).queue,
+                job=message.job,
+                envelope=message.envelope,
             )
             for delivery, message in lot
         ]
@@ -288,7 +294,9 @@ class Intake(threading.Thread):
         log.error("Redis refused a claim, ending the job", **self._line(delivery), error=reason)
         tenancy = self._tenancy_of(delivery)
         envelope = Envelope.of(delivery.job_id, tenancy.queue)
-        claim = tenancy.ledger.claim(delivery.job_id, self._owner_id, job=NO_JOB, envelope=envelope)
+        claim = tenancy.ledger.claim(
+            delivery.job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
+        )
         refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
         try:
             answer = run(self._redis, claim)
@@ -307,8 +315,8 @@ class Intake(threading.Thread):
         Either it has just ended here: then the answer is another one by now. Or the reply to our first claim
         was lost: then the answer is the same, and the job is opened.
         """
-        ledger = self._tenancy_of(delivery).ledger
-        answer = run(self._redis, ledger.claim(delivery.job_id, self._owner_id))
+        tenancy = self._tenancy_of(delivery)
+        answer = run(self._redis, tenancy.ledger.claim(delivery.job_id, self._owner_id, queue=tenancy.queue))
         if isinstance(answer, Adopt):
             self._open(delivery, message, answer)
         else:

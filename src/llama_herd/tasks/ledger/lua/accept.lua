@@ -8,14 +8,23 @@ end
 -- Larger numbers are not exact in Lua, and their sums could overflow.
 local function is_number(text) return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53 end
 
--- What this call has found: the lists that a job can be pushed into, and the messages in the lists of each queue.
-local is_list, num_in = {}, {}
+-- The messages that this call has found in lists, and in all lists of a queue.
+local num_of, num_in = {}, {}
 
 -- Returns the list of a job's message. Raises an error if it is none, or not of the job's tenant.
 local function list_of(key, lane)
   local list = own_queue(key.job, key.queue .. (lane or ''))
-  is_list[list] = is_list[list] or redis.call('LLEN', list)
+  num_of[list] = num_of[list] or redis.call('LLEN', list)
   return list
+end
+
+local function num_messages(queue)
+  local num = 0
+  for _, lane in ipairs(LANES) do
+    local list = queue .. lane
+    num = num + (num_of[list] or redis.call('LLEN', list))
+  end
+  return num
 end
 
 -- Returns what waits for a queue: {jobs, tokens, jobs taken lately, in how many ms}, and the counts of jobs, tokens and

@@ -1,35 +1,47 @@
 -- CLAIM: may this worker run the job?
--- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 quarantine,
---       8 queue, only for a bare message
+-- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 pending:deadlines, 8 to 11 those of the
+--       outbox, 12 quarantine, then pending:<list> of the list in which the job waits
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 worker's name, 6 lease (ms), 7 most attempts,
 --       8 life of a quarantined job (s), 9 to 12 tails of the final event: cancelled, deadline, poisoned, lost;
 --       only for a bare message: 13 body, 14 envelope, 15 deadline (ms or ''),
---       16 not before (ms or ''), 17 estimated tokens, 18 lane, 19 webhook or ''
+--       16 not before (ms or ''), 17 estimated tokens, 18 lane, 19 webhook or '', 20 queue
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
---          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown
+--          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown |
+--          declare, that last key
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
-  waiting = KEYS[6], queue = KEYS[8], webhook = ARGV[19], channel = ARGV[2], ttl_s = ARGV[3]}
+  waiting = KEYS[6], queue = ARGV[20], webhook = ARGV[19], channel = ARGV[2], ttl_s = ARGV[3]}
 local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
-local worker, quarantined_s, bare_body = ARGV[5], ARGV[8], ARGV[13]
+local worker, quarantined_s, bare_body, bare_lane, quarantine = ARGV[5], ARGV[8], ARGV[13], ARGV[18], KEYS[12]
 local cancelled_tail, late_tail, poisoned_tail, lost_tail = unpack(ARGV, 9, 12)
 local now = now_ms()
 
+local function read_record()
+  return redis.call('HMGET', key.job,
+    'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens',
+    'epoch', 'preparing', 'computing', 'lane', 'bare')
+end
+
+local record = read_record()
+
 -- A bare message carries the job itself: its record is made here.
-if redis.call('EXISTS', key.job) == 0 then
+if not record[1] and redis.call('EXISTS', key.job) == 0 then
+  local missing = undeclared(line_of(key.pending, key.queue, bare_lane))
   if not bare_body then
     if not (redis.call('ZSCORE', key.pending, id) or redis.call('ZSCORE', key.leases, id)) then return {'unknown'} end
+    if missing then return missing end
     end_lost(key, id, lost_tail)
     return {'finished'}
   end
+  if missing then return missing end
   write_record(key, id, now, 13, 1)
+  record = read_record()
 end
 
-local record = redis.call('HMGET', key.job,
-  'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens',
-  'epoch', 'preparing', 'computing', 'lane', 'bare')
 local state, cancel, deadline, current, lease = record[1], record[2], record[3], record[4], tonumber(record[5])
 local queue, tokens, lane = record[8], record[9], record[13]
 local epoch, preparing, computing = record[10], record[11], record[12]
+local missing = undeclared(line_of(key.pending, queue, lane))
+if missing then return missing end
 
 -- A job that was submitted, and came by a bare message as well.
 if bare_body and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
@@ -87,8 +99,8 @@ end
 if attempts >= max_attempts then
   key.ttl_s = quarantined_s
   write_end(key, id, 'failed', poisoned_tail)
-  redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now - 1000 * key.ttl_s)
-  redis.call('ZADD', KEYS[7], now, id)
+  redis.call('ZREMRANGEBYSCORE', quarantine, '-inf', now - 1000 * key.ttl_s)
+  redis.call('ZADD', quarantine, now, id)
   return {'poison'}
 end
 

@@ -1,3 +1,5 @@
 -- DEPTH: how many messages a queue has.
--- KEYS: 1 queue
-return num_messages(KEYS[1])
+-- KEYS: its lists
+local num = 0
+for _, list in ipairs(KEYS) do num = num + redis.call('LLEN', list) end
+return num

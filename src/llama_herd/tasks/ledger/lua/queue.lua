@@ -11,10 +11,3 @@ end
 
 -- What follows a queue's name in the names of its lists: see llama_herd.tasks.priority.
 local LANES = {'', '\006\022urgent', '\006\0223', '\006\0226', '\006\0229', '\006\022low'}
-
--- Returns the number of messages in a queue's lists.
-local function num_messages(queue)
-  local num = 0
-  for _, lane in ipairs(LANES) do num = num + redis.call('LLEN', queue .. lane) end
-  return num
-end

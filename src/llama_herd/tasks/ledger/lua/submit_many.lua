@@ -1,5 +1,6 @@
 -- SUBMIT_MANY: accept jobs, one after the other as SUBMIT would. What is wrong with one affects no other.
--- KEYS: 1 pending, 2 delayed, 3 waiting, 4 served, then for each job: job record, queue
+-- KEYS: 1 pending, 2 delayed, 3 waiting, 4 served, 5 pending:deadlines, then for each job: job record, queue;
+--       then, once each: the lists of these queues, and pending:<list> of the lists in which messages are to wait
 -- ARGV: 1 most jobs and 2 most tokens that may wait for a queue (0: no limit),
 --       3 a queue is served for so long after a worker's report (ms),
 --       then for each job: id, webhook or '', body, envelope, deadline (ms, + and ms after it is due, or ''),
@@ -22,8 +23,8 @@ local function submit(key, id, at)
   return answer
 end
 
-for job = 0, (#KEYS - 4) / 2 - 1 do
-  local k, a = 5 + 2 * job, 4 + 8 * job
+for job = 0, (#ARGV - 3) / 8 - 1 do
+  local k, a = 6 + 2 * job, 4 + 8 * job
   local key = {job = KEYS[k], pending = pending, delayed = delayed, waiting = waiting, queue = KEYS[k + 1],
     webhook = ARGV[a + 1]}
   local is_right, answer = pcall(submit, key, ARGV[a], a + 2)
