@@ -15,16 +15,16 @@ class Histogram:
 
     @classmethod
     def over(cls, *bounds: float) -> Self:
-        """An empty one; the bounds rise."""
+        """An empty histogram with these bounds, which rise."""
         return cls(bounds, (0,) * (len(bounds) + 1))
 
     def plus(self, value: float, times: int = 1) -> "Histogram":
-        """This one and a value that was measured, once or several times."""
+        """Return the histogram with one more measured value, or `times` of them."""
         counts = list(self.counts)
         counts[bisect_left(self.bounds, value)] += times
         return Histogram(self.bounds, tuple(counts), self.total + value * times)
 
     def __add__(self, other: "Histogram") -> "Histogram":
-        """Both together; their bounds must be equal."""
+        """Return both histograms together; their bounds must be equal."""
         counts = tuple(one + two for one, two in zip(self.counts, other.counts, strict=True))
         return Histogram(self.bounds, counts, self.total + other.total)

@@ -1,4 +1,4 @@
-"""This worker process: its settings, its device, and its end when it cannot go on."""
+"""The worker's process: its settings, its device, and its end when it cannot go on."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ EXIT_DEVICE_LOST = 73
 
 @cache
 def settings() -> WorkerSettings:
-    """This process's settings, read once, with the device that it takes. Raises BadInput."""
+    """Read the process's settings once, with the device that it takes. Raises BadInput."""
     return on_device(WorkerSettings.read())
 
 

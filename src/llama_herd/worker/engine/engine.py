@@ -272,7 +272,7 @@ class Engine:
         )
 
     def _advance_alone(self, reading: Reading) -> list[StepOutput]:
-        """The same as `_advance`, but an error ends this sequence alone."""
+        """Do as `_advance` does, but let an error end this sequence alone."""
         sequence = reading.row.sequence
         try:
             return self._advance(reading)

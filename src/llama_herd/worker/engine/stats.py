@@ -18,7 +18,7 @@ TOKENS = Histogram.over(1, *(2**power for power in range(3, 15)))
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What all forwards together have computed."""
+    """Counts and times of all forwards since the start, as one frozen value."""
 
     num_prompt_tokens: int = 0  # of admitted sequences, found in the cache or not; once for each job
     num_drawn_tokens: int = 0

@@ -134,7 +134,7 @@ class _Writer:
             yield f"call_{number}: {head} {arguments} {tail}"
 
     def _head(self, form: ToolFormat, name: str) -> str:
-        """What a call says before the arguments."""
+        """Return the text of a call up to its arguments, for a tool of this name."""
         if form.shape == "named":
             return name + form.between
         return f'{{"name": {json.dumps(name)}, "{form.arguments_key}": '

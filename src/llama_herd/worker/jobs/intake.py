@@ -126,7 +126,7 @@ class Intake(threading.Thread):
         self._inbox.put(item)
 
     def stop(self) -> None:
-        """Claim nothing more; unclaimed messages go back to the queue when the connection closes."""
+        """Claim no more jobs; unclaimed messages go back to the queue when the connection closes."""
         self._is_stopping = True
         self._inbox.put(None)
         self.join()
@@ -339,7 +339,7 @@ class Intake(threading.Thread):
         self._preparer.hold(Opened(attempt, message, claimed, recorded))
 
     def _recorded(self, delivery: Delivery, first: Part | ResponseError | None) -> Recorded:
-        """What earlier attempts have written; nothing if the stream was not written by workers alone."""
+        """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""
         try:
             reader = self._tenancy_of(delivery).reader
             return Recorded.of(reader.events(delivery.job_id, first, with_scores=False))
@@ -351,7 +351,7 @@ class Intake(threading.Thread):
             return NOTHING
 
     def _line(self, delivery: Delivery) -> dict[str, object]:
-        """What the log says of a job that is not claimed."""
+        """Return the fields of a line of the log about a job that is not claimed."""
         return self._tenancy_of(delivery).author.line(delivery.job_id, None, delivery.trace_id)._asdict()
 
     def _settle(self, delivery: Delivery) -> None:

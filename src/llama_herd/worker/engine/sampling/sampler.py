@@ -70,7 +70,7 @@ def constrained(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
 
 
 def sample_each(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
-    """The same, row by row: the bits of a row do not depend on the number of rows."""
+    """Draw one token per row, row by row: the bits of a row do not depend on the number of rows."""
     return [sample(logits[number : number + 1], [row])[0] for number, row in enumerate(rows)]
 
 
