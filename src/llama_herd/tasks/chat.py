@@ -1,4 +1,4 @@
-"""What a conversation is made of: turns, and JSON that a chat template may write of. All of it has bounds."""
+"""Messages of a conversation, and the JSON that a chat template may get with them, all within bounds."""
 
 import json
 import math

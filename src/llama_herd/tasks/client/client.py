@@ -155,7 +155,7 @@ class Client(Closing):
         timeout: float | None = None,
         wait: bool = True,
     ) -> Iterator[Event | Queued]:
-        """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
+        """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
         limit_s = time_limit_s(timeout_s, timeout)
         with closing(self._rounds(job_id, after, limit_s, wait)) as found:
@@ -277,7 +277,7 @@ class Client(Closing):
         self._run(self._core.drop(name))
 
     def history(self, job_id: str) -> History:
-        """All that Redis has of a job: its record, its events, its body. Raises JobNotFound."""
+        """Return all that Redis has of a job: its record, its events, its body. Raises JobNotFound."""
         return self._run(self._core.history(job_id))
 
     def batch(

@@ -99,7 +99,7 @@ class ClientCore:
         return events
 
     def _note(self, job_id: str) -> Dialogue[str]:
-        """What is wrong with a job's queue, if anything is and this user may know it."""
+        """Say what is wrong with a job's queue, if anything is and this user may know it."""
         try:
             note = (yield from self.job(job_id)).note
         except (RedisError, JobNotFound):

@@ -127,7 +127,7 @@ class Follower:
             self.is_behind = True
 
     def check_stream(self, kept: list[Event]) -> None:
-        """The same for a reader without access to records. `kept`: the events from number `last` on."""
+        """Decide as `check_record`, for a reader without access to records, by the end of the stream."""
         if self.last and kept and isinstance(kept[0], End):
             self.has_ended = True
         else:

@@ -104,7 +104,7 @@ def jobs(
 
 
 class _Asked(NamedTuple):
-    """Of which queue jobs are asked for, '' for any, and until when they must have been due."""
+    """A question for jobs: of which queue, '' for any, and until when they must have been due."""
 
     overview: Overview
     queue: str

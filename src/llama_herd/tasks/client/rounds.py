@@ -41,7 +41,7 @@ async def rounds_async(
 
 
 def published(message: Mapping[str, Any] | None) -> Heard:
-    """What a message of redis-py brings.
+    """The messages that a message of redis-py brings; None: listening was in vain, or some may be missing.
 
     After a confirmed subscription, also after a reconnection, something may be missing, as after a silence.
     """

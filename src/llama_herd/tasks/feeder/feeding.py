@@ -26,7 +26,7 @@ _NEVER = float("inf")
 
 
 class Left(Exception):
-    """This process is to end: another feeder goes on."""
+    """Raised when this process is to end before the batch does: another feeder goes on."""
 
 
 class Feeding:
@@ -94,7 +94,7 @@ class Feeding:
         self._flushed_s = monotonic()
 
     def report(self, state: str) -> None:
-        """Tell `herd status` how far it is. Who asks it to end there cancels the batch."""
+        """Report the batch's progress for `herd status`; if its end was asked for there, cancel it."""
         if state == "running" and monotonic() < self._report_at_s:
             return
         self._report_at_s = monotonic() + REPORT_S

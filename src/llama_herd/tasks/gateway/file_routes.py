@@ -50,7 +50,7 @@ async def show_all(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """What is known of a file."""
+    """Answer with the object of a file."""
     _, _, file = await _file_of(request)
     return JSONResponse(FileObject.of(file).model_dump())
 

@@ -44,7 +44,7 @@ def no_batch() -> Problem:
 
 
 def elsewhere() -> Problem:
-    """That another gateway has the bytes."""
+    """The problem of a file whose bytes are in another gateway's storage."""
     message = (
         "the bytes of this file are in another gateway's storage. "
         "Fix: give all gateways the same HERD_GATEWAY_FILES"
@@ -53,7 +53,7 @@ def elsewhere() -> Problem:
 
 
 def too_much(full: Full, fix: str, param: str | None = None) -> Problem:
-    """That a quota would be exceeded."""
+    """The problem of a quota that would be exceeded."""
     message = (
         f"this {full.whose} has {full.has:,} {full.what}, and with this one it would have more than "
         f"{full.limit:,}. Fix: {fix}"

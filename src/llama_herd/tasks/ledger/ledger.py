@@ -391,12 +391,12 @@ class Ledger(Keys):
         return Call(asked.what, asked.keys, asked.args, lambda reply: read_place(reply[0]))
 
     def places(self, job_ids: Sequence[str]) -> Call[list[Place | None]]:
-        """The same for several jobs."""
+        """Where several waiting jobs stand; None for each that does not wait."""
         keys = (self.key("pending"), self.key("waiting"), *map(self.job_key, job_ids))
         return Call(_PLACE, keys, job_ids, lambda reply: list(map(read_place, reply)))
 
     def line_marks(self) -> tuple[Call[Any], ...]:
-        """What differs once a job comes to those that wait, or goes: their number, the first, the last."""
+        """Calls whose answers change when a job joins or leaves those that wait: number, first, last."""
         pending = (self.key("pending"),)
         return (
             Call("ZCARD", pending, (), int),
@@ -405,7 +405,7 @@ class Ledger(Keys):
         )
 
     def with_news(self, cursors: Mapping[str, int]) -> Call[set[str]]:
-        """Those of these jobs that have events after the given number."""
+        """The jobs that have events after the given numbers."""
         ids = {self.events_key(job_id).encode(): job_id for job_id in cursors}
         after = (f"{last}-0" for last in cursors.values())
         return Call("XREAD", (), ("COUNT", 1, "STREAMS", *ids, *after), partial(read_names, ids))

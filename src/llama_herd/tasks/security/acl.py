@@ -88,7 +88,7 @@ class Dialect(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a key holds."""
+    """The type of a key in Redis."""
 
     HASH = "hash"
     LIST = "list"
@@ -277,7 +277,7 @@ class Acl:
 
     @property
     def _batch_calls(self) -> Iterable[Call[Any]]:
-        """What a gateway does with files and batches, in any storage."""
+        """The calls of a gateway for files and batches, in any storage."""
         files, batches = StoredFiles(self.tenant, ANY), BatchRecords(self.tenant, ANY)
         file, none, reports = NewFile(ANY, ANY, ANY, 0), Quota(0, 0), Reports(self.tenant)
         asked = Asked(ANY, ANY, ANY)
