@@ -29,7 +29,7 @@ class Rope(NamedTuple):
 
 
 class KeysAndValues(NamedTuple):
-    """Of one layer, of the same tokens: (B, K, S, D)."""
+    """Keys and values of one layer, of the same tokens: (B, K, S, D) each."""
 
     keys: Tensor
     values: Tensor
@@ -55,7 +55,7 @@ class Cache:
         keeps_prefixes: bool = True,
         consecutive: bool | None = None,
     ) -> None:
-        """No sequence is longer than `max_length`; None: than the model was made for.
+        """Allocate a cache. No sequence is longer than `max_length`; None: than the model was made for.
 
         `consecutive`: whether a sequence holds neighbours; None: on a CPU.
         """

@@ -27,7 +27,7 @@ MOE, MOE_HELP = "mixtures of experts are not supported", "Take a dense model of 
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """What the mathematics needs to know of a model; all of it comes from the model's file.
+    """A model's configuration: all that the mathematics needs to know, read from the model's file.
 
     What has a default is as in Llama 2 unless the file, or its family, says otherwise.
     """

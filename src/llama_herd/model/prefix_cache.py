@@ -13,7 +13,7 @@ Digest = bytes
 
 
 def root_digest(salt: str) -> Digest:
-    """What the first page of a sequence is chained to; different salts share nothing."""
+    """The digest that the first page of a sequence is chained to; different salts share nothing."""
     return blake2b(salt.encode(), digest_size=16).digest()
 
 

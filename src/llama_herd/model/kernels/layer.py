@@ -19,7 +19,7 @@ MAX_MATRICES = 3
 
 
 class Matrix(NamedTuple):
-    """Rows in tiles."""
+    """A matrix of quantised rows in tiles."""
 
     tiles: Tensor  # uint8 (R, K, bytes of a tile)
     num_rows: int
@@ -69,7 +69,7 @@ class _Step(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """What a layer multiplies by: norms (C,) in float32, and matrices, those of one input together."""
+    """The weights of a layer: norms (C,) in float32, and matrices, those of one input together."""
 
     attention_norm: Tensor
     mlp_norm: Tensor
@@ -103,7 +103,7 @@ class NativeLayer:
     def __call__(
         self, x: Tensor, rotation: RotationCall, attention: AttentionCall, kernel: int, num_threads: int
     ) -> Tensor:
-        """What comes out of the layer for x (T, C). The calls need not know of their queries and results."""
+        """Compute the layer for x (T, C): (T, C). The calls come without their queries and results."""
         y = torch.empty_like(x)
         step = _Step(
             x.data_ptr(),

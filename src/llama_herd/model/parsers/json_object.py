@@ -50,7 +50,7 @@ class JsonObject:
 
     @property
     def text(self) -> str:
-        """What has been read: of a wrong object, all before the wrong character."""
+        """The text that has been read: of a wrong object, all before the wrong character."""
         return "".join(self._pieces)
 
     def members(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What a tokenizer.json may do with a text: known steps, whose time and output stay in proportion to it.
+"""Steps that a tokenizer.json may do with a text: their time and output stay in proportion to it.
 
 They run in a library that nothing can interrupt, on texts that strangers write. So a file is looked at before
 the library sees it.

@@ -92,7 +92,7 @@ def _q6_k_plane(low, high, scales, coarse, row, block, num_blocks, PLANE: conste
 
 @triton.jit
 def _q6_k_low(values, row, block, num_blocks, SIDE: constexpr):
-    """Of each 64 bytes the first 32, or the others: (ROWS, 64)."""
+    """Load the low bits: the first 32 of each 64 bytes, or the others: (ROWS, 64)."""
     at = tl.arange(0, 64)
     own = at // 32 * 64 + SIDE * 32 + at % 32
     return tl.load(values + row[:, None] * (num_blocks * 128) + (block * 128 + own)[None, :])
