@@ -21,7 +21,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class Held:
-    """What the largest worker and Redis held at one time. The number of Redis keys is per job."""
+    """A sample of resources: those of the largest worker, and of Redis. Redis keys are counted per job."""
 
     at_s: float
     worker_mib: float
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Trend:
-    """How one of these values changed over a run."""
+    """The change of one of these values over a run."""
 
     what: str
     first: float
@@ -63,7 +63,7 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class Line:
-    """All strikes of one fault; recovery in seconds, None if no running job was hit."""
+    """A line of the report: all strikes of one fault; recovery in seconds, None if it hit no running job."""
 
     fault: str
     strikes: int

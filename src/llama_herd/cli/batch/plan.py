@@ -1,4 +1,4 @@
-"""What a batch shall do."""
+"""Plan of a batch: its files and its options."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

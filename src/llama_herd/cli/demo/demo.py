@@ -89,7 +89,7 @@ class Demo:
 
 
 def settings_of_demo(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
-    """The same model in the same way, at a Redis of the demo's own."""
+    """The settings of the demo's worker: the same model in the same way, at a Redis of the demo's own."""
     own = {"redis_url": redis_url, "model": settings.model.resolve(), "log_format": "console"}
     own |= {"unserved_timeout_s": UNSERVED_S}
     return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
