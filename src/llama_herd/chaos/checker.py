@@ -183,7 +183,7 @@ class Evidence:
 
     @property
     def num_claims(self) -> int:
-        """How many claims have written tokens of it."""
+        """The number of claims that have written tokens of the job."""
         return len({token.epoch for token in self._tokens})
 
     @property
@@ -250,7 +250,7 @@ class Checker:
         )
 
     def num_results(self, job_ids: Sequence[str]) -> int:
-        """For how many of these jobs Celery has stored a result."""
+        """The number of these jobs for which Celery has stored a result."""
         return int(self._redis.exists(*map(self._ledger.result_key, job_ids))) if job_ids else 0
 
     def leftovers(self) -> list[Violation]:

@@ -81,7 +81,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """`misconduct`: violations found during the run; the verdict has those found at the end.
+    """The report of a run. misconduct: violations found during it; the verdict has those found at its end.
 
     cut_short: why the run has not done all of its plan; empty if it has.
     """
@@ -104,7 +104,7 @@ class Report:
 
     @property
     def bound(self) -> float:
-        """With 95 % confidence a smaller share of strikes breaks a law, if none of N did: 3/N."""
+        """The share of strikes that may break a law, at most, with 95 % confidence, if none of N did: 3/N."""
         return min(1.0, 3 / max(1, len(self.blows)))
 
     @property

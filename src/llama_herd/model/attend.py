@@ -25,7 +25,7 @@ PLAIN = Scoring()
 
 
 def scoring_of(config: LlamaConfig, layer: int) -> Scoring:
-    """How a layer of a model scores keys."""
+    """The scoring of keys in a layer of a model."""
     return Scoring(config.attention_scale, config.window(layer), config.score_cap)
 
 

@@ -42,7 +42,7 @@ class Chunk:
         return self.start + len(self.ids)
 
     def cell(self, position: int) -> int:
-        """Where the cache keeps the token at `position`: its number among all tokens of all pages."""
+        """The cell of the token at `position`: its number among all tokens of all pages of the cache."""
         return self.pages[position // PAGE_TOKENS] * PAGE_TOKENS + position % PAGE_TOKENS
 
 
@@ -69,7 +69,7 @@ class Span:
 
     @property
     def first_cell(self) -> int:
-        """Where the sequence begins in the cache when its pages are consecutive."""
+        """The cell of the sequence's first token, when its pages are consecutive."""
         return self.pages[0] * PAGE_TOKENS
 
 

@@ -22,7 +22,7 @@ from llama_herd.model.upload import Send, upload
 
 
 class Rope(NamedTuple):
-    """How far RoPE turns each token, one row a token, the same for every head."""
+    """Rotations of RoPE: cos and sin, one row a token, the same for every head."""
 
     cos: Tensor  # (T, 1, D) float32
     sin: Tensor  # (T, 1, D) float32, negative in the first half

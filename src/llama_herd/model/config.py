@@ -158,7 +158,7 @@ class LlamaConfig:
         return config
 
     def window(self, layer: int) -> int:
-        """How many tokens a token of this layer sees, itself one of them; 0: all."""
+        """The number of tokens that a token of this layer sees, itself one of them; 0: all."""
         return self.windows[layer] if self.windows else 0
 
     def _check(self, metadata: Metadata, kv_key: str, rope_key: str) -> None:

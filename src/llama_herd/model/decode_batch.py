@@ -30,7 +30,7 @@ class DecodeBatch:
 
     @cached_property
     def logit_rows(self) -> Tensor:
-        """Every token wants logits."""
+        """The rows that get logits: all of them."""
         return torch.arange(len(self.ids), device=self.ids.device)
 
     @cached_property

@@ -79,7 +79,7 @@ class Pages:
         self._num_holders[page] += 1
 
     def drop(self, page: int) -> None:
-        """Undo one `keep`."""
+        """Take back one `keep` of a page."""
         self._let_go((page,))
 
     def is_shared(self, page: int) -> bool:

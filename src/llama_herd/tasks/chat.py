@@ -110,7 +110,7 @@ class ChatMessage(StrictModel):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text of it, with its tool calls as JSON."""
+        """The texts of the message, with its tool calls as JSON."""
         content = self.content
         parts = (content,) if isinstance(content, str) else tuple(part.text for part in content or ())
         others = (self.name, self.tool_call_id, self.reasoning_content)

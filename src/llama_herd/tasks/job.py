@@ -312,7 +312,7 @@ class GenerationJob(StrictModel):
         return output_form(self.response_format, self.structured_outputs)
 
     def check_deadline(self) -> None:
-        """Raises InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
+        """Raise InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
         if self.deadline_ms is not None and self.deadline_ms < YEAR_MS:
             message = (
                 f"is a time in 1970, got {self.deadline_ms}: it counts milliseconds since then. "

@@ -1,4 +1,4 @@
-"""How often a measured value was at most each of some bounds: one frozen value, which any thread may read."""
+"""Histogram: counts of measured values between bounds, frozen, so that any thread may read it."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`counts` has the number of values between each bound and the one before, and then of larger ones."""
+    """Counts of values between each bound and the one before, and then of larger ones; and their total."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]

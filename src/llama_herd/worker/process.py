@@ -74,7 +74,7 @@ def end_without_device(error: DeviceLost) -> NoReturn:
 
 
 def end_or_begin_anew(error: DeviceLost) -> NoReturn:
-    """After a loss at the start: begin once more without Triton's kernels, one of which may have caused it.
+    """Begin once more without Triton's kernels, one of which may have lost the GPU at the start.
 
     A worker that does without them already ends.
     """

@@ -36,7 +36,7 @@ class Demo:
     """Runs once. Nothing that it starts outlives `run`, however `run` ends."""
 
     def __init__(self, settings: WorkerSettings, screen: Screen) -> None:
-        """`settings` say which model runs where; their Redis is not used."""
+        """Make the demo; `settings` say which model runs where; their Redis is not used."""
         self._settings = settings
         self._screen = screen
         self._phases: list[Phase] = []

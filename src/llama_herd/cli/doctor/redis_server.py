@@ -39,7 +39,7 @@ def check_redis(url: str) -> list[Finding]:
 
 
 def _greeting(redis: Redis) -> Mapping[str, Any]:
-    """How Redis greets: server, version, mode and role. Every user may ask, whatever its rights."""
+    """Redis's answer to HELLO: server, version, mode and role. Every user may ask, whatever its rights."""
     reply: Any = redis.execute_command("HELLO")  # type: ignore[no-untyped-call]
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {text(name): text(value) for name, value in pairs if isinstance(value, bytes)}

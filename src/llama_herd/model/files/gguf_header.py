@@ -67,7 +67,7 @@ MetaValue = bool | int | float | str | tuple[str, ...] | Array
 
 
 class TensorInfo(NamedTuple):
-    """Where a tensor lies in its file."""
+    """A tensor's type, shape and place in its file."""
 
     name: str
     type: GGMLQuantizationType

@@ -81,7 +81,7 @@ class StoredRows:
         return torch.from_numpy(self.read(rows))
 
     def read(self, rows: slice = ALL) -> npt.NDArray[np.uint8]:
-        """Their bytes as they lie in the file: uint8 (rows, bytes of a row).
+        """Read rows as they lie in the file: uint8 (rows, bytes of a row).
 
         Raises ModelFileError when they are there no more.
         """
@@ -107,7 +107,7 @@ class StoredRows:
 
 
 class TensorFile(Closing):
-    """Tensors by name."""
+    """A file of tensors, which are found by name."""
 
     def __init__(self, file: OpenFile, tensors: Mapping[str, TensorInfo]) -> None:
         self.path = file.path

@@ -27,19 +27,19 @@ class Matrix(NamedTuple):
 
 
 class _Matrix(ctypes.Structure):
-    """herd::Matrix."""
+    """A ctypes copy of the C++ structure herd::Matrix."""
 
     _fields_ = (("tiles", ctypes.c_void_p), ("rows", ctypes.c_int64), ("type", ctypes.c_int64))
 
 
 class _Matrices(ctypes.Structure):
-    """herd::Matrices."""
+    """A ctypes copy of the C++ structure herd::Matrices."""
 
     _fields_ = (("matrix", _Matrix * MAX_MATRICES), ("count", ctypes.c_int64))
 
 
 class _Layer(ctypes.Structure):
-    """herd::Layer."""
+    """A ctypes copy of the C++ structure herd::Layer."""
 
     _fields_ = (
         ("attention_norm", ctypes.c_void_p),
@@ -54,7 +54,7 @@ class _Layer(ctypes.Structure):
 
 
 class _Step(ctypes.Structure):
-    """herd::LayerStep."""
+    """A ctypes copy of the C++ structure herd::LayerStep."""
 
     _fields_ = (
         ("x", ctypes.c_void_p),

@@ -40,7 +40,7 @@ class OutputParser:
         *,
         begins_in_reasoning: bool = False,
     ) -> None:
-        """Without `tool_names` calls are content like any other text."""
+        """Make a parser; without `tool_names` calls are content like any other text."""
         self._names = frozenset(tool_names)
         self._text, self._at, self._is_closed = "", 0, False  # what has come, and how far it is read
         self._held: list[str] = []  # of what may be a call: what has been read

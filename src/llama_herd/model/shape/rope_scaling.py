@@ -39,7 +39,7 @@ class Pairs(NamedTuple):
     base: float
 
     def divisors(self, divisor: Callable[[int], float]) -> tuple[float, ...]:
-        """`divisor` of each pair."""
+        """The divisors of all pairs, by a function of a pair."""
         return tuple(divisor(pair) for pair in range(self.dim // 2))
 
     def wavelength(self, pair: int) -> float:

@@ -36,7 +36,7 @@ EMPTY: Turn = {"content": ""}
 
 @dataclass(frozen=True)
 class CallForm:
-    """How a template wants a turn that calls tools."""
+    """The form in which a template wants a turn that calls tools."""
 
     no_content: Turn
     takes_objects: bool  # arguments as they are, not as JSON in a text

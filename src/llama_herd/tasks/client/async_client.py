@@ -189,7 +189,7 @@ class AsyncClient:
         return await self._run(self._core.jobs(model, state, older_s, limit))
 
     async def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
-        """How many jobs run or wait."""
+        """Count the jobs that run or wait."""
         return await self._run(self._core.count_jobs(model, run_id))
 
     async def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:

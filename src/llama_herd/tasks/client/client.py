@@ -227,7 +227,7 @@ class Client(Closing):
         return self._run(self._core.jobs(model, state, older_s, limit))
 
     def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
-        """How many jobs run or wait; only of this model, only of the batch `run_id`."""
+        """Count the jobs that run or wait; only of this model, only of the batch `run_id`."""
         return self._run(self._core.count_jobs(model, run_id))
 
     def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:

@@ -43,7 +43,7 @@ class ClientCore:
 
     @classmethod
     def of(cls, settings: Settings | None, **given: str | int | None) -> Self:
-        """By `settings`, by default from the environment, with the `given` values that are not None."""
+        """Make a core by `settings`, by default from the environment, with the `given` values but None."""
         known = {} if settings is None else settings.model_dump()
         return cls(Settings.read(**known | {name: one for name, one in given.items() if one is not None}))
 

@@ -21,7 +21,7 @@ def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[
 
 
 def place_note(position: int, wait_s: float | None) -> str:
-    """Where a job stands, and for how long, if that is known."""
+    """A text for a job's place in the queue, and for how long, if that is known."""
     wait = "" if wait_s is None else f", about {duration(wait_s)}"
     return f"{position:,} in the queue{wait}"
 

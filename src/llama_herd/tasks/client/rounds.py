@@ -1,4 +1,4 @@
-"""How each subscriber of a job goes on: it listens, and reads the stream where that is not enough.
+"""Rounds: each subscriber of a job listens, and reads the stream where that is not enough.
 
 `Follower` decides; here is the loop around it, for threads and for asyncio. Both clients and the gateway
 bring a way to listen and a way to read.

@@ -1,4 +1,4 @@
-"""Where a job stands as long as no worker has begun it."""
+"""Places in the queue: where a job stands as long as no worker has begun it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 
 
 class Queued(BaseModel, frozen=True):
-    """Where a job stands. It is none of the job's events: it has no number, and nobody keeps it."""
+    """A place in the queue. It is no event of the job: it has no number, and nobody keeps it."""
 
     type: Literal["queued"] = Field(default="queued", description="Tells it apart from the job's own events.")
     position: int = Field(

@@ -62,7 +62,7 @@ class Feeding:
         self._report_at_s = 0.0
 
     def run(self) -> None:
-        """Raises Fenced, Left, and what writing raises. Waits for a Redis that is away.
+        """Run the rows. Raises Fenced, Left, and what writing raises. Waits for a Redis that is away.
 
         A job that does not end in time is given up. The lines of the others are written before.
         """

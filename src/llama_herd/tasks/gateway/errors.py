@@ -134,7 +134,7 @@ def _known_name(field: str) -> str:
 
 
 class Row(NamedTuple):
-    """How errors of a kind are told, without what only the operator should read.
+    """The words in which errors of a kind are told, without what only the operator should read.
 
     Each text may name fields of the error `e`. cause: what the log says in place of the message.
     """

@@ -35,7 +35,7 @@ _WORDS = {431: "the head of the request is too long", 501: "only chunked is supp
 
 
 def room_for_connections() -> int:
-    """How many clients the system lets us have, once it lets us have as many as it may."""
+    """Raise the system's limit of open files as far as it lets us, and return the clients that fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:

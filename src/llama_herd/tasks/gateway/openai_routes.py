@@ -91,11 +91,11 @@ class Asked:
 
     @property
     def n(self) -> int:
-        """How many outputs each prompt has."""
+        """The number of outputs of each prompt."""
         return self.jobs[0].sampling.n
 
     def source(self, number: int) -> str:
-        """Where the body has a job's prompt."""
+        """The place of a job's prompt in the body."""
         if self.endpoint == CHAT:
             return "messages"
         return "prompt" if len(self.jobs) == 1 else f"prompt.{number}"

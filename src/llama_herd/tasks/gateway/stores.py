@@ -1,4 +1,4 @@
-"""Where the bytes of a gateway's files lie, and the records of one tenant's files and batches there."""
+"""Stores of a gateway: where the bytes of files lie, and one tenant's records of files and batches there."""
 
 import re
 
@@ -22,14 +22,14 @@ def batches_of(storage: Storage, tenant: str) -> BatchRecords:
 
 
 def checked_file_id(file_id: str) -> str:
-    """Raises Problem if no file can have this id."""
+    """Raise Problem if no file can have this id."""
     if not _FILE_ID.fullmatch(file_id):
         raise no_file()
     return file_id
 
 
 def checked_batch_id(batch_id: str) -> str:
-    """Raises Problem if no batch can have this id."""
+    """Raise Problem if no batch can have this id."""
     if not _BATCH_ID.fullmatch(batch_id):
         raise no_batch()
     return batch_id

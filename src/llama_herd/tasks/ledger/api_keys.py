@@ -89,12 +89,12 @@ def find_key(fingerprint: str) -> Call[bytes | None]:
 
 
 def num_keys() -> Call[int]:
-    """How many keys there are."""
+    """Count the stored keys."""
     return Call("HLEN", (API_KEYS,), (), int)
 
 
 def all_keys() -> Call[StoredKeys]:
-    """Every key."""
+    """Read all stored keys."""
     return Call("HGETALL", (API_KEYS,), (), _read_keys)
 
 

@@ -56,7 +56,7 @@ class Asked:
 
 
 class Sealed(NamedTuple):
-    """How much of an earlier feeder's parts counts, by the storage's own measure."""
+    """The part of an earlier feeder's answers that counts, by the storage's own measure."""
 
     epoch: int
     output: int

@@ -381,7 +381,7 @@ class Ledger(Keys):
         return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
 
     def origin(self, job_id: str) -> Call[Origin]:
-        """Where a job comes from, for the log."""
+        """Read the facts about a job's origin, for the log."""
         read = partial(read_origin, queue_name("", self.tenant))
         return Call("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
 
@@ -411,7 +411,7 @@ class Ledger(Keys):
         return Call("XREAD", (), ("COUNT", 1, "STREAMS", *ids, *after), partial(read_names, ids))
 
     def are_waiting(self, job_ids: Sequence[str]) -> Call[list[bool]]:
-        """Which of these jobs wait."""
+        """Tell for each job whether it waits."""
         return Call("ZMSCORE", (self.key("pending"),), job_ids, read_scores)
 
     def are_running(self, job_ids: Sequence[str]) -> Call[list[bool]]:

@@ -119,7 +119,7 @@ class JobRow(NamedTuple):
 
 
 class JobPage(NamedTuple):
-    """Some jobs at a time. next: the place to go on at; None at the end of the list."""
+    """A page of jobs. next: the place to go on at; None at the end of the list."""
 
     now_ms: int
     next: int | None

@@ -87,7 +87,7 @@ class NewFile:
 
 
 class Page(NamedTuple):
-    """Some records, as they are stored, and whether more follow."""
+    """A page of records, as they are stored, and whether more follow."""
 
     records: tuple[Mapping[bytes, bytes], ...]
     has_more: bool

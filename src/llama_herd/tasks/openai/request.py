@@ -95,7 +95,7 @@ class RequestBody:
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts the body has; a chat is one."""
+        """The number of prompts in the body; a chat is one."""
         return max(1, len(self._prompts))
 
     def jobs(self, settings: Settings, max_prompts: int) -> list[GenerationJob]:

@@ -188,7 +188,7 @@ class Acl:
     queues: Collection[str]
 
     def __post_init__(self) -> None:
-        """Raises BadInput for a name that could inject rules."""
+        """Raise BadInput for a name that could inject rules."""
         prefix = queue_name("", self.tenant)
         for model in (queue.removeprefix(prefix) for queue in self.queues):
             if not _MODEL_NAME.fullmatch(model):
@@ -333,7 +333,7 @@ class Acl:
 
     @property
     def _outbox(self) -> frozenset[str]:
-        """Where scripts that end a job note its webhook, which they find beside `leases`."""
+        """The outbox's keys, where scripts that end a job note its webhook; found beside `leases`."""
         return frozenset(map(self._ledger.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
 
     @property

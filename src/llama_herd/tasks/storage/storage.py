@@ -61,7 +61,7 @@ class Storage(Protocol):
         """Begin a journal that is not there."""
 
     def extent(self, place: Place) -> int:
-        """How much of a journal there is now, in whole lines, by this storage's own measure; 0: nothing."""
+        """The size of a journal now, in whole lines, by this storage's own measure; 0: nothing."""
 
     def lines(self, place: Place, extent: int) -> Iterator[bytes]:
         """The lines of a journal up to an extent of it."""

@@ -33,7 +33,7 @@ class Delivery:
         call_soon: CallSoon,
         time_limit_s: float | None = None,
     ) -> None:
-        """`time_limit_s`: how long the job may take once it is admitted; None: as long as it wants."""
+        """Make a delivery. time_limit_s: how long the job may take once it is admitted; None: no limit."""
         self._args = args
         self._request = request
         self._call_soon = call_soon

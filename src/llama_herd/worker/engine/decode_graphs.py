@@ -136,7 +136,7 @@ class DecodeGraphs:
             self._shown = slots
 
     def rows(self, places: Tensor) -> SlotRows:
-        """Some rows of the last step, as they were before their tokens were drawn."""
+        """The given rows of the last step, as they were before their tokens were drawn."""
         return SlotRows(self._index[places], self._fields[places])
 
     def undo(self, num_rows: int, slots: Slots) -> None:

@@ -92,7 +92,7 @@ class Engine:
 
     @property
     def gather_s(self) -> float:
-        """How long the next step is worth putting off for jobs that arrive together with the first.
+        """The seconds by which to put off the next step for jobs that arrive together with the first.
 
         So their prompts are computed together: beside streams few of their tokens would fit into a step. An
         engine that had nothing to do waits for a small part of a step after each, for a step in all.

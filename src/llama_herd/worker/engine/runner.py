@@ -103,7 +103,7 @@ def chunk_of(row: Row) -> Chunk:
 
 
 def _prompt_scores(row: Row, logits: Tensor) -> list[SampledToken]:
-    """How likely each prompt token was that follows a token of the row."""
+    """The log-probabilities of the prompt tokens that follow a token of the row."""
     if not row.num_scores:
         return []
     return score(logits[: row.num_scores], row.scored_ids, row.sequence.params.prompt_logprobs or 0)

@@ -81,7 +81,7 @@ class SlotRunner:
         *,
         is_captured: bool = True,
     ) -> None:
-        """`is_captured`: rows that decode are graphs; else they are computed kernel by kernel."""
+        """Make a runner. is_captured: rows that decode are graphs; else computed kernel by kernel."""
         self.on_layer: Callable[[], None] | None = None
         self._llama = llama
         self._cache = cache
@@ -289,6 +289,6 @@ def _tokens(ids: Tensor, rows: list[Row], scored: Scored | None) -> list[Sampled
 
 
 def _prompt_scores(row: Row, logits: Tensor, buffer: StagingBuffer) -> Scores:
-    """How likely each prompt token is that follows a token of the row; on its way to the host."""
+    """The scores of the prompt tokens that follow a token of the row; on their way to the host."""
     scores = Scores.of(logits[: row.num_scores], buffer.send(row.scored_ids), MAX_TOP_LOGPROBS)
     return scores.each(buffer.land)

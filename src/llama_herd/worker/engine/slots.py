@@ -112,5 +112,5 @@ class SlotRows:
 
     @property
     def next_positions(self) -> Tensor:
-        """Where the next token will stand (B,): never behind the pages, also for rows that have ended."""
+        """The positions of the next tokens (B,): never behind the pages, also for rows that have ended."""
         return torch.minimum(self.integers(POSITION) + 1, self.integers(LAST))

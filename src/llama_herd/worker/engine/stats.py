@@ -40,7 +40,7 @@ class StepFigures:
         gaps_s: Iterable[float],
         num_masked: int = 0,
     ) -> "StepFigures":
-        """`gaps_s`: one for each sequence that drew a token before this one."""
+        """Count a forward. gaps_s: one for each sequence that drew a token before this one."""
         gap_s = self.gap_s
         for seconds, times in Counter(gaps_s).items():  # those that drew in the same steps are alike
             gap_s = gap_s.plus(seconds, times)

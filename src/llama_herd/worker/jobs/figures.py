@@ -70,7 +70,7 @@ class JobFigures:
         return replace(self, first_token_s=self.first_token_s.plus(seconds))
 
     def with_end(self, attempt: Attempt) -> "JobFigures":
-        """`attempt` has just written its job's final event."""
+        """Count the end of a job, whose final event `attempt` has just written."""
         queue_s, first_s, total_s = attempt.timings.queue_s, attempt.timings.ttft_s, attempt.timings.total_s
         figures = replace(
             self,

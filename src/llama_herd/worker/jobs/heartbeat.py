@@ -61,7 +61,7 @@ class Heartbeat(threading.Thread):
         status: Callable[[str], WorkerStatus],
         stall_s: float,
     ) -> None:
-        """`status(queue)` is what users of that queue may see."""
+        """Make a heartbeat. `status(queue)` is the status that users of that queue may see."""
         super().__init__(name="heartbeat", daemon=True)
         self._redis = redis
         self._owner = owner

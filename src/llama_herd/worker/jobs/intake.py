@@ -155,7 +155,7 @@ class Intake(threading.Thread):
         return [item for item in taken if item is not None]
 
     def _rest_s(self) -> float | None:
-        """How long to sleep unless an item arrives; None: any time."""
+        """The seconds to sleep unless an item arrives; None: any time."""
         if self._may_begin_more:
             return 0.0
         due_s = self._later[0].due_s - monotonic() if self._later else inf

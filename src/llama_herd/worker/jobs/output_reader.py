@@ -14,7 +14,7 @@ _ID_CHARS, _ID_LENGTH = string.ascii_letters + string.digits, 9
 
 
 class Count(NamedTuple):
-    """How much of an output was read, or said by events: characters, and calls."""
+    """A measure of an output, as far as it was read, or said by events: characters, and calls."""
 
     reasoning: int = 0
     content: int = 0

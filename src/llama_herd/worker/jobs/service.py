@@ -105,7 +105,7 @@ class Service:
         self._warm_up = WarmUp(model)
 
     def _new_tenancy(self, own: WorkerSettings) -> Tenancy:
-        """`own` are the settings of this tenant alone."""
+        """Make a tenancy by `own`, the settings of this tenant alone."""
         ledger, model = Ledger.of(own, self._worker), self._model
         bounds = StreamBounds(own.max_tokens_limit, model.max_length, own.max_prompt_bytes)
         return Tenancy(

@@ -38,7 +38,7 @@ class ChatOutputs:
     """The formats of one model's outputs, and what its tokens stand for where outputs are read."""
 
     def __init__(self, formats: OutputFormats, tokenizer: Tokenizer, control_ids: Mapping[str, int]) -> None:
-        """`control_ids`: the model's control tokens."""
+        """Find the formats' marks among the model's control tokens, `control_ids`."""
         self.formats = formats
         #: Marks that are control tokens of this model.
         self._mark_ids = {mark: control_ids[mark] for mark in formats.marks if mark in control_ids}

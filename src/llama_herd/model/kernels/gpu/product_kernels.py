@@ -141,7 +141,7 @@ def _planes(
 
 @triton.jit
 def _columns(PLANE: constexpr, PLANES: constexpr, RUN: constexpr, COLUMNS: constexpr):
-    """Where the values of a plane stand in the columns of a tile."""
+    """The columns of a tile in which the values of a plane stand."""
     at = tl.arange(0, COLUMNS // PLANES)
     return at // RUN * (RUN * PLANES) + PLANE * RUN + at % RUN
 
@@ -209,7 +209,7 @@ def dequantise(
     BLOCKS: constexpr,
     IS_EVEN: constexpr,
 ):
-    """The values of one tile."""
+    """Write the values of one tile."""
     row, block = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * BLOCKS
     own_row = tl.minimum(row, num_rows - 1).to(tl.int64)
     planes = _planes(values, high, scales, halves, own_row, block, num_blocks, TYPE, BLOCKS, IS_EVEN)

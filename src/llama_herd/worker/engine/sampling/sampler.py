@@ -176,6 +176,6 @@ def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list
 
 
 def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
-    """One number per row: (B, 1)."""
+    """A column of one number per row: (B, 1)."""
     dtype = torch.float32 if isinstance(values[0], float) else torch.int64
     return upload(values, like.device, dtype).unsqueeze(-1)
