@@ -42,7 +42,7 @@ class ModelFileError(BadInput):
 
 
 class DeviceError(BadInput):
-    """This machine does not have the requested device. The message lists the devices that it has."""
+    """The requested device is not on this machine. The message lists the devices that it has."""
 
 
 class DeviceLost(HerdError):

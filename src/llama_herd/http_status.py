@@ -1,4 +1,4 @@
-"""What a web service answers when llama-herd raises an error. docs/http.md has the table."""
+"""HTTP statuses and headers for the errors that llama-herd raises. docs/http.md has the table."""
 
 from collections.abc import Mapping
 from math import ceil

@@ -36,7 +36,7 @@ CELERY_ERRORS = {"deadline": DeadlineExceeded.__name__, "error": GenerationError
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known about one job after its end.
+    """The evidence about one job after its end, against which the laws are checked.
 
     written: the prints of its events. heard: the prints of the events that a subscriber received, in order,
     one list per subscription. told: the webhook of its end that waits in the outbox. max_attempts: deaths of
@@ -55,7 +55,7 @@ class Evidence:
     max_attempts: int = 3
 
     def violations(self) -> list[Violation]:
-        """The broken laws."""
+        """The laws that the evidence shows to be broken."""
         laws = {
             "lost": self._is_ended,
             "ends once": self._ends_once,
@@ -74,7 +74,7 @@ class Evidence:
 
     @property
     def is_settled(self) -> bool:
-        """Whether Celery says what the record says."""
+        """Whether Celery's state of the job agrees with the record."""
         return not any(self._celery_agrees())
 
     def _is_ended(self) -> Iterator[str]:
@@ -183,7 +183,7 @@ class Evidence:
 
     @property
     def num_claims(self) -> int:
-        """How many claims have written tokens of it."""
+        """The number of claims that have written tokens of the job."""
         return len({token.epoch for token in self._tokens})
 
     @property
@@ -250,11 +250,11 @@ class Checker:
         )
 
     def num_results(self, job_ids: Sequence[str]) -> int:
-        """For how many of these jobs Celery has stored a result."""
+        """The number of these jobs for which Celery has stored a result."""
         return int(self._redis.exists(*map(self._ledger.result_key, job_ids))) if job_ids else 0
 
     def leftovers(self) -> list[Violation]:
-        """What still waits, runs or is unacknowledged though all jobs have ended, read at one moment."""
+        """Violations: keys that are not empty though all jobs have ended, read at one moment."""
         unacked = self._ledger.unacked_key
         sets = [*map(self._ledger.key, ("pending", "delayed", "leases")), f"{unacked}_index"]
         sets += [line.decode() for line in self._redis.keys(self._ledger.key("pending:herd.*"))]

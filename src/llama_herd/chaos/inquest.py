@@ -98,7 +98,7 @@ def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Undisturbed)
 
 
 def _left(jobs: Jobs, checker: Checker) -> list[Violation]:
-    """What is left when patience ends."""
+    """Violations by what is left in Redis when patience ends; none if all goes away before."""
     left: list[Violation] = []
     job_ids = list(jobs.accepted)
 

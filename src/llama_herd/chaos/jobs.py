@@ -79,26 +79,26 @@ class Jobs:
         return run(self.redis, self.ledger.read(job_id))
 
     def starts(self, job_id: str) -> list[str]:
-        """The workers that have started it, in order."""
+        """The workers that have started the job, in order."""
         return [event.worker for event in self.events(job_id) if isinstance(event, Started)]
 
     def owner(self, job_id: str) -> str:
-        """The worker that started it last; empty before its first start."""
+        """The worker that started the job last; empty before its first start."""
         return next(reversed(self.starts(job_id)), "")
 
     def number(self, job_id: str, name: str) -> int:
-        """A number in its record: n (recorded tokens), seq, epoch or pushes."""
+        """A number in the job's record: n (recorded tokens), seq, epoch or pushes."""
         return int(self.redis.hget(self.ledger.job_key(job_id), name) or 0)
 
     def numbers(self, job_ids: Sequence[str], name: str) -> list[int]:
-        """The same for several jobs, in one round trip."""
+        """A number in the records of several jobs, in one round trip."""
         with self.redis.pipeline(transaction=False) as pipeline:
             for job_id in job_ids:
                 pipeline.hget(self.ledger.job_key(job_id), name)
             return [int(number or 0) for number in pipeline.execute()]
 
     def record(self, job_id: str) -> Record | None:
-        """Its record; None if Redis does not know it."""
+        """The record of a job; None if Redis does not know it."""
         return run(self.redis, self.ledger.record(job_id))
 
     def has_ended(self, job_id: str) -> bool:

@@ -21,7 +21,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class Held:
-    """What the largest worker and Redis held at one time. The number of Redis keys is per job."""
+    """A sample of resources: those of the largest worker, and of Redis. Redis keys are counted per job."""
 
     at_s: float
     worker_mib: float
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Trend:
-    """How one of these values changed over a run."""
+    """The change of one of these values over a run."""
 
     what: str
     first: float
@@ -63,7 +63,7 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class Line:
-    """All strikes of one fault; recovery in seconds, None if no running job was hit."""
+    """A line of the report: all strikes of one fault; recovery in seconds, None if it hit no running job."""
 
     fault: str
     strikes: int
@@ -81,7 +81,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """`misconduct`: violations found during the run; the verdict has those found at the end.
+    """The report of a run. misconduct: violations found during it; the verdict has those found at its end.
 
     cut_short: why the run has not done all of its plan; empty if it has.
     """
@@ -104,7 +104,7 @@ class Report:
 
     @property
     def bound(self) -> float:
-        """With 95 % confidence a smaller share of strikes breaks a law, if none of N did: 3/N."""
+        """The share of strikes that may break a law, at most, with 95 % confidence, if none of N did: 3/N."""
         return min(1.0, 3 / max(1, len(self.blows)))
 
     @property

@@ -39,7 +39,7 @@ def sampling_of(given: Mapping[str, Any], others: Iterable[str] | None) -> dict[
 
 
 def response_format(schema: Path | None) -> dict[str, Any] | None:
-    """What a job asks for by the schema in a file. Raises BadInput if it cannot be read."""
+    """The `response_format` for the schema in a file. Raises BadInput if it cannot be read."""
     if schema is None:
         return None
     try:

@@ -13,7 +13,7 @@ from llama_herd.tasks.client.notes import UNKNOWN
 
 
 class Kind(Enum):
-    """What a column holds: what is copied and stays whole, names that may be wrapped, or figures."""
+    """The kind of a column: whole cells, which people copy; names, which may be wrapped; or figures."""
 
     WHOLE = auto()
     NAME = auto()
@@ -63,7 +63,7 @@ class Listing:
         return table
 
     def _facts(self, row: Sequence[str]) -> list[str]:
-        """What there is to say beside the first cell."""
+        """The cells after the first one, each with its head; empty cells are left out."""
         return [f"{head} {cell}" for head, cell in zip(self._columns, row, strict=True) if _says(cell)][1:]
 
 

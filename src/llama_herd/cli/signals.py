@@ -1,4 +1,4 @@
-"""What a command does when it is asked to end."""
+"""Signals: the actions of a command when it is asked to end."""
 
 import signal
 from collections.abc import Callable, Iterator

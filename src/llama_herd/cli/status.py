@@ -48,7 +48,7 @@ def status(
 
 
 def _only(found: "Status", model: str | None) -> "Status":
-    """What there is of one model, or all."""
+    """The part of a status that is about one model, or all of it."""
     if model is None:
         return found
     return replace(

@@ -1,4 +1,4 @@
-"""What `herd status` and `herd jobs` show: a line for each queue, worker, job and trouble."""
+"""Views of `herd status` and `herd jobs`: a line for each queue, worker, job and trouble."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,7 +29,7 @@ _JOB: Columns = {
 
 
 def view(found: Status) -> Group:
-    """The whole status."""
+    """The view of the whole status."""
     own = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
@@ -59,7 +59,7 @@ def warnings(found: Status) -> Iterable[str]:
 
 
 def job_view(job: JobStatus) -> Table:
-    """One job, a fact a line."""
+    """The view of one job, a fact a line."""
     table = Table(box=None, show_header=False, pad_edge=False)
     facts = {
         "job": job.job_id,
@@ -80,7 +80,7 @@ def job_view(job: JobStatus) -> Table:
 
 
 def jobs_view(jobs: Sequence[JobStatus]) -> Group:
-    """A line for each job."""
+    """The view of jobs, a line for each."""
     table = Listing(_JOB)
     for job in jobs:
         age = UNKNOWN if job.state == "delayed" else duration(job.waited_s)
@@ -106,7 +106,7 @@ def _queues(queues: Sequence[QueueStatus]) -> Listing:
 
 
 def _figures(queue: QueueStatus) -> Sequence[str]:
-    """What the workers say. Loading ones come after a plus."""
+    """The cells about a queue's workers; those that still load come after a plus."""
     if not queue.is_served:
         return UNKNOWN, UNKNOWN, UNKNOWN, "none"
     loading = f"+{queue.loading}" if queue.loading else ""

@@ -49,7 +49,7 @@ class WorkerProcess:
         command: Sequence[str] | None = None,
         cwd: Path | None = None,
     ) -> None:
-        """Only `settings` count: the environment and a .env here change nothing.
+        """Make a process; only `settings` count: the environment and a .env here change nothing.
 
         name: name@host. include: another module for Celery to import. cwd: its working folder, if not ours.
         """
@@ -78,7 +78,7 @@ class WorkerProcess:
         return self
 
     def wait_until_ready(self, redis_url: str | None = None) -> Self:
-        """`redis_url`: the Redis to ask about the worker, if not the worker's own."""
+        """Wait until the worker is ready. redis_url: the Redis to ask about it, if not the worker's own."""
         with Client(redis_url, settings=self.settings.of_first_tenant) as client:
             until_s = monotonic() + PATIENCE_S
             while not self._is_ready(client):
@@ -89,7 +89,7 @@ class WorkerProcess:
         return self
 
     def check(self) -> None:
-        """Raise WorkerDied if it no longer runs."""
+        """Raise WorkerDied if the process no longer runs."""
         code = self.process.poll()
         if code is not None:
             tail = self.log.splitlines()[-NUM_TAIL_LINES:]
@@ -106,7 +106,7 @@ class WorkerProcess:
 
     @property
     def rss_bytes(self) -> int:
-        """Its resident memory; 0 once it is gone."""
+        """Resident memory of the process in bytes; 0 once it is gone."""
         try:
             pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1:2]
         except OSError:
@@ -115,19 +115,19 @@ class WorkerProcess:
 
     @property
     def num_fds(self) -> int:
-        """Its open files and connections; 0 once it is gone."""
+        """Number of the process's open files and connections; 0 once it is gone."""
         return self._num_entries("fd")
 
     @property
     def num_threads(self) -> int:
-        """Its threads; 0 once it is gone."""
+        """Number of the process's threads; 0 once it is gone."""
         return self._num_entries("task")
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, as a lost machine would."""
+        """Kill the process at once, as a lost machine would (kill -9)."""
         self.process.kill()
         self.process.wait()
 
@@ -137,7 +137,7 @@ class WorkerProcess:
         return self.wait_for_end()
 
     def wait_for_end(self) -> int:
-        """Wait until it ends by itself; return the exit code, which is negative for a signal.
+        """Wait until the process ends by itself; return the exit code, which is negative for a signal.
 
         Kills it and raises TimeoutError when that takes too long.
         """
@@ -156,7 +156,7 @@ class WorkerProcess:
         self.kill()
 
     def _num_entries(self, folder: str) -> int:
-        """Number of entries in a folder of its /proc."""
+        """Number of entries in a folder of the process's /proc."""
         try:
             return len(os.listdir(f"/proc/{self.process.pid}/{folder}"))
         except OSError:

@@ -25,7 +25,7 @@ PLAIN = Scoring()
 
 
 def scoring_of(config: LlamaConfig, layer: int) -> Scoring:
-    """How a layer of a model scores keys."""
+    """The scoring of keys in a layer of a model."""
     return Scoring(config.attention_scale, config.window(layer), config.score_cap)
 
 
@@ -83,7 +83,7 @@ def attend(
 
 
 def _attend_plainly(q: Tensor, cache: Cache, layer: int, batch: AnyBatch, scoring: Scoring) -> Tensor:
-    """All spans by torch."""
+    """Attention of all spans in plain torch."""
     if cache.pages.consecutive:
         return torch.cat(_attend_runs(q, cache, layer, batch.spans, scoring))
     attended = q.new_empty(q.shape)
@@ -133,7 +133,7 @@ def _attend_pages(
 
 
 def _kernel(scoring: Scoring) -> Callable[..., Tensor]:
-    """What weighs the values (B, K, S, D) by how well keys fit queries (B, H, t, D): (B, H, t, D)."""
+    """The kernel that weighs values (B, K, S, D) by how well keys fit queries (B, H, t, D): (B, H, t, D)."""
     if scoring.cap:
         return partial(_capped, cap=scoring.cap)
     return partial(scaled_dot_product_attention, enable_gqa=True)

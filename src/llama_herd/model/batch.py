@@ -42,7 +42,7 @@ class Chunk:
         return self.start + len(self.ids)
 
     def cell(self, position: int) -> int:
-        """Where the cache keeps the token at `position`: its number among all tokens of all pages."""
+        """The cell of the token at `position`: its number among all tokens of all pages of the cache."""
         return self.pages[position // PAGE_TOKENS] * PAGE_TOKENS + position % PAGE_TOKENS
 
 
@@ -69,7 +69,7 @@ class Span:
 
     @property
     def first_cell(self) -> int:
-        """Where the sequence begins in the cache when its pages are consecutive."""
+        """The cell of the sequence's first token, when its pages are consecutive."""
         return self.pages[0] * PAGE_TOKENS
 
 
@@ -127,7 +127,7 @@ class Batch:
 
     @cached_property
     def long_spans(self) -> tuple[Span, ...]:
-        """Those of prompts."""
+        """The spans of prompts."""
         return tuple(span for span in self.spans if not span.is_short)
 
     @cached_property
@@ -153,18 +153,18 @@ class Batch:
 
     @cached_property
     def seen(self) -> Seen:
-        """What the tokens of short spans see, for an attention that takes them one by one."""
+        """The tokens of short spans and the keys that each sees, for an attention of single tokens."""
         short = [span for span in self.spans if span.is_short]
         return self._seen(short, [span.num_tokens for span in short])
 
     @cached_property
     def seen_spans(self) -> SeenSpans:
-        """What the tokens of long spans see, for an attention that takes these at once."""
+        """The long spans and the keys that their tokens see, for an attention of whole spans."""
         num_tokens = self.send([span.num_tokens for span in self.long_spans])
         return SeenSpans(self._seen(self.long_spans, [1] * len(self.long_spans)), num_tokens)
 
     def _seen(self, spans: Sequence[Span], counts: Sequence[int]) -> Seen:
-        """What so many tokens at the beginning of each span see."""
+        """The first tokens of each span, as many as `counts` says, and the keys that each sees."""
         rows: list[int] = []
         num_keys: list[int] = []
         tables: list[int] = []
@@ -216,7 +216,7 @@ def _packed_lots(spans: Sequence[Span]) -> Iterator[list[Span]]:
 
 
 def _packed(sequences: Sequence[Span], send: Send) -> Packed:
-    """Their queries and keys one behind the other. Cells of keys are made on the device: they are many."""
+    """Pack spans: queries and keys one behind the other. Keys' cells are many: the device makes them."""
     num_pages = [pages_for(one.stop) for one in sequences]
     query_ends = [0, *accumulate(one.num_tokens for one in sequences)]
     key_ends = [0, *accumulate(one.stop for one in sequences)]

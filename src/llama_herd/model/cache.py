@@ -22,14 +22,14 @@ from llama_herd.model.upload import Send, upload
 
 
 class Rope(NamedTuple):
-    """How far RoPE turns each token, one row a token, the same for every head."""
+    """Rotations of RoPE: cos and sin, one row a token, the same for every head."""
 
     cos: Tensor  # (T, 1, D) float32
     sin: Tensor  # (T, 1, D) float32, negative in the first half
 
 
 class KeysAndValues(NamedTuple):
-    """Of one layer, of the same tokens: (B, K, S, D)."""
+    """Keys and values of one layer, of the same tokens: (B, K, S, D) each."""
 
     keys: Tensor
     values: Tensor
@@ -55,7 +55,7 @@ class Cache:
         keeps_prefixes: bool = True,
         consecutive: bool | None = None,
     ) -> None:
-        """No sequence is longer than `max_length`; None: than the model was made for.
+        """Allocate a cache. No sequence is longer than `max_length`; None: than the model was made for.
 
         `consecutive`: whether a sequence holds neighbours; None: on a CPU.
         """

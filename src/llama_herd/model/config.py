@@ -27,7 +27,7 @@ MOE, MOE_HELP = "mixtures of experts are not supported", "Take a dense model of 
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """What the mathematics needs to know of a model; all of it comes from the model's file.
+    """A model's configuration: all that the mathematics needs to know, read from the model's file.
 
     What has a default is as in Llama 2 unless the file, or its family, says otherwise.
     """
@@ -158,7 +158,7 @@ class LlamaConfig:
         return config
 
     def window(self, layer: int) -> int:
-        """How many tokens a token of this layer sees, itself one of them; 0: all."""
+        """The number of tokens that a token of this layer sees, itself one of them; 0: all."""
         return self.windows[layer] if self.windows else 0
 
     def _check(self, metadata: Metadata, kv_key: str, rope_key: str) -> None:

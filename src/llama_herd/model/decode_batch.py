@@ -16,7 +16,7 @@ from llama_herd.model.seen import Seen
 
 @dataclass(frozen=True, eq=False)
 class DecodeBatch:
-    """What a Batch of single tokens is, without a number that the host knows: it can be captured."""
+    """A batch of single tokens in tensors of the device, without numbers on the host: it can be captured."""
 
     ids: Tensor  # (B,)
     positions: Tensor  # (B,)
@@ -30,12 +30,12 @@ class DecodeBatch:
 
     @cached_property
     def logit_rows(self) -> Tensor:
-        """Every token wants logits."""
+        """The rows that get logits: all of them."""
         return torch.arange(len(self.ids), device=self.ids.device)
 
     @cached_property
     def groups(self) -> tuple[SpanGroup, ...]:
-        """All of them in one group, for attention in plain torch."""
+        """The tokens in one group, for attention in plain torch."""
         rows, positions = self.logit_rows.unsqueeze(-1), self.positions.unsqueeze(-1)  # (B, 1) each
         return (SpanGroup(rows, positions, self.page_table[self.slots]),)
 

@@ -79,7 +79,7 @@ class WeightLoader:
             torch.set_num_threads(num_threads)
 
     def finish(self) -> None:
-        """Once all is loaded: give back what that took besides.
+        """Give back, once all is loaded, the memory that only loading took.
 
         Then move it, beside its first use, to where it is read fastest.
         """
@@ -95,6 +95,6 @@ class WeightLoader:
 
 
 def _matrices(linear: Linear) -> list[Tensor]:
-    """What it reads in every step."""
+    """The matrices that a Linear reads in every step."""
     tiles = [one.tiles for one in linear.segments if isinstance(one, NativeSegment)]
     return tiles + [one.matrix for one in linear.segments if isinstance(one, DenseSegment)]

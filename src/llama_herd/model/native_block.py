@@ -30,7 +30,7 @@ MAX_TOKENS = 64
 
 @dataclass(frozen=True, eq=False)
 class NativeBlock:
-    """Computes what the parts of its Block compute one by one, to the bit."""
+    """A decoder layer in one native call: the same bits as from the parts of its Block one by one."""
 
     native: NativeLayer
     kernels: Kernels
@@ -47,7 +47,7 @@ class NativeBlock:
         linears: Sequence[Linear],
         scoring: Scoring,
     ) -> Self | None:
-        """That of a layer by its norms and its QKV, output, gate and up, down; None if it is not plain."""
+        """Make the block of a layer by its norms and its QKV, output, gate and up, down; None: not plain."""
         D = config.head_dim
         if not config.family.has_plain_block or config.residual_scale != 1 or D % 2 or D > MAX_HEAD_DIM:
             return None
@@ -65,7 +65,7 @@ class NativeBlock:
         return cls(native, kernels, layer, config.num_heads, scoring)
 
     def takes(self, x: Tensor, batch: AnyBatch, cache: Cache) -> bool:
-        """Whether it is made for such a step: few tokens, each of a sequence that decodes."""
+        """Whether the block can run a step: few tokens, each of a sequence that decodes."""
         storage = cache.storage  # (2, layers, K, pages, PAGE_TOKENS, D)
         D = storage.shape[-1]
         return (
@@ -80,7 +80,7 @@ class NativeBlock:
         )
 
     def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
-        """x (T, C) after the layer."""
+        """Return x (T, C) after the layer."""
         cached = cache.storage[:, self.layer]  # (2, K, pages, PAGE_TOKENS, D)
         num_threads = self.kernels.num_threads or torch.get_num_threads()
         rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)

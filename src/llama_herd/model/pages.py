@@ -79,7 +79,7 @@ class Pages:
         self._num_holders[page] += 1
 
     def drop(self, page: int) -> None:
-        """Undo one `keep`."""
+        """Take back one `keep` of a page."""
         self._let_go((page,))
 
     def is_shared(self, page: int) -> bool:
@@ -151,14 +151,14 @@ class Pages:
 
 
 def _count_down(counter: Counter[int], page: int) -> None:
-    """Take one off; what comes to none is not counted any more."""
+    """Take one off a count; a count of none is dropped."""
     counter[page] -= 1
     if not counter[page]:
         del counter[page]
 
 
 def _joined(runs: list[range]) -> list[range]:
-    """The same pages with touching runs made one; `runs` are in order."""
+    """Join runs that touch; `runs` are in order."""
     joined: list[range] = []
     for run in runs:
         if joined and joined[-1].stop == run.start:

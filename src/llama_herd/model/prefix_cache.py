@@ -13,7 +13,7 @@ Digest = bytes
 
 
 def root_digest(salt: str) -> Digest:
-    """What the first page of a sequence is chained to; different salts share nothing."""
+    """The digest that the first page of a sequence is chained to; different salts share nothing."""
     return blake2b(salt.encode(), digest_size=16).digest()
 
 
@@ -100,7 +100,7 @@ class PrefixCache:
         return None if pages is None else Reservation.of(pages, num_common, parent[: pages_for(num_common)])
 
     def publish(self, page: int, digest: Digest) -> None:
-        """Say that a page is computed."""
+        """Note that a page is computed, so that others can find it."""
         self._promised.pop(digest, None)
         if self._is_on and digest not in self._page_of:
             self._page_of[digest] = page

@@ -22,7 +22,7 @@ PART_BYTES = 512 << 10
 
 
 def kv_bytes_per_token(config: LlamaConfig, item_bytes: int) -> int:
-    """What the keys and values of one token take, in all layers."""
+    """Bytes of the keys and values of one token, in all layers."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * item_bytes
 
 
@@ -66,14 +66,14 @@ def attend_bytes(
 
 
 def native_row_bytes(config: LlamaConfig, max_length: int) -> int:
-    """What a row takes while native kernels attend for it, at most; a short one is all in one part."""
+    """Bytes that a row takes at most while native kernels attend for it; a short one is one part."""
     num_parts = min(MAX_PARTS, -(-max_length // BLOCK_KEYS) + 1)
     sums = num_parts * config.num_heads * (config.head_dim + NUMBERS_ASIDE) * FLOAT32_BYTES
     return sums if num_parts > 1 else 0
 
 
 def native_prompt_bytes(config: LlamaConfig) -> int:
-    """What a thread of the native attention of prompts works in, at most.
+    """Bytes in which a thread of the native attention of prompts works, at most.
 
     A part, and the keys, values, scores and weights of a block.
     """
@@ -82,5 +82,5 @@ def native_prompt_bytes(config: LlamaConfig) -> int:
 
 
 def slab_bytes(device_type: str) -> int:
-    """What it takes to dequantise a slab, at most."""
+    """Bytes that dequantising a slab takes, at most."""
     return SLAB_BYTES_PER_VALUE * SLAB_VALUES[device_type]

@@ -105,7 +105,7 @@ def broker_options(unacked_key: str, url: str) -> dict[str, Any]:
 
 
 def sentinel_options(url: str) -> dict[str, Any]:
-    """What Celery's URL of Sentinels has no place for: what they call Redis, and how they are entered."""
+    """Celery's options for Redis behind Sentinels: its name there, and how to log in to the Sentinels."""
     if not is_sentinel(url):
         return {}
     found = SentinelUrl.of(checked_url(url))

@@ -1,4 +1,4 @@
-"""What a conversation is made of: turns, and JSON that a chat template may write of. All of it has bounds."""
+"""Messages of a conversation, and the JSON that a chat template may get with them, all within bounds."""
 
 import json
 import math
@@ -110,7 +110,7 @@ class ChatMessage(StrictModel):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text of it, with its tool calls as JSON."""
+        """The texts of the message, with its tool calls as JSON."""
         content = self.content
         parts = (content,) if isinstance(content, str) else tuple(part.text for part in content or ())
         others = (self.name, self.tool_call_id, self.reasoning_content)

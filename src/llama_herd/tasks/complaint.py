@@ -1,4 +1,4 @@
-"""What an error of Redis says, and the fix: words that a person can act on."""
+"""An error of Redis explained, with the fix: words that a person can act on."""
 
 import re
 import socket
@@ -81,7 +81,7 @@ _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
 
 
 def complaint_of(error: RedisError, *, is_tls: bool = False) -> str:
-    """What this error says about Redis, with the fix; to be read after its address. `is_tls`: by that."""
+    """Explain an error of Redis, with the fix; the text follows the address. is_tls: that of the address."""
     told = sign_of(error).told
     if told is HANGS_UP and is_tls:
         # After a handshake of TLS 1.3 a refused certificate may be seen as nothing but that.
@@ -100,7 +100,7 @@ def distrusts(error: BaseException) -> bool:
 
 
 def denial(error: RedisError, what: str = "do that") -> str:
-    """That the user lacks a right: what Redis says, and the fix."""
+    """Say that the user lacks a right, with Redis's own words and the fix."""
     return (
         f"does not let this user {what} (NOPERM): {_plain(error)}. "
         "Fix: give it the role that it needs (herd acl), see docs/security.md"
@@ -108,20 +108,20 @@ def denial(error: RedisError, what: str = "do that") -> str:
 
 
 def _silence(error: RedisError) -> str:
-    """No answer in time."""
+    """Say that Redis did not answer in time."""
     if "handshake" in str(error.__context__):
         return f"does not answer in TLS. Fix: {CHECK_ADDRESS}; write redis:// if it speaks no TLS"
     return f"does not answer. Fix: check that it is running, and {CHECK_ADDRESS}"
 
 
 def _unreachable(error: RedisError) -> str:
-    """What the system says of the connection."""
+    """Say that Redis cannot be reached, with the system's words and the fix."""
     lost = _cause(error, OSError)
     return f"cannot be reached: {(lost and lost.strerror) or type(lost).__name__}. Fix: {START_IT}"
 
 
 def _distrust(error: RedisError) -> str:
-    """What is wrong with the certificate that Redis shows."""
+    """Say why the certificate that Redis shows is not trusted, with the fix."""
     untrusted = _cause(error, ssl.SSLCertVerificationError)
     reason = untrusted.verify_message.rstrip(".") if untrusted else ""
     if "not valid for" in reason:
@@ -152,7 +152,7 @@ def _plain(error: RedisError) -> str:
 
 
 class Sign(NamedTuple):
-    """What a complaint is known by: the kind of an error, words in it, and an error behind it."""
+    """The marks of an error of Redis: its kind, words in it, an error behind it; and what it is told as."""
 
     kinds: type[RedisError] | tuple[type[RedisError], ...]
     told: str | Callable[[RedisError], str]
@@ -160,7 +160,7 @@ class Sign(NamedTuple):
     cause: type[OSError] | None = None
 
     def fits(self, error: RedisError) -> bool:
-        """Whether an error has all of it."""
+        """Return whether an error has all of these marks."""
         is_caused = self.cause is None or _cause(error, self.cause) is not None
         return is_caused and isinstance(error, self.kinds) and re.search(self.words, str(error)) is not None
 
@@ -200,5 +200,5 @@ SIGNS = (
 
 
 def sign_of(error: RedisError) -> Sign:
-    """The sign that an error bears."""
+    """The first sign that fits an error."""
     return next(sign for sign in SIGNS if sign.fits(error))

@@ -308,11 +308,11 @@ class GenerationJob(StrictModel):
 
     @property
     def output_form(self) -> OutputForm | None:
-        """What the output must look like; None: any text."""
+        """The form that the job asks of its output; None: any text."""
         return output_form(self.response_format, self.structured_outputs)
 
     def check_deadline(self) -> None:
-        """Raises InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
+        """Raise InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
         if self.deadline_ms is not None and self.deadline_ms < YEAR_MS:
             message = (
                 f"is a time in 1970, got {self.deadline_ms}: it counts milliseconds since then. "
@@ -385,7 +385,7 @@ _NOTHING_MESSAGE = "must be at least 1, got 0: only a job that asks for its prom
 
 
 def _wants_nothing(fields: Mapping[str, Any]) -> list[FieldError]:
-    """What is wrong with a job that wants no output, unless it asks for its prompt."""
+    """Refuse a `max_tokens` of 0, unless the job asks for its prompt."""
     sampling = fields["sampling"]
     if not isinstance(sampling, Mapping) or sampling.get("max_tokens") != 0:
         return []

@@ -30,7 +30,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Choice(BaseModel):
-    """One of several outputs of a job."""
+    """An output of a job."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -141,7 +141,7 @@ class Result(BaseModel):
 
     @property
     def answer(self) -> str:
-        """What the model said, without its reasoning and its calls."""
+        """The text of the output without its reasoning and its calls of tools."""
         return self.text if self.content is None else self.content
 
     def parsed(self, kind: type[M]) -> M:

@@ -54,7 +54,7 @@ class SentinelUrl:
 
     @property
     def master(self) -> str:
-        """The Sentinels' name of the Redis."""
+        """The name by which the Sentinels know the Redis."""
         return self.query.get("master", DEFAULT_MASTER)
 
     @property
@@ -77,7 +77,7 @@ class SentinelUrl:
 
     @property
     def sentinel_options(self) -> dict[str, Any]:
-        """The same for the connections to Sentinels."""
+        """redis-py's options for the connections to Sentinels."""
         entry = {name: self.query.get(f"sentinel_{name}", "") for name in ("username", "password")}
         return self._tls_options | _given(**entry)
 

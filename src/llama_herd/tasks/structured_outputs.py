@@ -1,4 +1,4 @@
-"""What a job may ask of its output's form: a schema, an expression, a choice, a grammar.
+"""Forms that a job may ask of its output: a schema, an expression, a choice, a grammar.
 
 Names and shapes are OpenAI's (`response_format`) and vLLM's (`structured_outputs`).
 """

@@ -1,4 +1,4 @@
-"""What a job says of tools: those that can be called, and whether one must be."""
+"""The tools of a job: which ones the model may call, and whether it must call one."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -79,7 +79,7 @@ def tool_names(tools: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a tool of OpenAI's form says of its function; nothing for other forms."""
+    """The function of a tool in OpenAI's form; empty for a tool in another form."""
     function = tool.get("function")
     return function if tool.get("type") == "function" and isinstance(function, Mapping) else {}
 

@@ -22,7 +22,7 @@ TROUBLE: Mapping[str, str] = {
 
 
 def eviction_complaint(policy: str) -> str:
-    """That Redis drops jobs by this policy, and the fix."""
+    """Say that Redis drops jobs by this policy, with the fix."""
     return (
         f"Redis drops accepted jobs when it reaches its maxmemory (maxmemory-policy {policy}). "
         "Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
@@ -76,7 +76,7 @@ class WorkerStatus(BaseModel):
 
     @property
     def num_free(self) -> int:
-        """Rows that could be given a job at once."""
+        """Rows that could be given a job at once; 0 while jobs wait here or the worker is not ready."""
         return max(0, self.slots - self.running) if self.state == "ready" and not self.waiting else 0
 
     @property
@@ -86,13 +86,13 @@ class WorkerStatus(BaseModel):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What is wrong with Redis as this worker sees it, each with the fix."""
+        """Complaints of this worker about Redis, each with the fix."""
         evicts = eviction_complaint(self.evicts) if self.evicts else ""
         return tuple(filter(None, (self._left_out, evicts)))
 
     @property
     def _left_out(self) -> str:
-        """Which queue is left out, why, and the fix; empty if no queue is."""
+        """Say which queue is left out, why, and the fix; empty if no queue is."""
         if not self.left_out:
             return ""
         held = f"a {self.spoilt_type}, not a list" if self.spoilt_type else "not a list"

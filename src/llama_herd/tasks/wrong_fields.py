@@ -1,4 +1,4 @@
-"""What is wrong with a job's fields, in words for people; never with a text of the job."""
+"""Complaints about a job's wrong fields, in words for people; never with a text of the job."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def _path(loc: Place) -> str:
 
 
 def _message(loc: Place, detail: Any, of_job: frozenset[str]) -> str:
-    """What is wrong, with the limit and the wrong number."""
+    """Say what is wrong with a field, with the limit and the wrong number."""
     kind, given, limits = detail["type"], detail["input"], detail.get("ctx", {})
     if set(loc) & RESERVED:
         return "not supported by this version"
@@ -57,7 +57,7 @@ def _message(loc: Place, detail: Any, of_job: frozenset[str]) -> str:
 
 
 def _unknown(loc: Place, of_job: frozenset[str]) -> str:
-    """What is said of an unknown field: where it belongs, or what it may have been meant to be."""
+    """Say of an unknown field where it belongs, or which field it may have been meant to be."""
     *above, name = map(str, loc)
     of_sampling = SamplingParams.model_fields
     if not above and name in of_sampling:
@@ -73,6 +73,6 @@ def _unknown(loc: Place, of_job: frozenset[str]) -> str:
 
 
 def _shown(number: float) -> str:
-    """The number; if it is longer than any field allows, only its size."""
+    """Show a number; if it is longer than any field allows, only its size."""
     num_bits = number.bit_length() if isinstance(number, int) else 0
     return str(number) if num_bits <= 64 else f"a number of {num_bits} bits"

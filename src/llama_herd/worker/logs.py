@@ -24,7 +24,7 @@ HEAD = ("timestamp", "level", "logger", "event")
 
 
 class JobLine(NamedTuple):
-    """What every line of a job says of it, in this order; None: unknown where the line is written.
+    """The fields that every line of the log about a job has, in order; None: unknown where it is written.
 
     attempt: counts from 1; 0: no attempt has started. trace_id: of the sender's W3C trace.
     """
@@ -128,7 +128,7 @@ def name_job(record: logging.LogRecord) -> bool:
 
 
 def trace(error: BaseException | None) -> str:
-    """The traceback of an exception and of its causes, the first cause first: frames without variables."""
+    """Return the traceback of an exception and of its causes, first cause first: frames without variables."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -139,7 +139,7 @@ def trace(error: BaseException | None) -> str:
 
 
 def name_of(error: BaseException) -> str:
-    """The exception's type, and its text if that cannot quote a prompt."""
+    """Return the exception's type, and its text if that cannot quote a prompt."""
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return f"{name}: {error}" if isinstance(error, SAFE) else name

@@ -1,4 +1,4 @@
-"""This worker process: its settings, its device, and its end when it cannot go on."""
+"""The worker's process: its settings, its device, and its end when it cannot go on."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ EXIT_DEVICE_LOST = 73
 
 @cache
 def settings() -> WorkerSettings:
-    """This process's settings, read once, with the device that it takes. Raises BadInput."""
+    """Read the process's settings once, with the device that it takes. Raises BadInput."""
     return on_device(WorkerSettings.read())
 
 
@@ -74,7 +74,7 @@ def end_without_device(error: DeviceLost) -> NoReturn:
 
 
 def end_or_begin_anew(error: DeviceLost) -> NoReturn:
-    """After a loss at the start: begin once more without Triton's kernels, one of which may have caused it.
+    """Begin once more without Triton's kernels, one of which may have lost the GPU at the start.
 
     A worker that does without them already ends.
     """

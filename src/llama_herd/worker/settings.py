@@ -198,7 +198,7 @@ class WorkerSettings(Settings):
 
     @property
     def by_queue(self) -> dict[str, Self]:
-        """These settings for each tenant alone, by the queue that this worker reads for it."""
+        """Map each queue that this worker reads to the settings for its tenant alone."""
         if not self.tenants:
             return {self.queue: self}
         each = (self.model_copy(update={"tenant": name, "tenants": ""}) for name in self._tenant_names)
@@ -210,7 +210,7 @@ class WorkerSettings(Settings):
 
     @property
     def of_first_tenant(self) -> Self:
-        """These settings for the first tenant alone, for anything that is the same for all tenants."""
+        """The settings for the first tenant alone, for anything that is the same for all tenants."""
         return next(iter(self.by_queue.values()))
 
     @property

@@ -1,4 +1,4 @@
-"""What a fault is."""
+"""Fault: a way to break a herd, with a name."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

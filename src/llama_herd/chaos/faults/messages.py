@@ -33,7 +33,7 @@ def malformed(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def hostile(herd: Herd) -> Iterator[list[str]]:
-    """The same with malicious messages; none of them may vanish."""
+    """Malicious messages between the herd's jobs, which must go on; none of the messages may vanish."""
     drawn = Hostile(herd.rng.getrandbits(32), herd.jobs.running())
     harms = list(islice(drawn, NUM_HARMS))
     for harm in harms:

@@ -67,7 +67,7 @@ def _rows(answers: AnswerFile, run_id: str) -> Iterator[Row]:
 
 
 def _words(choice: Mapping[str, Any]) -> dict[str, str | None]:
-    """What an output says, and beside it what its model thought and called, as the text of a list."""
+    """The text of an output, and beside it the reasoning and the calls, as the text of a list."""
     message = choice.get("message", {})
     calls = message.get("tool_calls")
     return {
@@ -133,7 +133,7 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> i
 
 
 def _cell(value: Any) -> Any:
-    """A value of a table: messages and prompts as ids are JSON there."""
+    """A value of a row as a cell of the table: messages and prompts as ids become JSON."""
     return value if value is None or isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)
 
 

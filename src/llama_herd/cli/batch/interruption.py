@@ -10,7 +10,7 @@ from llama_herd.cli.signals import on_signals
 
 
 class Wish(Enum):
-    """What shall become of the jobs under way."""
+    """The wish of the person who interrupts: let the jobs under way run on, or cancel them."""
 
     LEAVE = "leave"
     CANCEL = "cancel"
@@ -40,7 +40,7 @@ class Interruption:
         return 128 + (self.number or 0)
 
     def wish(self, num_under_way: int) -> Wish:
-        """Ask the person who pressed Ctrl-C. If nobody can answer, or at a second Ctrl-C, the jobs run on."""
+        """Ask the person who pressed Ctrl-C. Unless the answer is to cancel, the jobs run on."""
         if self.number is not signal.SIGINT or not (sys.stdin.isatty() and sys.stdout.isatty()):
             return Wish.LEAVE
         before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""What a batch shall do."""
+"""Plan of a batch: its files and its options."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -32,7 +32,7 @@ class Plan:
     has_prompts: bool = False
 
     def __post_init__(self) -> None:
-        """Raises BadInput if the output cannot be continued, or a package is missing for its format."""
+        """Raise BadInput if the output cannot be continued, or a package is missing for its format."""
         if self.output.name == STDIN or self.output.suffix == ".gz":
             raise BadInput(
                 f"-o {self.output}: must be a plain file, since a run continues from its answers. "

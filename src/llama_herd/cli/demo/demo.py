@@ -36,7 +36,7 @@ class Demo:
     """Runs once. Nothing that it starts outlives `run`, however `run` ends."""
 
     def __init__(self, settings: WorkerSettings, screen: Screen) -> None:
-        """`settings` say which model runs where; their Redis is not used."""
+        """Make the demo; `settings` say which model runs where; their Redis is not used."""
         self._settings = settings
         self._screen = screen
         self._phases: list[Phase] = []
@@ -89,7 +89,7 @@ class Demo:
 
 
 def settings_of_demo(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
-    """The same model in the same way, at a Redis of the demo's own."""
+    """The settings of the demo's worker: the same model in the same way, at a Redis of the demo's own."""
     own = {"redis_url": redis_url, "model": settings.model.resolve(), "log_format": "console"}
     own |= {"unserved_timeout_s": UNSERVED_S}
     return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))

@@ -65,7 +65,7 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
 
 
 def check_chat(servable: "ServableModel") -> Iterator[Finding]:
-    """Whether jobs with messages are refused though the model has a template for them."""
+    """Whether jobs with messages are refused though the model has a chat template."""
     try:
         servable.check_chat()
     except BadInput as error:
@@ -78,13 +78,13 @@ def check_chat(servable: "ServableModel") -> Iterator[Finding]:
 
 
 def _kernels(note: str) -> Finding:
-    """What multiplies blocks on a CPU. A model is served without kernels too, but slowly."""
+    """The finding about kernels that multiply blocks on a CPU: without them a model is served, but slowly."""
     detail, _, fix = note.partition(". Fix: ")
     return Finding("kernels", "warn" if fix else "ok", detail, fix)
 
 
 def _room(plan: "MemoryPlan", device: str) -> Finding:
-    """The two largest parts, which the settings decide; `herd inspect` lists all."""
+    """The finding about memory: the two parts that settings decide; `herd inspect` lists all."""
     how = " in blocks" if plan.keeps_blocks else ""
     parts = f"weights {size_text(plan.weight_bytes)}{how}, KV cache {size_text(plan.kv_cache_bytes)}"
     total, free = size_text(plan.num_bytes), size_text(plan.free_bytes)

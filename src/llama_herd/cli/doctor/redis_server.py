@@ -39,14 +39,14 @@ def check_redis(url: str) -> list[Finding]:
 
 
 def _greeting(redis: Redis) -> Mapping[str, Any]:
-    """How Redis greets: server, version, mode and role. Every user may ask, whatever its rights."""
+    """Redis's answer to HELLO: server, version, mode and role. Every user may ask, whatever its rights."""
     reply: Any = redis.execute_command("HELLO")  # type: ignore[no-untyped-call]
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {text(name): text(value) for name, value in pairs if isinstance(value, bytes)}
 
 
 def _info(redis: Redis) -> Mapping[str, Any] | None:
-    """What only some users may see; None for the others."""
+    """Redis's own figures, which only some users may see; None for the others."""
     try:
         return redis.info()
     except NoPermissionError:
@@ -54,7 +54,7 @@ def _info(redis: Redis) -> Mapping[str, Any] | None:
 
 
 def _check_version(url: str, greeting: Mapping[str, Any], info: Mapping[str, Any] | None) -> Finding:
-    """Valkey may greet as the Redis that it replaces; that version counts, too."""
+    """The finding about the version. Valkey may greet as the Redis that it replaces; that version counts."""
     version, needed = greeting["version"], ".".join(map(str, MIN_VERSION))
     if tuple(map(int, version.split(".")[:2])) >= MIN_VERSION:
         valkey = info.get("valkey_version") if info else version * (greeting["server"] == "valkey")

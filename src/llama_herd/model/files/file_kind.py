@@ -1,4 +1,4 @@
-"""What kind of file people give as a model, and what to do about one of another kind."""
+"""Kinds of files that people give as a model, and the fix for one that is none."""
 
 from typing import NamedTuple
 

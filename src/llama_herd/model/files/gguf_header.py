@@ -67,7 +67,7 @@ MetaValue = bool | int | float | str | tuple[str, ...] | Array
 
 
 class TensorInfo(NamedTuple):
-    """Where a tensor lies in its file."""
+    """A tensor's type, shape and place in its file."""
 
     name: str
     type: GGMLQuantizationType
@@ -82,7 +82,7 @@ class TensorInfo(NamedTuple):
 
 
 class TensorEntry(NamedTuple):
-    """What the tensor table says of a tensor; nothing but its form has been checked."""
+    """A tensor's entry in the header's table; nothing but its form has been checked."""
 
     name: str
     type_id: int
@@ -93,7 +93,7 @@ class TensorEntry(NamedTuple):
 
 @dataclass
 class Header:
-    """All that stands before the tensors' data, as far as it has been read."""
+    """The header: all of the file before the tensors' data, as far as it has been read."""
 
     version: int = 0
     is_big_endian: bool = False
@@ -125,7 +125,7 @@ def read_header(cursor: Cursor, header: Header) -> None:
 
 
 def type_name(type_id: int) -> str:
-    """What people call a type of tensors; an unknown one has its number."""
+    """The usual name of a tensor's type; an unknown type has its number."""
     if type_id in GGML_QUANT_SIZES:
         return str(GGMLQuantizationType(type_id).name)
     return REMOVED_TYPES.get(type_id, str(type_id))

@@ -27,13 +27,13 @@ _PARTS = (".safetensors", ".json")
 
 
 class ModelFile(Protocol):
-    """What a Llama is loaded from. Names of weights are GGUF's."""
+    """The file of a model, from which a Llama is loaded. Names of weights are GGUF's."""
 
     config: LlamaConfig
 
     @property
     def metadata(self) -> Metadata:
-        """What the model says about itself."""
+        """The metadata of the file, with keys as its format has them."""
 
     @property
     def num_bytes(self) -> int:

@@ -82,7 +82,7 @@ def _read_header(cursor: Cursor) -> dict[str, TensorInfo]:
 
 
 def read_entries(cursor: Cursor) -> dict[str, Any]:
-    """What the header, at which `cursor` stands, says of each tensor. Raises ModelFileError."""
+    """Read the header, at which `cursor` stands, to its entry for each tensor. Raises ModelFileError."""
     header = cursor.string(MAX_HEADER_BYTES, "header")
     if not header.startswith("{"):
         raise damaged(cursor.source, "header: not JSON: it does not begin with '{'")

@@ -162,7 +162,7 @@ class SafetensorsModel(Closing):
 
 
 def hf_name(name: str, family: Family = LLAMA) -> str:
-    """What transformers calls a weight, by its GGUF name."""
+    """The name of a weight in transformers, by its GGUF name."""
     if name in _OUTER_NAMES:
         return _OUTER_NAMES[name]
     _, layer, part, kind = name.split(".")

@@ -1,4 +1,4 @@
-"""What can be told of any model from its headers alone: nothing is refused, and no weight is read."""
+"""Sketch: a model as its headers describe it. Nothing is refused, and no weight is read."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ MAX_SIZES, MAX_SIZE = 16, 1 << 63
 
 
 class TensorFact(NamedTuple):
-    """What a header says of a tensor, true or not."""
+    """A tensor as a header describes it, true or not."""
 
     type: str
     num_parameters: int
@@ -62,7 +62,7 @@ class Sketch:
 
 
 def kind_of(path: Path) -> str:
-    """What lies at a path, by its first bytes; empty: nothing that can be read."""
+    """The kind of file or folder at a path, by its first bytes; empty: nothing that can be read."""
     try:
         if path.is_dir():
             return f"a folder with {len(_weight_paths(path))} safetensors files"
@@ -81,7 +81,7 @@ def _version(head: bytes) -> str:
 
 
 def _open(path: Path) -> OpenFile:
-    """Raises OSError unless it is a regular file: a pipe would be waited for."""
+    """Open a file. Raises OSError unless it is a regular one: a pipe would be waited for."""
     if not path.is_file():
         raise FileNotFoundError(path)
     return OpenFile(path)
@@ -99,7 +99,7 @@ def _config(folder: Path) -> Mapping[str, object]:
 
 
 def _gguf_facts(path: Path) -> tuple[Mapping[str, object], list[TensorFact]]:
-    """What stands in a header up to where it is damaged."""
+    """The metadata and tensors of a GGUF header, up to where it is damaged."""
     header = Header()
     with suppress(OSError), closing(_open(path)) as file:
         with suppress(ModelFileError):

@@ -36,7 +36,7 @@ class OpenFile:
         self.num_bytes = os.fstat(self._file.fileno()).st_size
 
     def head(self, num_bytes: int) -> bytes:
-        """Its first bytes, or all if they are fewer."""
+        """The first bytes of the file, or all if they are fewer."""
         return os.pread(self._file.fileno(), num_bytes, 0)
 
     def cursor(self, max_bytes: int) -> Cursor:
@@ -75,13 +75,13 @@ class StoredRows:
         return self.info.num_rows
 
     def __getitem__(self, rows: slice) -> Tensor:
-        """The same as `read`, in torch."""
+        """Read rows as `read` does, as a torch tensor."""
         import torch  # takes a second: who only looks at a file reads no weight
 
         return torch.from_numpy(self.read(rows))
 
     def read(self, rows: slice = ALL) -> npt.NDArray[np.uint8]:
-        """Their bytes as they lie in the file: uint8 (rows, bytes of a row).
+        """Read rows as they lie in the file: uint8 (rows, bytes of a row).
 
         Raises ModelFileError when they are there no more.
         """
@@ -107,7 +107,7 @@ class StoredRows:
 
 
 class TensorFile(Closing):
-    """Tensors by name."""
+    """A file of tensors, which are found by name."""
 
     def __init__(self, file: OpenFile, tensors: Mapping[str, TensorInfo]) -> None:
         self.path = file.path

@@ -78,7 +78,7 @@ def attention_takes(q: Tensor, cached: Tensor) -> bool:
 def attention_call(
     num_heads: int, cached: Tensor, seen: Seen, scoring: Scoring, num_threads: int
 ) -> AttentionCall:
-    """All that an attention takes, but for the queries and the result."""
+    """The arguments of an attention, but for the queries and the result."""
     to_values, to_head = cached.stride()[:2]
     return AttentionCall(
         keys=cached.data_ptr(),

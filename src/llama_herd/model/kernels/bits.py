@@ -26,7 +26,7 @@ def unpack(packed: Tensor, bits: int, run: int) -> Tensor:
 
 
 def fields(words: Tensor, offsets: tuple[int, ...], bits: int) -> Tensor:
-    """Of each whole number (B, words) its bits from each offset on: (B, words, offsets)."""
+    """Bit fields of whole numbers (B, words), one from each offset on: (B, words, offsets)."""
     shifts = torch.tensor(offsets, dtype=words.dtype, device=words.device)
     values: Tensor = words.unsqueeze(-1) >> shifts & 2**bits - 1
     return values

@@ -91,7 +91,7 @@ def best_library(folder: Path) -> Best:
 
 
 def _complaints(folder: Path, set: InstructionSet) -> Iterator[tuple[Path, str]]:
-    """What stands there for an instruction set, the newest first, and why not to load it."""
+    """The libraries for an instruction set, the newest first, each with why not to load it, if so."""
     try:
         place = trusted_folder(_folder_of(folder))
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def _complaints(folder: Path, set: InstructionSet) -> Iterator[tuple[Path, str]]
 
 @cache
 def _source_key() -> str:
-    """Changes with any byte of the sources, and with any flag."""
+    """A key that changes with any byte of the sources, and with any flag."""
     key = sha256(repr((_FLAGS, [(set.name, set.compiler_flags) for set in INSTRUCTION_SETS])).encode())
     for path in sorted(SOURCES.iterdir()):
         key.update(f"\n{path.name}\n".encode() + path.read_bytes())

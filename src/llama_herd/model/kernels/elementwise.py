@@ -17,7 +17,7 @@ FLOAT32_ROUNDING, BFLOAT16_ROUNDING = 3e-6, 2**-8
 
 
 class RowKernels(Protocol):
-    """What is done to each row by itself, by one kernel each."""
+    """Kernels for work on each row by itself: norms and SwiGLU."""
 
     def takes(self, x: Tensor) -> bool:
         """Whether it is made for such rows."""
@@ -74,7 +74,7 @@ class Elementwise:
 
 
 def load_elementwise(library: ctypes.CDLL) -> Elementwise | None:
-    """What a library does with rows, if it is right."""
+    """Load the row kernels of a library; None if they compute wrong."""
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     ends = (ctypes.c_bool, ctypes.c_int)  # is bfloat16, threads
     library.herd_norm.restype = library.herd_swiglu.restype = None
@@ -91,13 +91,13 @@ def load_elementwise(library: ctypes.CDLL) -> Elementwise | None:
 
 
 def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """In float64."""
+    """RMSNorm in float64."""
     wide = x.double()
     return wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * weight.double()
 
 
 def exact_swiglu(gate_up: Tensor) -> Tensor:
-    """In float64."""
+    """SwiGLU in float64."""
     gate, up = gate_up.double().chunk(2, dim=-1)
     return silu(gate) * up
 

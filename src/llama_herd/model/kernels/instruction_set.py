@@ -12,7 +12,7 @@ _ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """What a compiler may use, and what a processor must have for it."""
+    """An instruction set: flags for the compiler, and features that a processor must have."""
 
     name: str
     needs: frozenset[str]  # as /proc/cpuinfo calls them
@@ -20,7 +20,7 @@ class InstructionSet:
 
     @property
     def complaint(self) -> str:
-        """Why it cannot be used here; empty if it can."""
+        """Why the instruction set cannot be used on this machine; empty if it can."""
         missing = sorted(self.needs - _processor_flags())
         if missing:
             return f"the processor has no {', '.join(missing)}"
@@ -60,7 +60,7 @@ def multiplies_bfloat16() -> bool:
 
 @cache
 def _processor_flags() -> frozenset[str]:
-    """What the processor has and the kernel lets programs use."""
+    """The features of the processor that the kernel lets programs use."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -19,7 +19,7 @@ MAX_MATRICES = 3
 
 
 class Matrix(NamedTuple):
-    """Rows in tiles."""
+    """A matrix of quantised rows in tiles."""
 
     tiles: Tensor  # uint8 (R, K, bytes of a tile)
     num_rows: int
@@ -27,19 +27,19 @@ class Matrix(NamedTuple):
 
 
 class _Matrix(ctypes.Structure):
-    """herd::Matrix."""
+    """A ctypes copy of the C++ structure herd::Matrix."""
 
     _fields_ = (("tiles", ctypes.c_void_p), ("rows", ctypes.c_int64), ("type", ctypes.c_int64))
 
 
 class _Matrices(ctypes.Structure):
-    """herd::Matrices."""
+    """A ctypes copy of the C++ structure herd::Matrices."""
 
     _fields_ = (("matrix", _Matrix * MAX_MATRICES), ("count", ctypes.c_int64))
 
 
 class _Layer(ctypes.Structure):
-    """herd::Layer."""
+    """A ctypes copy of the C++ structure herd::Layer."""
 
     _fields_ = (
         ("attention_norm", ctypes.c_void_p),
@@ -54,7 +54,7 @@ class _Layer(ctypes.Structure):
 
 
 class _Step(ctypes.Structure):
-    """herd::LayerStep."""
+    """A ctypes copy of the C++ structure herd::LayerStep."""
 
     _fields_ = (
         ("x", ctypes.c_void_p),
@@ -69,7 +69,7 @@ class _Step(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """What a layer multiplies by: norms (C,) in float32, and matrices, those of one input together."""
+    """The weights of a layer: norms (C,) in float32, and matrices, those of one input together."""
 
     attention_norm: Tensor
     mlp_norm: Tensor
@@ -103,7 +103,7 @@ class NativeLayer:
     def __call__(
         self, x: Tensor, rotation: RotationCall, attention: AttentionCall, kernel: int, num_threads: int
     ) -> Tensor:
-        """What comes out of the layer for x (T, C). The calls need not know of their queries and results."""
+        """Compute the layer for x (T, C): (T, C). The calls come without their queries and results."""
         y = torch.empty_like(x)
         step = _Step(
             x.data_ptr(),

@@ -16,7 +16,7 @@ _DIGEST_DIGITS = 32
 
 
 def libraries(place: Path, stem: str) -> list[Path]:
-    """What stands there by a stem: an instruction set, or with a compiler's version. The newest first."""
+    """The libraries in a folder, newest first. stem: an instruction set, or with a compiler's version."""
     found = place.glob(f"{stem}.{'?' * _DIGEST_DIGITS}.so")
     return sorted(found, key=lambda path: path.lstat().st_mtime, reverse=True)
 
@@ -29,7 +29,7 @@ def complaint_of(path: Path) -> str:
 
 
 def keep(library: Path, place: Path, stem: str) -> Path:
-    """Move a library there, so that it is whole for all who look, also after a power cut."""
+    """Move a library into a folder, so that it is whole for all who look, also after a power cut."""
     path = place / f"{stem}.{_digest(library)}.so"
     library.chmod(0o755)
     _sync(library)

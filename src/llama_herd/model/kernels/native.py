@@ -55,7 +55,7 @@ INT8_ROUNDING = 0.51 / 127
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """What a native library multiplies and attends; `note` says what, and what it computes wrong."""
+    """The parts of a model that a native library computes; `note` says which, and what it computes wrong."""
 
     note: str
     types: frozenset[GGMLType]

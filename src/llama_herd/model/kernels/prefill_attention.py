@@ -42,7 +42,7 @@ class PrefillAttention:
         self.attend(q, cached, prompts.seen_spans, out, scoring)
 
     def attend(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
-        """The same of spans."""
+        """Attend the tokens of spans, as `__call__` does those of prompts."""
         num_threads = self.num_threads or torch.get_num_threads()
         call = attention_call(q.shape[1], cached, spans.first, scoring, num_threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()

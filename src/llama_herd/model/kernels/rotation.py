@@ -72,7 +72,7 @@ class Rotation:
 
 
 def rotation_call(num_heads: int, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> RotationCall:
-    """All that a rotation takes, but for the queries, keys and values."""
+    """The arguments of a rotation, but for the queries, keys and values."""
     to_values, to_head = cached.stride()[:2]
     return RotationCall(
         cos=cos.data_ptr(),

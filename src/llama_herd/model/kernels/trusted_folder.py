@@ -67,7 +67,7 @@ def _check(part: Path, *, is_parent: bool) -> None:
 
 
 def _writers(path: Path) -> str:
-    """Who else may write to it by its mode; empty: nobody. A link has no mode of its own."""
+    """The others who may write to a path by its mode; empty: nobody. A link has no mode of its own."""
     state = path.lstat()
     if stat.S_ISLNK(state.st_mode):
         return ""
@@ -84,7 +84,7 @@ def _trusted_users() -> tuple[int, int]:
 
 @cache
 def _is_own_group(gid: int) -> bool:
-    """Whether nobody but this user is in it: where each user has such a group, his folders are its too."""
+    """Whether nobody but this user is in a group: where each user has such a one, his folders are its too."""
     try:
         user, members = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid).gr_mem
     except KeyError:

@@ -1,4 +1,4 @@
-"""What an output turns out to be, piece by piece."""
+"""Delta: the reasoning, content and calls of tools that are found in a piece of an output."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Delta:
-    """What the next piece of an output adds."""
+    """The reasoning, content and calls that the next piece of an output brings."""
 
     reasoning: str = ""
     content: str = ""

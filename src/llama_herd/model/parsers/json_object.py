@@ -50,7 +50,7 @@ class JsonObject:
 
     @property
     def text(self) -> str:
-        """What has been read: of a wrong object, all before the wrong character."""
+        """The text that has been read: of a wrong object, all before the wrong character."""
         return "".join(self._pieces)
 
     def members(self) -> Mapping[str, str]:
@@ -144,6 +144,6 @@ class JsonObject:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Where the characters of a kind end; these patterns match anywhere, if only nothing."""
+    """The end of the characters of a kind; these patterns match anywhere, if only nothing."""
     match = pattern.match(text, at)
     return at if match is None else match.end()

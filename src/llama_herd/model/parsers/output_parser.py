@@ -40,7 +40,7 @@ class OutputParser:
         *,
         begins_in_reasoning: bool = False,
     ) -> None:
-        """Without `tool_names` calls are content like any other text."""
+        """Make a parser; without `tool_names` calls are content like any other text."""
         self._names = frozenset(tool_names)
         self._text, self._at, self._is_closed = "", 0, False  # what has come, and how far it is read
         self._held: list[str] = []  # of what may be a call: what has been read
@@ -50,13 +50,13 @@ class OutputParser:
         self._reading = self._read(formats.reasoning, tools, begins_in_reasoning)
 
     def write(self, text: str) -> Delta:
-        """What the next piece adds."""
+        """Read the next piece; return the reasoning, content and calls that it brings."""
         self._text, self._at = self._text[self._at :] + text, 0
         next(self._reading, None)
         return self._delta()
 
     def close(self) -> Delta:
-        """What was withheld; call once, after the last piece."""
+        """Return what was withheld; call once, after the last piece."""
         self._is_closed = True
         next(self._reading, None)
         self._reasoning.close()
@@ -231,6 +231,6 @@ def _call(members: Mapping[str, str]) -> Call | None:
 
 
 def _string(value: str) -> str:
-    """What a string in JSON says; empty: it is none, or no UTF-8 could hold it."""
+    """The text of a JSON string; empty: it is no string, or no UTF-8 could hold it."""
     text: str = json.loads(value) if value.startswith('"') else ""
     return "" if any("\ud800" <= char <= "\udfff" for char in text) else text

@@ -29,20 +29,20 @@ class TrimmedText:
             self._waiting.append(text[len(words) :])
 
     def cut(self) -> None:
-        """A mark stands here."""
+        """Note that a mark stands here in the text."""
         if self._is_empty:
             self._waiting.clear()
         self._follows_mark = True
         self._drops_space = self._is_empty or bool(self._waiting)
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Note that the text has ended."""
         if not self._follows_mark:
             self._told += self._waiting
         self._waiting.clear()
 
     def take(self) -> str:
-        """What may be told now, and has not been."""
+        """Take the text that may be told now, and has not been."""
         told = "".join(self._told)
         self._told.clear()
         return told

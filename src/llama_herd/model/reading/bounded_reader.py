@@ -118,7 +118,7 @@ class Cursor:
         return values
 
     def error(self, field: str, problem: str, num_bytes_read: int = 0) -> ModelFileError:
-        """What is wrong with `field`, which begins `num_bytes_read` bytes before the present position."""
+        """Make the error of a `field` that began `num_bytes_read` bytes before the present position."""
         return damaged(self.source, f"{field} at byte {self.offset - num_bytes_read}: {problem}")
 
     def _layout(self, layout: struct.Struct) -> struct.Struct:

@@ -80,7 +80,7 @@ def _is_text(value: object) -> bool:
 
 
 def _values(value: object) -> Iterable[object]:
-    """What a list or object holds."""
+    """The values in a JSON list or object."""
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 

@@ -87,7 +87,7 @@ class Metadata(Mapping[str, object]):
         return Metadata(self._read(key, (dict,), "an object", default), f"{self.source}: {key}")
 
     def without_nulls(self, keys: Collection[str] | None = None) -> "Metadata":
-        """The same where null says no more than that a key is absent: of these keys, or of all."""
+        """Metadata without keys whose value is null, of these keys or of all: null then means absent."""
         return Metadata(
             {
                 key: value

@@ -1,4 +1,4 @@
-"""What an error repeats of a file: enough to find it, and no more of its junk."""
+"""Quotation of a file's value in an error: enough to find it, and no more of its junk."""
 
 MAX_CHARS = 60
 

@@ -1,1 +1,1 @@
-"""What a model's files say of its shape: families, and what of a file becomes their configuration."""
+"""Shape: families of models, and how a model's files become their configuration."""

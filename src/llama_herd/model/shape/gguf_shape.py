@@ -1,4 +1,4 @@
-"""What GGUF files say of the ways in which families differ: windows, scales, soft caps."""
+"""The shape in GGUF files, where families differ: windows, scales, soft caps."""
 
 from collections.abc import Mapping
 

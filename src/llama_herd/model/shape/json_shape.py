@@ -1,4 +1,4 @@
-"""What a config.json says of the ways in which families differ: RoPE, windows, scales, soft caps."""
+"""The shape in a config.json, where families differ: RoPE, windows, scales, soft caps."""
 
 from typing import NamedTuple
 
@@ -119,7 +119,7 @@ def refuse_unread(metadata: NotedMetadata) -> None:
 
 
 def _stated_ropes(config_json: Metadata, family: Family) -> tuple[Metadata, Metadata]:
-    """What is said of RoPE, and of that of layers with a window. The older key counts if it is not empty."""
+    """RoPE's parameters, and those of layers with a window. The older key counts if it is not empty."""
     parameters, scaling = (config_json.nested(key, {}) for key in ("rope_parameters", "rope_scaling"))
     stated, local = scaling or parameters, Metadata({})
     if family.local_rope_base and parameters:
@@ -131,6 +131,6 @@ def _stated_ropes(config_json: Metadata, family: Family) -> tuple[Metadata, Meta
 
 
 def _base(rope: Metadata, config_json: Metadata, key: str, default: float) -> float:
-    """RoPE's base where it says so itself, else at the top level."""
+    """RoPE's base where its own parameters say it, else from the top level."""
     metadata, key = (rope, "rope_theta") if "rope_theta" in rope else (config_json, key)
     return metadata.number(key, 1, MAX_ROPE_BASE, default)

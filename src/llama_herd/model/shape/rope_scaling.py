@@ -18,13 +18,13 @@ HELP = "Take a model without it, such as the variant for shorter texts."
 
 
 class RopeScaling(NamedTuple):
-    """What a pair's speed is divided by (none: 1 each), and what queries and keys are multiplied by."""
+    """A scaling of RoPE: divisors of the pairs' speeds (none: 1 each), and a gain of queries and keys."""
 
     divisors: tuple[float, ...] = ()
     gain: float = 1.0
 
     def slowed(self, divisors: Sequence[float]) -> Self:
-        """This, and besides every pair slowed by its divisor."""
+        """Return the scaling with each pair slowed by its divisor besides."""
         own = self.divisors or (1.0,) * len(divisors)
         return self._replace(divisors=tuple(a * b for a, b in zip(own, divisors, strict=True)))
 
@@ -39,7 +39,7 @@ class Pairs(NamedTuple):
     base: float
 
     def divisors(self, divisor: Callable[[int], float]) -> tuple[float, ...]:
-        """`divisor` of each pair."""
+        """The divisors of all pairs, by a function of a pair."""
         return tuple(divisor(pair) for pair in range(self.dim // 2))
 
     def wavelength(self, pair: int) -> float:
@@ -131,7 +131,7 @@ def yarn_divisors(pairs: Pairs, factor: float, context: int, fast: float, slow: 
 
 
 def yarn_gain(factor: float, weight: float = 1.0) -> float:
-    """How much longer queries and keys become."""
+    """The factor by which queries and keys become longer."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
 
 

@@ -81,7 +81,7 @@ def read_pre_tokenizer(metadata: Metadata) -> PreTokenizer:
 
 
 def byte_level_piece(token: str) -> bytes:
-    """What a token adds to a text; a token with other characters than bytes have stands for itself."""
+    """The bytes that a token adds to a text; one with characters that stand for no byte is itself."""
     try:
         return token.translate(_LATIN_1).encode("latin-1")
     except UnicodeEncodeError:

@@ -22,7 +22,7 @@ from llama_herd.model.text.turns import PROBES, TRUSTED_ROLES, Skills, shaped
 
 @dataclass(frozen=True)
 class Chat:
-    """What a template makes a prompt of, as transformers' `apply_chat_template` takes it: all of it JSON."""
+    """A chat to be rendered, with the variables of transformers' `apply_chat_template`: all of it JSON."""
 
     messages: Sequence[Mapping[str, object]]
     tools: Sequence[Mapping[str, object]] | None = None
@@ -136,23 +136,23 @@ class ChatTemplates(Closing):
         return value
 
     def _protected_values(self, fields: Mapping[str, object]) -> dict[str, Any]:
-        """The same of fields with names of ours."""
+        """Protect the values of fields whose names are ours."""
         return {name: self._protected(value) for name, value in fields.items()}
 
     def _protected_turn(self, turn: Mapping[str, object]) -> dict[str, Any]:
-        """A role that we know is a word of ours, which a template may put control tokens together with."""
+        """Protect a turn, but for a role that we know: a template may write control tokens with it."""
         role = turn["role"]
         return self._protected_values(turn) | ({"role": role} if role in TRUSTED_ROLES else {})
 
     def _try(self, name: str, turns: Sequence[Mapping[str, object]]) -> str | None:
-        """What a template makes of some turns; None when it refuses them."""
+        """Render some turns with a template; None when it refuses them."""
         variables = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": True}
         with suppress(GenerationError):
             return self._render(name, {**self._marks.roles, **variables})
         return None
 
     def _needed_breaks(self) -> Breaks | None:
-        """None unless a template puts control tokens together, which shows when it is tried."""
+        """The breaks to set between control tokens; None where no template puts any together in a trial."""
         tokens = [token for token in self._control_tokens.ids if len(token) > 1]
         for name in self._marks.sources:
             for probe in PROBES:

@@ -34,7 +34,7 @@ _NO_ENDS = (
 
 
 def end_names(tokens: Collection[str], known_roles: Collection[str] = ()) -> set[str]:
-    """Those of the added tokens that end a generation; of code, only in roles that are not known by id."""
+    """Filter added tokens to those that end a generation; ends of code only for roles not known by id."""
     code = {name for role, names in CODE_ENDS.items() if role not in known_roles for name in names}
     no_ends = {name for name, company in _NO_ENDS if company <= set(tokens)}
     return set(tokens) & ((ENDS - no_ends) | code)

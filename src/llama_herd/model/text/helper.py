@@ -22,7 +22,7 @@ JSON_BYTES = 12
 
 
 class Limits(NamedTuple):
-    """What one request may take."""
+    """Limits of one request in time, memory and text."""
 
     cpu_s: float = 0.25
     wall_s: float = 2.0
@@ -67,11 +67,11 @@ class Helper:
             )
 
     def start(self) -> Answer:
-        """Tell it the limits: what it says once it is ready."""
+        """Start the process with its limits; return its first answer, once it is ready."""
         return self.ask(self._limits, START_S)
 
     def ask(self, request: object, timeout_s: float | None = None) -> Answer:
-        """What the process answers; one that does not answer in time is ended."""
+        """Send a request and return the answer; a process that does not answer in time is ended."""
         timeout_s = self._limits.wall_s if timeout_s is None else timeout_s
         try:
             self._connection.send_bytes(json.dumps(request).encode())

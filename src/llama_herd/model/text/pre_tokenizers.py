@@ -102,7 +102,7 @@ CUTS_OF_THREES = r"(?=(?>(?:\d{3}){1,40})(?!\d))"  # (?=(\d{3})+(?!\d)), in numb
 
 
 class PreTokenizer(NamedTuple):
-    """What a family does before it merges, and around it."""
+    """A family's way to cut a text into words, and its rules around that and the merges."""
 
     names: str
     patterns: tuple[str, ...]

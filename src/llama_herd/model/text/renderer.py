@@ -79,7 +79,7 @@ class Renderer:
 
 
 def _explained(answer: Answer) -> str:
-    """What the template did, in a text that can be printed and stored."""
+    """The failure of a template as a text that can be printed and stored."""
     reason = answer.text.encode(errors="backslashreplace").decode()
     if answer.is_over_limit:
         return reason

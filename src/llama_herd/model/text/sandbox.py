@@ -62,7 +62,7 @@ class PlainNamespace(Namespace):
 
 
 class PlainDict:
-    """What `dict` is to a template: a function, not Python's class."""
+    """`dict` in a template: a function, not Python's class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -137,7 +137,7 @@ def _check_name(name: object) -> None:
 
 
 def _clock(now_ms: object) -> Callable[[str], str]:
-    """What tells templates the date: that of unix milliseconds, in local time; None: of the present."""
+    """Make templates' `strftime_now` for a time in unix milliseconds, in local time; None: the present."""
 
     def strftime_now(form: str) -> str:
         now = datetime.now() if now_ms is None else datetime.fromtimestamp(float(str(now_ms)) / 1000)
@@ -153,7 +153,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja2's own filter would escape what HTML gives a meaning to."""
+    """Write a value as JSON; jinja2's own filter would escape what HTML gives a meaning to."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -65,7 +65,7 @@ def recover_merges(ids: dict[str, int], scores: Sequence[float]) -> list[tuple[s
 
 
 def spm_piece(token: str) -> bytes:
-    """What a token adds to a text."""
+    """The bytes that a token adds to a text."""
     byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
 

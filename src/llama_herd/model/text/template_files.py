@@ -24,14 +24,14 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def metadata_templates(metadata: Metadata) -> dict[str, str]:
-    """Those of a GGUF file: the default one under its key, others under keys of their own beside it."""
+    """The templates of a GGUF file: the default one under its key, others under keys beside it."""
     keys = [key for key in metadata if key == _KEY or key.startswith(f"{_KEY}.")]
     found = {key[len(_KEY) + 1 :] or DEFAULT: metadata.text(key) for key in keys}
     return _checked(found, metadata.source)
 
 
 def folder_templates(folder: Path, config: Metadata) -> dict[str, str]:
-    """Those of a Hugging Face folder: its Jinja files, else what tokenizer_config.json holds."""
+    """The templates of a Hugging Face folder: its Jinja files, else those in tokenizer_config.json."""
     files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     if (folder / "chat_template.jinja").is_file():
         files[DEFAULT] = folder / "chat_template.jinja"

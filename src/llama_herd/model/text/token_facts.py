@@ -1,4 +1,4 @@
-"""What a model's files say of its tokenizer, whether or not it can be built."""
+"""TokenFacts: a tokenizer as a model's files describe it, whether or not it can be built."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ class TokenFacts:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, chat_complaint: str) -> Self:
-        """Those of a tokenizer that is built."""
+        """The facts of a tokenizer that is built."""
         pieces = frozenset(tokenizer.pieces)
         return cls(
             vocab_size=tokenizer.vocab_size,
@@ -48,7 +48,7 @@ class TokenFacts:
 
     @classmethod
     def of_metadata(cls, header: Mapping[str, object]) -> Self | None:
-        """Those of a GGUF file; None if it lists no tokens."""
+        """The facts in the header of a GGUF file; None if it lists no tokens."""
         tokens = header.get(TOKENS_KEY)
         if not isinstance(tokens, Sequence):
             return None
@@ -61,7 +61,7 @@ class TokenFacts:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self | None:
-        """Those of a Hugging Face folder; None without a tokenizer.json that lists tokens."""
+        """The facts in a Hugging Face folder; None without a tokenizer.json that lists tokens."""
         file = _read(folder / "tokenizer.json", MAX_FILE_BYTES)
         ids = _vocabulary(file)
         if not ids:
@@ -105,7 +105,7 @@ def _read(path: Path, max_bytes: int) -> Metadata:
 
 
 def _ids(values: Iterable[object]) -> tuple[int, ...]:
-    """Those that are whole numbers, each once."""
+    """The whole numbers among the values, each once."""
     return tuple(dict.fromkeys(value for value in values if type(value) is int))
 
 

@@ -17,7 +17,7 @@ from llama_herd.model.text.vocabulary import EOS_KEYS, Vocabulary
 
 
 class Codec(Protocol):
-    """What a kind of vocabulary must do: `encode`, and tell what bytes each id stands for."""
+    """A kind of vocabulary: it encodes texts, and tells the bytes that each id stands for."""
 
     pieces: tuple[bytes, ...]
 
@@ -96,7 +96,7 @@ class Tokenizer:
         return [*first, *ids, *last]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """What `ids` add to a text, a leading space kept; bytes that are not UTF-8 become U+FFFD."""
+        """Decode ids to text, a leading space kept; bytes that are not UTF-8 become U+FFFD."""
         pieces = self.pieces
         return b"".join([pieces[token_id] for token_id in ids]).decode(errors="replace")
 

@@ -58,7 +58,7 @@ class TokenizerJson:
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:
-        """Read it with the files beside it. Raises ModelFileError."""
+        """Open a tokenizer.json with the files beside it. Raises ModelFileError."""
         with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
             return cls(Path(path))
 
@@ -80,7 +80,7 @@ class TokenizerJson:
 
     @property
     def chat_templates(self) -> dict[str, str]:
-        """Those of the Jinja files, else those of tokenizer_config.json."""
+        """The chat templates of the Jinja files, else those of tokenizer_config.json."""
         return folder_templates(self._path.parent, self._config)
 
     def _template_adds_bos(self, file: Metadata) -> bool:

@@ -1,4 +1,4 @@
-"""What a tokenizer.json may do with a text: known steps, whose time and output stay in proportion to it.
+"""Steps that a tokenizer.json may do with a text: their time and output stay in proportion to it.
 
 They run in a library that nothing can interrupt, on texts that strangers write. So a file is looked at before
 the library sees it.
@@ -106,7 +106,7 @@ def _list(step: Metadata, key: str) -> list[object]:
 
 
 def _growth(step: Metadata) -> float:
-    """How many times as long a text can become by a normalizer."""
+    """The factor by which a normalizer can lengthen a text."""
     if step.text("type") == "Prepend" and len(step.text("prepend")) > MAX_PREFIX_CHARS:
         num_chars = len(step.text("prepend"))
         raise step.error("prepend", f"has {num_chars} characters, limit {MAX_PREFIX_CHARS}")

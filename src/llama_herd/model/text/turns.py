@@ -36,7 +36,7 @@ EMPTY: Turn = {"content": ""}
 
 @dataclass(frozen=True)
 class CallForm:
-    """How a template wants a turn that calls tools."""
+    """The form in which a template wants a turn that calls tools."""
 
     no_content: Turn
     takes_objects: bool  # arguments as they are, not as JSON in a text
@@ -61,7 +61,7 @@ class CallForm:
 
 @dataclass(frozen=True)
 class Skills:
-    """What a template was seen to do with forms that not every template knows."""
+    """The abilities of a template with forms that not every template knows, as trials show them."""
 
     takes_parts: bool
     takes_developers: bool
@@ -69,7 +69,7 @@ class Skills:
 
     @classmethod
     def of(cls, render: Render) -> Self:
-        """Try a template."""
+        """Find the skills of a template by trying it."""
         lone = ("user",)
         all_roles = ("system", "user", "assistant", "user")
         takes_parts = any(_shows_parts(render, roles) for roles in (all_roles, lone))

@@ -21,7 +21,7 @@ AnyKernels: TypeAlias = "Kernels | TritonKernels | UnloadedKernels"
 
 
 class Kept(Enum):
-    """Which matrices stay in the blocks of their file; all others become numbers of the compute dtype."""
+    """Choices of the matrices that stay in the blocks of their file; all others become plain numbers."""
 
     NOTHING = "nothing"
     MULTIPLIED = "multiplied"  # those that a kernel multiplies as they are
@@ -63,7 +63,7 @@ class Form:
         )
 
     def num_bytes(self, type: GGMLType, shape: tuple[int, ...], device_type: str, item_bytes: int) -> int:
-        """What a weight takes in memory, at most; a vector is float32 whatever the compute dtype."""
+        """Bytes of a weight in memory, at most; a vector is float32 whatever the compute dtype."""
         if len(shape) == 1:
             return shape[0] * FLOAT32_BYTES
         num_rows, columns = shape

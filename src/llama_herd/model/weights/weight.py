@@ -18,7 +18,7 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: slice, /) -> Tensor:
-        """Those rows (rows, bytes of a row)."""
+        """Return some of the rows: (rows, bytes of a row)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """Of all blocks."""
+        """Bytes of all blocks."""
         block_values, block_bytes = GGML_QUANT_SIZES[self.type]
         return int(math.prod(self.shape) // block_values * block_bytes)
 

@@ -27,7 +27,7 @@ def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
 
 
 def _prompt(item: BatchItem) -> Any:
-    """What the job was given, in the form in which it was given."""
+    """The job's prompt in the form in which it was given: text, ids or messages."""
     job = item.row.job
     assert isinstance(job, GenerationJob)  # only rows that were understood have a result
     (given,) = job.model_dump(include=set(SOURCES), exclude_none=True).values()
@@ -44,6 +44,6 @@ def error_line(run_id: str, item: BatchItem) -> bytes:
 
 
 def _line(run_id: str, row: int, fields: Mapping[str, Any]) -> bytes:
-    """The id comes first: done rows are found by the beginnings of lines."""
+    """A line of a file as JSON. The id comes first: done rows are found by the beginnings of lines."""
     text = json.dumps({"id": line_id(run_id, row), **fields}, ensure_ascii=False, separators=(",", ":"))
     return text.translate(_LINE_ENDS).encode() + b"\n"

@@ -25,7 +25,7 @@ class BatchRun:
     """
 
     def __init__(self, window: BatchWindow, figures: Figures, *, max_errors: int | None = None) -> None:
-        """`figures` know the rows that earlier starts have finished."""
+        """Make a run; `figures` know the rows that earlier starts have finished."""
         self.figures = figures
         self._window = window
         self._max_errors = max_errors
@@ -34,7 +34,7 @@ class BatchRun:
 
     @property
     def stop_reason(self) -> str:
-        """Why it takes no more rows: too many have failed, or all of many. Empty while it takes them."""
+        """The reason to take no more rows: too many have failed, or all of many; empty: there is none."""
         figures = self.figures
         if self._max_errors is not None:
             has_too_many = figures.num_failed > self._max_errors
@@ -66,5 +66,5 @@ class BatchRun:
                 yield item
 
     def status(self, state: str) -> BatchStatus:
-        """What to report now; `state` as in BatchStatus."""
+        """The batch's status to report now; `state` as in BatchStatus."""
         return self.figures.status(state, self._window.num_under_way)

@@ -126,7 +126,7 @@ class AsyncClient:
         timeout: float | None = None,
         wait: bool = True,
     ) -> AsyncIterator[Event | Queued]:
-        """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
+        """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
         follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
         async with (
@@ -144,7 +144,7 @@ class AsyncClient:
         return reader.rounds(PatientRead(read, OUTAGE_S, is_patient_at_first=False))
 
     def _readers(self) -> Readers:
-        """Those of the running loop: no other one can use their connections."""
+        """The readers of the running loop: no other loop can use their connections."""
         loop = asyncio.get_running_loop()
         for closed in [one for one in self._readers_by_loop if one.is_closed()]:
             del self._readers_by_loop[closed]
@@ -189,7 +189,7 @@ class AsyncClient:
         return await self._run(self._core.jobs(model, state, older_s, limit))
 
     async def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
-        """How many jobs run or wait."""
+        """Count the jobs that run or wait."""
         return await self._run(self._core.count_jobs(model, run_id))
 
     async def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
@@ -221,7 +221,7 @@ class AsyncClient:
         await self._run(self._core.drop(name))
 
     async def history(self, job_id: str) -> History:
-        """All that Redis has of a job."""
+        """Return all that Redis has of a job."""
         return await self._run(self._core.history(job_id))
 
     def batch(

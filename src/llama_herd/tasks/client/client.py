@@ -155,7 +155,7 @@ class Client(Closing):
         timeout: float | None = None,
         wait: bool = True,
     ) -> Iterator[Event | Queued]:
-        """What `stream` yields, and before it, as long as the job waits, each new place in the queue."""
+        """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
         waiting = self._core.waiting(job_id, after)
         limit_s = time_limit_s(timeout_s, timeout)
         with closing(self._rounds(job_id, after, limit_s, wait)) as found:
@@ -227,7 +227,7 @@ class Client(Closing):
         return self._run(self._core.jobs(model, state, older_s, limit))
 
     def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
-        """How many jobs run or wait; only of this model, only of the batch `run_id`."""
+        """Count the jobs that run or wait; only of this model, only of the batch `run_id`."""
         return self._run(self._core.count_jobs(model, run_id))
 
     def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
@@ -277,7 +277,7 @@ class Client(Closing):
         self._run(self._core.drop(name))
 
     def history(self, job_id: str) -> History:
-        """All that Redis has of a job: its record, its events, its body. Raises JobNotFound."""
+        """Return all that Redis has of a job: its record, its events, its body. Raises JobNotFound."""
         return self._run(self._core.history(job_id))
 
     def batch(

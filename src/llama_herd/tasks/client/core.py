@@ -43,7 +43,7 @@ class ClientCore:
 
     @classmethod
     def of(cls, settings: Settings | None, **given: str | int | None) -> Self:
-        """By `settings`, by default from the environment, with the `given` values that are not None."""
+        """Make a core by `settings`, by default from the environment, with the `given` values but None."""
         known = {} if settings is None else settings.model_dump()
         return cls(Settings.read(**known | {name: one for name, one in given.items() if one is not None}))
 
@@ -99,7 +99,7 @@ class ClientCore:
         return events
 
     def _note(self, job_id: str) -> Dialogue[str]:
-        """What is wrong with a job's queue, if anything is and this user may know it."""
+        """Say what is wrong with a job's queue, if anything is and this user may know it."""
         try:
             note = (yield from self.job(job_id)).note
         except (RedisError, JobNotFound):

@@ -42,7 +42,7 @@ class Follower:
         timeout_s: float | None = None,
         waits: bool = True,
     ) -> None:
-        """Raises InvalidJob if `job_id` cannot be one."""
+        """Make a follower. Raises InvalidJob if `job_id` cannot be an id."""
         self.job_id = checked_id(job_id)
         self.last = after
         self.has_ended = False
@@ -61,7 +61,7 @@ class Follower:
         return None if self._until_s is None else max(0.0, self._until_s - monotonic())
 
     def wait_s(self) -> float:
-        """How long to wait for a live event."""
+        """The time to wait for a live event, in seconds."""
         left_s = self.left_s
         return SILENCE_S if left_s is None else min(SILENCE_S, left_s)
 
@@ -106,7 +106,7 @@ class Follower:
         return fresh
 
     def check_record(self, record: Record | None) -> None:
-        """Nothing new was read: decide by the record whether events can still come.
+        """Decide by the record, after a read of nothing new, whether events can still come.
 
         Raises JobNotFound if the job has been forgotten, or does not exist and is not waited for, or does not
         exist at the time limit. Raises TimeoutError if the job goes on at the time limit. Raises
@@ -127,13 +127,13 @@ class Follower:
             self.is_behind = True
 
     def check_stream(self, kept: list[Event]) -> None:
-        """The same for a reader without access to records. `kept`: the events from number `last` on."""
+        """Decide as `check_record`, for a reader without access to records, by the end of the stream."""
         if self.last and kept and isinstance(kept[0], End):
             self.has_ended = True
         else:
             self.check_time()
 
     def check_time(self) -> None:
-        """Raises TimeoutError once the time limit is reached."""
+        """Raise TimeoutError once the time limit is reached."""
         if self._until_s is not None and monotonic() >= self._until_s:
             raise TimeoutError(f"job {self.job_id} has not ended within {self._timeout_s} s")

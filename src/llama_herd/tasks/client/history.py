@@ -1,4 +1,4 @@
-"""All that Redis has of a job."""
+"""The history of a job: all that Redis has of it."""
 
 import json
 from typing import Any, NamedTuple

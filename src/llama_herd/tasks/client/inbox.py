@@ -8,7 +8,7 @@ MAX_WAITING, MAX_WAITING_BYTES = 64, 65_536
 
 
 class Inbox:
-    """What has come for one reader, and whether it should look up from listening."""
+    """The live messages for one reader, and whether it should stop listening for a look elsewhere."""
 
     __slots__ = ("_error", "_has_missed", "_is_roused", "_messages", "_num_bytes", "_waiter")
 
@@ -47,7 +47,7 @@ class Inbox:
         self._wake()
 
     async def take(self, wait_s: float) -> list[bytes] | None:
-        """What has come, as soon as it has; without a time to wait, what is there.
+        """Take the messages that have come, once there are some; with a wait_s of 0, those that are there.
 
         Empty: the reader was roused. None: messages may be missing. Nothing here keeps the time: who has to
         look up by then is roused by others.

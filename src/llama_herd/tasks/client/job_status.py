@@ -58,12 +58,12 @@ class JobStatus:
 
     @property
     def waited_s(self) -> float:
-        """How long it has been due."""
+        """The time for which the job has been due, in seconds."""
         return max(0, self.now_ms - self.due_ms) / 1000
 
     @property
     def left_s(self) -> float | None:
-        """How long it has until its deadline, if it has one."""
+        """The time until the job's deadline, in seconds; None: it has none."""
         return None if self.deadline_ms is None else max(0, self.deadline_ms - self.now_ms) / 1000
 
 
@@ -104,7 +104,7 @@ def jobs(
 
 
 class _Asked(NamedTuple):
-    """Of which queue jobs are asked for, '' for any, and until when they must have been due."""
+    """A question for jobs: of which queue, '' for any, and until when they must have been due."""
 
     overview: Overview
     queue: str

@@ -54,7 +54,7 @@ class Lookout:
 
     @contextmanager
     def watching(self, reader: Reader) -> Iterator[None]:
-        """Look after a reader meanwhile."""
+        """Look after a reader within the block."""
         self._readers.add(reader)
         if reader.is_waiting:
             self._has_newcomers.set()
@@ -71,7 +71,7 @@ class Lookout:
             await end(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """What looks after the readers must not fail unseen: they would wait for ever."""
+        """End all readers with the error if the lookout's task has failed: they would wait for ever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             for reader in self._readers:
                 reader.inbox.fail(error)
@@ -102,7 +102,7 @@ class Lookout:
                 reader.inbox.rouse()
 
     def _stale(self, readers: Sequence[Reader]) -> Dialogue[Sequence[Reader]]:
-        """Those whose streams are to be read: with news, with a lost job, or of which nobody can tell."""
+        """Pick the readers whose streams are to be read: news, a lost job, or Redis rejects the question."""
         cursors: dict[str, int] = {}
         for reader in readers:
             last = reader.follower.last

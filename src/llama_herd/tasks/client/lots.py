@@ -32,7 +32,7 @@ JobToSubmit = GenerationJob | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SubmitOutcome:
-    """What became of one job of `submit_many`.
+    """The outcome of one job of `submit_many`: its id, and the error if it was not accepted.
 
     job_id: its id; empty if it is not valid.
     error: None if it was accepted, else why not. Only after a RedisUnavailable it may be accepted all the

@@ -1,4 +1,4 @@
-"""What people are told of queues and times."""
+"""Texts for people about queues, places and times."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ MAX_NAMES = 20
 
 
 def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[str]) -> str:
-    """What is wrong with the queue of a model that nobody serves."""
+    """Say that nobody serves a model, and which models are served."""
     span = "" if unserved_s is None else f" for {duration(unserved_s)}"
     names = ", ".join(served_models[:MAX_NAMES]) or "none"
     rest = f" and {len(served_models) - MAX_NAMES} more" if len(served_models) > MAX_NAMES else ""
@@ -21,7 +21,7 @@ def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[
 
 
 def place_note(position: int, wait_s: float | None) -> str:
-    """Where a job stands, and for how long, if that is known."""
+    """A text for a job's place in the queue, and for how long, if that is known."""
     wait = "" if wait_s is None else f", about {duration(wait_s)}"
     return f"{position:,} in the queue{wait}"
 

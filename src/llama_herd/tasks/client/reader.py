@@ -19,7 +19,7 @@ class Reader:
     def __init__(
         self, follower: Follower, inbox: Inbox, silence_s: float, *, asks_place: bool, tick_s: float
     ) -> None:
-        """silence_s: after so long it counts as silent. tick_s: after about so long it is roused."""
+        """Make a reader. silence_s: until it counts as silent. tick_s: about the time until it is roused."""
         self.follower = follower
         self.job_id = follower.job_id
         self.inbox = inbox
@@ -44,7 +44,7 @@ class Reader:
         return rounds_async(self.follower, self._listen, read)
 
     def put_off(self) -> None:
-        """It has been looked after."""
+        """Note that the reader has been looked after: it counts as silent again after a whole silence."""
         self.due_s = monotonic() + self._silence_s
 
     def is_late(self) -> bool:
@@ -60,7 +60,7 @@ class Reader:
         return was_there and not is_there
 
     def stand_at(self, place: Place | None) -> None:
-        """Its job stands there now, or does not wait."""
+        """Set the place of the reader's job; None: it does not wait."""
         has_moved, self.place, self.is_placed = place != self.place, place, True
         if has_moved:
             self.inbox.rouse()

@@ -1,4 +1,4 @@
-"""How each subscriber of a job goes on: it listens, and reads the stream where that is not enough.
+"""Rounds: each subscriber of a job listens, and reads the stream where that is not enough.
 
 `Follower` decides; here is the loop around it, for threads and for asyncio. Both clients and the gateway
 bring a way to listen and a way to read.
@@ -41,7 +41,7 @@ async def rounds_async(
 
 
 def published(message: Mapping[str, Any] | None) -> Heard:
-    """What a message of redis-py brings.
+    """The messages that a message of redis-py brings; None: listening was in vain, or some may be missing.
 
     After a confirmed subscription, also after a reconnection, something may be missing, as after a silence.
     """

@@ -30,7 +30,7 @@ MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
 class Accepted(NamedTuple):
-    """The id of a job in its queue. note: what is wrong with that queue; empty if nothing is known to be."""
+    """A job that was accepted. note: what is wrong with its queue; empty if nothing is known to be."""
 
     job_id: str
     note: str
@@ -121,7 +121,7 @@ def unreplicated(
 
 
 def queue_note(ledger: Ledger, new: NewJob, answer: Submitted) -> str:
-    """What is wrong with the queue of an accepted job; empty if nothing is known to be."""
+    """Say what is wrong with the queue of an accepted job; empty if nothing is known to be."""
     model = model_of(new.envelope.queue, ledger.tenant)
     if not answer.served_instead or model in ledger.standing_models:
         return ""

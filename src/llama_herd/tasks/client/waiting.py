@@ -1,4 +1,4 @@
-"""Where a job stands as long as no worker has begun it."""
+"""Places in the queue: where a job stands as long as no worker has begun it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
 
 
 class Queued(BaseModel, frozen=True):
-    """Where a job stands. It is none of the job's events: it has no number, and nobody keeps it."""
+    """A place in the queue. It is no event of the job: it has no number, and nobody keeps it."""
 
     type: Literal["queued"] = Field(default="queued", description="Tells it apart from the job's own events.")
     position: int = Field(
@@ -48,14 +48,14 @@ class Waiting:
     """Tells a job's places until its first event, each that differs from the last."""
 
     def __init__(self, ledger: Ledger, job_id: str, *, after: int) -> None:
-        """after: number of the last event that its reader knows: with one, the job has begun."""
+        """Begin to tell places. after: number of the last event that the reader knows: 0: none yet."""
         self._ledger = ledger
         self._job_id = job_id
         self._has_begun = after > 0
         self._last: Place | None = None
 
     def told(self, events: Sequence[Event], place: Place | None) -> list[Queued]:
-        """What there is to tell of a place that was found after these events: a list of one, or of none."""
+        """Turn a place that was found after these events into a list of one `Queued`, or none if not new."""
         self._has_begun |= bool(events)
         if self._has_begun or place is None or place == self._last:
             return []
@@ -63,7 +63,7 @@ class Waiting:
         return [Queued(position=place.position, estimated_wait_s=place.wait_s)]
 
     def place(self, events: list[Event]) -> Dialogue[list[Queued]]:
-        """The same for a place that is looked up now.
+        """Look the job's place up after these events, and return it as `told` does.
 
         There is none for a user of Redis who may not know it.
         """

@@ -55,7 +55,7 @@ _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers 
 
 @dataclass(frozen=True)
 class Feed:
-    """All that it takes to run a batch. stopping: set when this process is to end."""
+    """One batch under this feeder's lease. stopping: set when this process is to end."""
 
     lease: Lease
     client: Client

@@ -26,7 +26,7 @@ _NEVER = float("inf")
 
 
 class Left(Exception):
-    """This process is to end: another feeder goes on."""
+    """Raised when this process is to end before the batch does: another feeder goes on."""
 
 
 class Feeding:
@@ -62,7 +62,7 @@ class Feeding:
         self._report_at_s = 0.0
 
     def run(self) -> None:
-        """Raises Fenced, Left, and what writing raises. Waits for a Redis that is away.
+        """Run the rows. Raises Fenced, Left, and what writing raises. Waits for a Redis that is away.
 
         A job that does not end in time is given up. The lines of the others are written before.
         """
@@ -94,7 +94,7 @@ class Feeding:
         self._flushed_s = monotonic()
 
     def report(self, state: str) -> None:
-        """Tell `herd status` how far it is. Who asks it to end there cancels the batch."""
+        """Report the batch's progress for `herd status`; if its end was asked for there, cancel it."""
         if state == "running" and monotonic() < self._report_at_s:
             return
         self._report_at_s = monotonic() + REPORT_S

@@ -17,7 +17,7 @@ MAX_MESSAGE_CHARS = 400
 
 @dataclass(slots=True)
 class InputCheck:
-    """What was found. models: of all rows that name one."""
+    """The findings about an input: rows, errors, and the models that rows name."""
 
     num_rows: int = 0
     errors: list[LineError] = field(default_factory=list)

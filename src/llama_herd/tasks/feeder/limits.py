@@ -1,4 +1,4 @@
-"""What the feeder of a process may do at a time."""
+"""Limits of one process's feeder: batches and rows at a time."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,10 @@ from llama_herd.tasks.ledger.stored_files import Quota
 
 @dataclass(frozen=True)
 class Limits:
-    """max_batches: at a time. max_rows: of a batch. rows: under way in all batches. lease_s: see Lease."""
+    """The most that the feeder of a process takes on.
+
+    max_batches: at a time. max_rows: of a batch. rows: under way in all batches. lease_s: see Lease.
+    """
 
     max_batches: int
     max_rows: int

@@ -103,13 +103,13 @@ def make_app(
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """One of our own errors."""
+    """Answer a request that ended with one of our own errors."""
     assert isinstance(error, HerdError)
     return _answer(request.scope, Problem.of(error))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
-    """What the router found: no such route, or no such method."""
+    """Answer a request that the router has refused: no such route, or no such method."""
     assert isinstance(error, HTTPException)
     code, message = _WRONG_ROUTES.get(error.status_code, ("bad_request", error.detail))
     return _answer(request.scope, Problem(error.status_code, code, message, headers=error.headers or {}))

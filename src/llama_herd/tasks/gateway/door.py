@@ -1,4 +1,4 @@
-"""What all requests share: the desks, the places, and what goes on after a client has gone."""
+"""The state that all requests of a gateway share: tenants' queues, limits, and work after their end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,10 +31,10 @@ RETRY_S = 1.0
 
 
 class Door:
-    """One gateway's life."""
+    """One gateway from start to end: its tenants' queues, gate, limits, feeder and sender of webhooks."""
 
     def __init__(self, settings: GatewaySettings, batches: BatchCount) -> None:
-        """batches: counts those that it runs."""
+        """Make the door; `batches` counts the batches that it runs."""
         self.settings = settings
         self.desks = Desks(settings)
         self.gate = Gate(settings, self.desks.line)
@@ -63,13 +63,13 @@ class Door:
             await self.desks.close()
 
     async def admit(self, request: Request, needs: KeyRole) -> tuple[Caller, Desk]:
-        """Who is calling, and the desk of that tenant. Raises Problem."""
+        """Identify the caller, charge its rate, and return it with its tenant's desk. Raises Problem."""
         caller = await self.gate.admit(request, needs)
         self._rates.charge(caller.fingerprint)
         return caller, self.desks.of(caller.tenant)
 
     async def read(self, request: Request, caller: Caller, make: Callable[[dict[str, Any]], T]) -> T:
-        """What `make` makes of a request's body. Raises Problem, and what `make` raises.
+        """Read a request's body and return what `make` makes of it. Raises Problem, and what `make` raises.
 
         Nothing else runs meanwhile. So one body at a time is read, and after each others have their turn.
         """
@@ -106,7 +106,7 @@ def door_of(request: Request) -> Door:
 
 
 async def _cancel(desk: Desk, job_ids: Sequence[str]) -> None:
-    """Repeated while Redis is away."""
+    """Cancel jobs, again and again while Redis is away."""
     for _ in range(int(OUTAGE_S / RETRY_S)):
         try:
             await desk.cancel(job_ids)

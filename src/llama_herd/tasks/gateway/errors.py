@@ -109,7 +109,7 @@ def bad_request(message: str, code: str = "bad_request", param: str | None = Non
 
 
 def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> Problem:
-    """That the gateway's own user of Redis may not do what it was asked to."""
+    """The problem of a request that needs a right which the gateway's own user of Redis lacks."""
     message = (
         f"this gateway may not {what}: its user of Redis lacks the right. Fix: herd acl, see docs/security.md"
     )
@@ -123,7 +123,7 @@ def _one_field(error: InvalidJob) -> str | None:
 
 
 def _known_words(error: InvalidJob) -> str:
-    """What the log says of wrong fields: their names may be a prompt's."""
+    """The wrong fields for the log: an unknown field is not named, since its name may be a prompt's."""
     return "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
 
 
@@ -134,7 +134,7 @@ def _known_name(field: str) -> str:
 
 
 class Row(NamedTuple):
-    """How errors of a kind are told, without what only the operator should read.
+    """The words in which errors of a kind are told, without what only the operator should read.
 
     Each text may name fields of the error `e`. cause: what the log says in place of the message.
     """

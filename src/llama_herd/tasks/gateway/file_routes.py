@@ -50,7 +50,7 @@ async def show_all(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """What is known of a file."""
+    """Answer with the object of a file."""
     _, _, file = await _file_of(request)
     return JSONResponse(FileObject.of(file).model_dump())
 
@@ -131,7 +131,7 @@ def after_of(request: Request) -> str:
 
 
 def limit_of(request: Request, default: int, most: int) -> int:
-    """How much a page may hold. Raises Problem."""
+    """The number of entries that a page may hold. Raises Problem."""
     text = request.query_params.get("limit", str(default))
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
         raise bad_request(f"must be a number from 1 to {most:,}", param="limit")

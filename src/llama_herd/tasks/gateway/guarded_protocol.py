@@ -35,7 +35,7 @@ _WORDS = {431: "the head of the request is too long", 501: "only chunked is supp
 
 
 def room_for_connections() -> int:
-    """How many clients the system lets us have, once it lets us have as many as it may."""
+    """Raise the system's limit of open files as far as it lets us, and return the clients that fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
@@ -152,7 +152,7 @@ class GuardedProtocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What cannot be read as HTTP gets an error in the shape of all others."""
+        """Answer what cannot be read as HTTP with an error in the shape of all others."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
@@ -184,7 +184,7 @@ class GuardedProtocol(H11Protocol):
             self.transport.close()
 
     def _ends_with(self, data: bytes) -> bool:
-        """Whether the body ends here. Of what is no HTTP nobody knows the end."""
+        """Whether the request ends with this data: what is not HTTP has no known end."""
         if self.conn.their_state is h11.ERROR:
             return False
         self.conn.receive_data(data)

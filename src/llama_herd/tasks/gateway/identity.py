@@ -1,4 +1,4 @@
-"""Who is calling: a bearer key says for which tenant, and in which role.
+"""The caller of a request: a bearer key says for which tenant, and in which role.
 
 Without a key nobody is let in, however many keys there are, unless HERD_GATEWAY_OPEN says so: then everybody
 on this machine may call. A page in a browser on this machine is somebody else, too, and so is what a proxy
@@ -30,7 +30,7 @@ NO_KEYS = "there are no keys, so nobody may call. Fix: herd keys create NAME"
 
 
 class Caller(NamedTuple):
-    """Who may do what for a request. fingerprint, name: of the key; None: it came in without one."""
+    """The sender of a request: its tenant and rights. fingerprint, name: of its key; None: it has none."""
 
     tenant: str
     role: KeyRole
@@ -39,7 +39,7 @@ class Caller(NamedTuple):
     max_priority: int = MAX_PRIORITY
 
     def check_priority(self, priority: int) -> None:
-        """Raises InvalidJob if its jobs may not have this priority."""
+        """Raise InvalidJob if the caller's jobs may not have this priority."""
         if priority > self.max_priority:
             message = (
                 f"must be at most {self.max_priority}, which is all that this key allows, got {priority}"
@@ -56,7 +56,7 @@ class Gate:
         self._has_told = False
 
     async def admit(self, request: Request, needs: KeyRole) -> Caller:
-        """Who sends a request.
+        """Identify the caller of a request, and check its role.
 
         Raises Problem: 401 without a valid key, 403 if the key's role is too small, 503 if there are no keys.
         """
@@ -79,12 +79,12 @@ class Gate:
                 await self._check_keys()
 
     async def check_key(self, request: Request) -> None:
-        """Raises Problem if the request shows a wrong key, and Redis is there to say so."""
+        """Raise Problem if the request shows a wrong key, and Redis is there to say so."""
         with suppress(RedisUnavailable):
             await self._known(request)
 
     async def _known(self, request: Request) -> Caller | None:
-        """Who sends a request; None if it shows no key and needs one. Raises Problem for a wrong key."""
+        """The caller; None if the request shows no key and needs one. Raises Problem for a wrong key."""
         if shown := _shown_key(request):
             caller = await self._holder_of(shown)
             notes = notes_of(request.scope)

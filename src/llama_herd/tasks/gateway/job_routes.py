@@ -73,7 +73,7 @@ class Accepted(BaseModel):
 
 
 class Cancelled(BaseModel):
-    """What has become of a request to end a job."""
+    """The outcome of a request to end a job."""
 
     id: str = Field(description="Id of the job.")
     cancellation: Cancellation = Field(

@@ -1,4 +1,4 @@
-"""What many ask for and one finds out."""
+"""Kept: an answer that many ask for at once, found out by one of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ FRESH_S = 1.0
 
 
 class Kept(Generic[T]):
-    """What was found a moment ago: asked again when it is older than that, by one for all who wait."""
+    """A value found a moment ago: found anew once it is older than FRESH_S, by one caller for all."""
 
     def __init__(self, find: Callable[[], Awaitable[T]]) -> None:
         self._find = find

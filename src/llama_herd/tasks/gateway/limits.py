@@ -1,4 +1,4 @@
-"""What one request may take: bytes, time, and a place among the answers under way."""
+"""Limits of one request: bytes, time, and places among the answers under way."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is found out about a request on its way, for its line in the log."""
+"""Notes: facts about a request that are gathered on its way, for its line in the log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _PLACE = "llama_herd.notes"
 
 @dataclass(slots=True)
 class Notes:
-    """key: its name. error, cause: the code of what went wrong, and why; never a text of the request."""
+    """Facts for a request's line in the log. key: its name. error, cause: a code, and why; never its text."""
 
     key: str | None = None
     tenant: str | None = None

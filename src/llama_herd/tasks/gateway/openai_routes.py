@@ -71,7 +71,7 @@ class Asked:
         settings: GatewaySettings,
         caller: Caller,
     ) -> Self:
-        """Raises InvalidJob with every wrong field, and Problem."""
+        """Read a request. Raises InvalidJob with every wrong field, and Problem."""
         errors: list[FieldError] = []
         rest = {name: value for name, value in body.items() if name not in OWN_FIELDS}
         is_stream = _is_stream(body, errors)
@@ -91,11 +91,11 @@ class Asked:
 
     @property
     def n(self) -> int:
-        """How many outputs each prompt has."""
+        """The number of outputs of each prompt."""
         return self.jobs[0].sampling.n
 
     def source(self, number: int) -> str:
-        """Where the body has a job's prompt."""
+        """The place of a job's prompt in the body."""
         if self.endpoint == CHAT:
             return "messages"
         return "prompt" if len(self.jobs) == 1 else f"prompt.{number}"
@@ -311,7 +311,7 @@ async def models(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    """One of the models."""
+    """Answer with one of the models."""
     _, desk = await door_of(request).admit(request, KeyRole.SUBSCRIBER)
     name, names = request.path_params["model"], await desk.models()
     if name not in names:

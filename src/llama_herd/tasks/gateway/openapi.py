@@ -42,7 +42,7 @@ MODELS: tuple[type[BaseModel], ...] = (
 
 
 class Operation(NamedTuple):
-    """What one method of one path does.
+    """One method of one path, as the description of the API lists it.
 
     body, answer: names of schemas; events: that of each event of the answer, if it is, or may be, a stream;
     otherwise: another status that comes with the same answer. queries, headers: names, and what they say.

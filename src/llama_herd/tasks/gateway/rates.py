@@ -1,4 +1,4 @@
-"""How often each key may ask."""
+"""Rates: how many requests each key may send a second."""
 
 from math import ceil
 from time import monotonic
@@ -13,7 +13,7 @@ BODY_BYTES = 65_536
 
 
 class Rates:
-    """What each key has left. A request is let in while anything is left, and may leave a debt."""
+    """The requests that each key has left. It is let in while any is left, and may leave a debt."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._per_s = settings.gateway_key_rate
@@ -21,7 +21,7 @@ class Rates:
         self._left: dict[str, tuple[float, float]] = {}  # and when, by time.monotonic
 
     def charge(self, fingerprint: str | None, cost: float = 1.0) -> None:
-        """Take the cost of a request. Raises Problem if nothing is left. None: no key, and no limit."""
+        """Take a request's cost. Raises Problem if none is left. fingerprint None: no key, and no limit."""
         if fingerprint is None or not self._per_s:
             return
         now_s = monotonic()

@@ -56,7 +56,7 @@ def _collect_seldom() -> None:
 
 
 def _access(settings: GatewaySettings) -> str:
-    """Who may come in, where that is not whoever has a key."""
+    """A text for the log that says who may come in, if not simply whoever has a key."""
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
         has_keys = run(redis, num_keys()) > 0
     if settings.gateway_open:
@@ -112,7 +112,7 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        """Where it listens. With port 0 the system has chosen one."""
+        """The address at which the server listens. With port 0 the system has chosen the port."""
         scheme = "https" if self.config.is_ssl else "http"
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,4 +1,4 @@
-"""Where the bytes of a gateway's files lie, and the records of one tenant's files and batches there."""
+"""Stores of a gateway: where the bytes of files lie, and one tenant's records of files and batches there."""
 
 import re
 
@@ -22,14 +22,14 @@ def batches_of(storage: Storage, tenant: str) -> BatchRecords:
 
 
 def checked_file_id(file_id: str) -> str:
-    """Raises Problem if no file can have this id."""
+    """Raise Problem if no file can have this id."""
     if not _FILE_ID.fullmatch(file_id):
         raise no_file()
     return file_id
 
 
 def checked_batch_id(batch_id: str) -> str:
-    """Raises Problem if no batch can have this id."""
+    """Raise Problem if no batch can have this id."""
     if not _BATCH_ID.fullmatch(batch_id):
         raise no_batch()
     return batch_id
@@ -44,7 +44,7 @@ def no_batch() -> Problem:
 
 
 def elsewhere() -> Problem:
-    """That another gateway has the bytes."""
+    """The problem of a file whose bytes are in another gateway's storage."""
     message = (
         "the bytes of this file are in another gateway's storage. "
         "Fix: give all gateways the same HERD_GATEWAY_FILES"
@@ -53,7 +53,7 @@ def elsewhere() -> Problem:
 
 
 def too_much(full: Full, fix: str, param: str | None = None) -> Problem:
-    """That a quota would be exceeded."""
+    """The problem of a quota that would be exceeded."""
     message = (
         f"this {full.whose} has {full.has:,} {full.what}, and with this one it would have more than "
         f"{full.limit:,}. Fix: {fix}"

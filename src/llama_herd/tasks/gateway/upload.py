@@ -48,7 +48,7 @@ async def upload(request: Request, caller: Caller, desk: Desk, storage: Storage)
 
 
 def quotas(settings: GatewaySettings) -> tuple[Quota, Quota]:
-    """Of files, and of their bytes."""
+    """The quotas of a tenant and a key: of files, and of their bytes."""
     return (
         Quota(settings.gateway_max_tenant_files, settings.gateway_max_key_files),
         Quota(settings.gateway_max_tenant_bytes, settings.gateway_max_key_bytes),
@@ -118,7 +118,7 @@ def _check_fields(form: Form) -> None:
 
 
 def _expires_after(form: Form) -> ExpiresAfter | None:
-    """Raises InvalidJob."""
+    """Read when the form wants the file to expire. Raises InvalidJob."""
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
         return None

@@ -1,4 +1,4 @@
-"""What is told of every request: it is counted, and logged at its end."""
+"""Watched: counts every request, and logs it at its end."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -15,12 +15,12 @@ from llama_herd.tasks.message import trace_id_of
 
 
 class Watched:
-    """An application whose requests are told by route, as the route is written and not as it was called."""
+    """An application whose requests are counted and logged by route, as the route is written."""
 
     def __init__(
         self, app: ASGIApp, settings: GatewaySettings, count: AnswerCount, routes: Mapping[object, str]
     ) -> None:
-        """routes: the paths of the endpoints."""
+        """Watch an application. routes: the paths of its endpoints."""
         self._app = app
         self._log = settings.gateway_request_log
         self._count = count

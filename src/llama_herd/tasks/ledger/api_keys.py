@@ -16,7 +16,7 @@ API_KEYS = "herd:keys"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is stored of a key. digest: its SHA-256. fingerprint: how that begins, by which it is found.
+    """A key as it is stored. digest: its SHA-256. fingerprint: the digest's beginning, by which it is found.
 
     max_priority: the highest that its jobs may have.
     """
@@ -35,7 +35,7 @@ class ApiKey:
 
     @classmethod
     def parse(cls, fingerprint: str, raw: bytes) -> "ApiKey":
-        """Raises RecordUnreadable for what we have not written."""
+        """Read a stored key. Raises RecordUnreadable for what we have not written."""
         try:
             return cls._parsed(fingerprint, raw)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -84,17 +84,17 @@ def store_key(key: ApiKey) -> Call[bool]:
 
 
 def find_key(fingerprint: str) -> Call[bytes | None]:
-    """What is stored of the key of a fingerprint."""
+    """Look up the entry of the key with a fingerprint."""
     return Call("HGET", (API_KEYS,), (fingerprint,), lambda reply: reply)
 
 
 def num_keys() -> Call[int]:
-    """How many keys there are."""
+    """Count the stored keys."""
     return Call("HLEN", (API_KEYS,), (), int)
 
 
 def all_keys() -> Call[StoredKeys]:
-    """Every key."""
+    """Read all stored keys."""
     return Call("HGETALL", (API_KEYS,), (), _read_keys)
 
 

@@ -32,7 +32,7 @@ STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancel
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for. window: as the client wrote it. owner: fingerprint of the client's key.
+    """A client's request for a batch. window: as the client wrote it. owner: fingerprint of its key.
 
     files_life_ms: how long its output and error file are kept. webhook: the address that is told of its end;
     empty: the tenant's.
@@ -56,7 +56,7 @@ class Asked:
 
 
 class Sealed(NamedTuple):
-    """How much of an earlier feeder's parts counts, by the storage's own measure."""
+    """The part of an earlier feeder's answers that counts, by the storage's own measure."""
 
     epoch: int
     output: int

@@ -1,4 +1,4 @@
-"""What a worker tells the ledger of the jobs in its hands, of whichever tenants: one call for all of them."""
+"""Calls about the jobs in a worker's hands, of whichever tenants: one call for all of them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +18,7 @@ MAX_ENTRIES = 220
 
 
 class Terms(Protocol):
-    """What holds for all jobs of a worker."""
+    """The terms of all jobs of a worker: how long leases and streams last, and when an attempt is sound."""
 
     @property
     def lease_ms(self) -> int: ...

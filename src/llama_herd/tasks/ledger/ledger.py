@@ -400,7 +400,7 @@ class Ledger(Keys):
         return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
 
     def origin(self, job_id: str) -> Call[Origin]:
-        """Where a job comes from, for the log."""
+        """Read the facts about a job's origin, for the log."""
         read = partial(read_origin, queue_name("", self.tenant))
         return Call("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
 
@@ -410,12 +410,12 @@ class Ledger(Keys):
         return Call(asked.what, asked.keys, asked.args, lambda reply: read_place(reply[0]))
 
     def places(self, job_ids: Sequence[str]) -> Call[list[Place | None]]:
-        """The same for several jobs."""
+        """Where several waiting jobs stand; None for each that does not wait."""
         keys = (self.key("pending"), self.key("waiting"), *map(self.job_key, job_ids))
         return Call(_PLACE, keys, job_ids, lambda reply: list(map(read_place, reply)))
 
     def line_marks(self) -> tuple[Call[Any], ...]:
-        """What differs once a job comes to those that wait, or goes: their number, the first, the last."""
+        """Calls whose answers change when a job joins or leaves those that wait: number, first, last."""
         pending = (self.key("pending"),)
         return (
             Call("ZCARD", pending, (), int),
@@ -424,13 +424,13 @@ class Ledger(Keys):
         )
 
     def with_news(self, cursors: Mapping[str, int]) -> Call[set[str]]:
-        """Those of these jobs that have events after the given number."""
+        """The jobs that have events after the given numbers."""
         ids = {self.events_key(job_id).encode(): job_id for job_id in cursors}
         after = (f"{last}-0" for last in cursors.values())
         return Call("XREAD", (), ("COUNT", 1, "STREAMS", *ids, *after), partial(read_names, ids))
 
     def are_waiting(self, job_ids: Sequence[str]) -> Call[list[bool]]:
-        """Which of these jobs wait."""
+        """Tell for each job whether it waits."""
         return Call("ZMSCORE", (self.key("pending"),), job_ids, read_scores)
 
     def are_running(self, job_ids: Sequence[str]) -> Call[list[bool]]:

@@ -1,4 +1,4 @@
-"""What the ledger holds as a whole. Every call has a bounded cost."""
+"""Overview: counts of a tenant's queues and pages of its jobs. Every call has a bounded cost."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +42,7 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """What a queue holds. Times are unix milliseconds; 0: unknown.
+    """The counts of a queue. Times are unix milliseconds; 0: unknown.
 
     num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_left: jobs that the next sweep is to
     bring back, delayed ones whose time has come and those of dead workers, as far as QUEUES has looked.
@@ -68,12 +68,12 @@ class QueueCounts:
 
     @property
     def num_due(self) -> int:
-        """What waits and may run now: jobs, or messages if they are more, since bare ones have no job yet."""
+        """Jobs that wait and may run now, or messages if they are more: bare ones have no job yet."""
         return max(self._num_listed, self.num_messages) + self.num_left
 
     @property
     def num_due_tokens(self) -> int:
-        """Estimated tokens of what may run now: of a bare message the default, and at least one each."""
+        """Estimated tokens of the jobs that may run now: of a bare message the default, at least one each."""
         listed = max(0, self.num_tokens - self.num_delayed_tokens)
         num_bare = max(0, self.num_messages - self._num_listed)
         return max(listed + self.num_left_tokens + num_bare * DEFAULT_MAX_TOKENS, self.num_due)
@@ -85,13 +85,13 @@ class QueueCounts:
 
     @property
     def oldest_ms(self) -> int:
-        """When its oldest waiting job was due."""
+        """The time since which the oldest waiting job of the queue is due."""
         return min((lane.oldest_ms for lane in self.lanes if lane.oldest_ms), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class TenantCounts:
-    """What a tenant holds at a time: its queues, and what is dead."""
+    """The counts of a tenant at one moment: its queues, its dead letters and poisoned jobs."""
 
     tenant: str
     now_ms: int
@@ -105,7 +105,7 @@ class TenantCounts:
 
 
 class JobRow(NamedTuple):
-    """What the record of a waiting or running job says. n: tokens recorded."""
+    """A row of a list of jobs: some fields of a waiting or running job's record. n: tokens recorded."""
 
     job_id: str
     state: str
@@ -119,7 +119,7 @@ class JobRow(NamedTuple):
 
 
 class JobPage(NamedTuple):
-    """Some jobs at a time. next: the place to go on at; None at the end of the list."""
+    """A page of jobs. next: the place to go on at; None at the end of the list."""
 
     now_ms: int
     next: int | None

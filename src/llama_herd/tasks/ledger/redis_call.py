@@ -79,7 +79,7 @@ class Script:
 
     @property
     def commands(self) -> frozenset[str]:
-        """The Redis commands that it calls. A user needs the right to each of them."""
+        """The Redis commands that the script calls. A user needs the right to each of them."""
         return commands_of(self.source)
 
 
@@ -90,7 +90,7 @@ def commands_of(source: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """What to send, and how to parse the reply. what: a script, or the name of a Redis command.
+    """A command for Redis with the parser of its reply. what: a script, or the name of a Redis command.
 
     found: more keys of a script, which it has found in a record, and has asked to declare.
     """

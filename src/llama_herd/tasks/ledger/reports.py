@@ -69,7 +69,7 @@ class Reports(Keys):
 
 @dataclass(frozen=True)
 class Beat:
-    """What a worker reports to a tenant. asks: for how many rows are free in other workers of the queue."""
+    """A worker's report to one tenant. asks: for how many rows are free in other workers of the queue."""
 
     whose: Keys
     status: WorkerStatus

@@ -87,7 +87,7 @@ class NewFile:
 
 
 class Page(NamedTuple):
-    """Some records, as they are stored, and whether more follow."""
+    """A page of records, as they are stored, and whether more follow."""
 
     records: tuple[Mapping[bytes, bytes], ...]
     has_more: bool
@@ -167,7 +167,10 @@ class StoredFiles(Keys):
 
 
 def due_members(key: str, limit: int, farthest_ms: int | str = "") -> Call[tuple[Due, ...]]:
-    """What a storage has to see to now. farthest_ms: what lies further ahead is of a clock put back."""
+    """The entries of a list that a storage has to see to now, at most `limit`.
+
+    farthest_ms: an entry that is due even later was noted before the clock was put back.
+    """
     return Call(_DUE, (key,), (limit, farthest_ms), lambda reply: tuple(map(Due.of, reply)))
 
 

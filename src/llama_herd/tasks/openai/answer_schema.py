@@ -107,7 +107,7 @@ class CallDelta(Call):
 
 
 class Message(Answered):
-    """What the model says."""
+    """The message of the model."""
 
     role: Literal["assistant"] = Field(description="Who speaks.")
     content: str | None = Field(description="What it says; null if it only calls tools.")
@@ -145,7 +145,7 @@ class ChatDeltaChoice(Ended):
 
 
 class Head(Answered):
-    """What all answers begin with."""
+    """Fields at the beginning of every answer."""
 
     id: str = Field(description="cmpl- or chatcmpl-, and the id of the job.")
     created: int = Field(description="When the answer was made, in seconds since 1970.")
@@ -198,7 +198,7 @@ class ModelList(Answered):
 
 
 class ErrorWords(Answered):
-    """What is wrong."""
+    """The error in an answer: a sentence, OpenAI's type, the wrong field, the code."""
 
     message: str = Field(description="What went wrong, in a sentence.")
     type: str = Field(description="OpenAI's type of the status.")

@@ -38,7 +38,7 @@ class ExpiresAfter(StrictModel):
 
 
 class BatchBody(StrictModel):
-    """What a batch is to do."""
+    """The request for a batch."""
 
     input_file_id: str = Field(max_length=64, description="Id of a file that was uploaded for `batch`.")
     endpoint: Endpoint = Field(description="Where each of its rows would be sent alone.")
@@ -61,7 +61,7 @@ class BatchBody(StrictModel):
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """Raises InvalidJob with every wrong field."""
+        """Read a request for a batch. Raises InvalidJob with every wrong field."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -72,7 +72,7 @@ class BatchBody(StrictModel):
         return int(self.completion_window[:-1]) * _UNIT_MS[self.completion_window[-1]]
 
     def asked(self, owner: str, life_s: int) -> Asked:
-        """What the record keeps of it. life_s: how long files are kept that do not say it; 0: for ever."""
+        """The request as its record keeps it. life_s: how long its files are kept by default; 0: for ever."""
         if self.output_expires_after is not None:
             life_s = self.output_expires_after.seconds
         return Asked(
@@ -96,7 +96,7 @@ class BatchLineError(Answered):
 
 
 class BatchErrors(Answered):
-    """All of that."""
+    """The errors for which a batch did not begin."""
 
     object: Literal["list"] = Field(default="list", description="Always `list`.")
     data: tuple[BatchLineError, ...] = Field(description="The first hundred.")
@@ -111,13 +111,13 @@ class RequestCounts(Answered):
 
 
 class CachedTokens(Answered):
-    """Of the tokens of prompts."""
+    """Details of the tokens of prompts."""
 
     cached_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
 
 
 class ReasoningTokens(Answered):
-    """Of the tokens of answers."""
+    """Details of the tokens of answers."""
 
     reasoning_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
 

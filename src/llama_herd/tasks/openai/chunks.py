@@ -114,7 +114,7 @@ class Chunks:
         yield self._chunk(choice)
 
     def _words(self, event: Token) -> dict[str, Any]:
-        """What an event adds to its output; nothing if it adds none."""
+        """The fields that an event adds to its output; empty if it adds none."""
         is_read = self._endpoint == CHAT and event.content is not None
         calls = [{"index": call.index, **call_object(call)} for call in event.tool_calls or ()]
         words = {

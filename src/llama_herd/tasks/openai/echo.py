@@ -24,7 +24,7 @@ class Echo:
 
     @classmethod
     def of_result(cls, result: Result) -> Self | None:
-        """That of a job which was to echo its prompt; None if it was not."""
+        """Make the echo of a job's result; None if the job did not ask for its prompt."""
         if result.prompt_ids is None:
             return None
         told = (result.prompt_ids, result.prompt_text or "", result.pieces or {})
@@ -32,7 +32,7 @@ class Echo:
 
     @classmethod
     def of_events(cls, started: Started, first: Token | None) -> Self:
-        """By the start that tells of the prompt, and the first event of the output if there is one."""
+        """Make the echo of the start that brings the prompt, and the output's first event if there is one."""
         pieces = {**(started.pieces or {}), **((first and first.pieces) or {})}
         told = (started.prompt_ids or (), started.prompt_text or "", pieces)
         if first is None:
@@ -58,7 +58,7 @@ class Echo:
 
     @property
     def logprobs(self) -> dict[str, Any] | None:
-        """Its scores as a completion has them; the first token has none."""
+        """The prompt's scores in the form of a completion; the first token has none."""
         if self.scores is None:
             return None
         tops = zip_longest(self.tokens[1:], self.tops or ())
@@ -85,7 +85,7 @@ def _texts(ids: Sequence[int], text: str, pieces: Pieces) -> tuple[str, ...]:
 
 
 def _num_spaces(text: str) -> int:
-    """How many a text begins with."""
+    """The number of spaces that a text begins with."""
     return len(text) - len(text.lstrip(" "))
 
 

@@ -46,7 +46,7 @@ class FileList(Listing):
 
 
 class FileDeleted(Answered):
-    """That a file is gone."""
+    """The answer to the deletion of a file."""
 
     id: str = Field(description="Its id.")
     object: Literal["file"] = Field(default="file", description="Always `file`.")

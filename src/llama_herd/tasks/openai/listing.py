@@ -8,7 +8,7 @@ from llama_herd.tasks.openai.answer_schema import Answered
 
 
 class Listing(Answered):
-    """What all pages have; each has `data`, too, from which the ids are taken."""
+    """Fields of every page of a list; subclasses add `data`, from which the ids are taken."""
 
     object: Literal["list"] = Field(default="list", description="Always `list`.")
     first_id: str | None = Field(default=None, description="Id of the first of them.")

@@ -1,4 +1,4 @@
-"""What a worker says of a job's fields, in the words of the route that the job came by."""
+"""In own words: a worker's complaint about a job's fields, in the words of the route it came by."""
 
 import re
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Complaint(NamedTuple):
 
 
 def in_own_words(message: str, source: str) -> Complaint:
-    """source: where the prompt stands in the request, such as `prompt.3`."""
+    """Put a complaint into a route's words. source: where the request has its prompt, such as `prompt.3`."""
     told = _SOURCE.sub(source, message).replace(_OURS, "")
     found = _PARAM.match(told)
     names_one = found is not None and told[found.end() :].startswith((": ", " and "))

@@ -95,7 +95,7 @@ class RequestBody:
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts the body has; a chat is one."""
+        """The number of prompts in the body; a chat is one."""
         return max(1, len(self._prompts))
 
     def jobs(self, settings: Settings, max_prompts: int) -> list[GenerationJob]:
@@ -156,7 +156,7 @@ class RequestBody:
             self._refuse(name, f"only supported as {' or '.join(map(json.dumps, neutral))}")
 
     def _meant(self, name: str) -> str:
-        """What an unknown field may have been meant to be; of no more of them than an error names."""
+        """Suggest known fields for an unknown one, as long as the error still names fields."""
         known = (
             *self._special,
             *SAME,
@@ -211,7 +211,7 @@ class RequestBody:
         return FieldError(self._name_in_body(error.field), error.message)
 
     def _name_in_body(self, field: str) -> str:
-        """What the body calls a field of a job."""
+        """The name of a job's field in the body."""
         name = field.removeprefix("sampling.").replace("prompt_ids", "prompt")
         if self._endpoint == COMPLETIONS:
             if name == "prompt_logprobs" and self._body.get(name) is None:  # by echo

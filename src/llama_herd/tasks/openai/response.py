@@ -68,7 +68,7 @@ def _chat_choice(choice: Choice, pieces: Pieces | None) -> dict[str, Any]:
 
 
 def _message(choice: Choice) -> dict[str, Any]:
-    """What the model says. A model that only calls tools says nothing."""
+    """The message of an output as OpenAI writes it. Content is null if the model only calls tools."""
     calls = choice.tool_calls or ()
     content = choice.text if choice.content is None else choice.content
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}

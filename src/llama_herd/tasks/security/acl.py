@@ -88,7 +88,7 @@ class Dialect(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a key holds."""
+    """The type of a key in Redis."""
 
     HASH = "hash"
     LIST = "list"
@@ -188,7 +188,7 @@ class Acl:
     queues: Collection[str]
 
     def __post_init__(self) -> None:
-        """Raises BadInput for a name that could inject rules."""
+        """Raise BadInput for a name that could inject rules."""
         prefix = queue_name("", self.tenant)
         for model in (queue.removeprefix(prefix) for queue in self.queues):
             if not _MODEL_NAME.fullmatch(model):
@@ -277,7 +277,7 @@ class Acl:
 
     @property
     def _batch_calls(self) -> Iterable[Call[Any]]:
-        """What a gateway does with files and batches, in any storage."""
+        """The calls of a gateway for files and batches, in any storage."""
         files, batches = StoredFiles(self.tenant, ANY), BatchRecords(self.tenant, ANY)
         file, none, reports = NewFile(ANY, ANY, ANY, 0), Quota(0, 0), Reports(self.tenant)
         asked = Asked(ANY, ANY, ANY)
@@ -328,7 +328,7 @@ class Acl:
 
     @property
     def _outbox(self) -> frozenset[str]:
-        """Where scripts that end a job note its webhook, which they find beside `leases`."""
+        """The outbox's keys, where scripts that end a job note its webhook; found beside `leases`."""
         return frozenset(map(self._ledger.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
 
     @property

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 
 class KeyRole(StrEnum):
-    """What the holder of a key may do in its tenant."""
+    """A key's role: the actions that its holder may take in the tenant."""
 
     #: Reads jobs whose ids it knows, and the models.
     SUBSCRIBER = "subscriber"
@@ -40,7 +40,7 @@ class KeyRole(StrEnum):
     OPERATOR = "operator"
 
     def may(self, what: "KeyRole") -> bool:
-        """Whether it includes another role."""
+        """Whether the role includes another one."""
         roles = list(KeyRole)
         return roles.index(self) >= roles.index(what)
 
@@ -72,7 +72,7 @@ def create_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PR
 
 
 def known_key(secret: str) -> Dialogue[ApiKey | None]:
-    """What is stored of a key that somebody shows; None if it is not one of ours. Raises RecordUnreadable."""
+    """Find the stored key of a secret; None if it is not one of ours. Raises RecordUnreadable."""
     digest = _digest(secret)
     fingerprint = digest[:FINGERPRINT_CHARS]
     raw: bytes | None = yield find_key(fingerprint)

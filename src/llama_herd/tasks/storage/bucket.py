@@ -41,7 +41,7 @@ class Bucket:
 
     @cached_property
     def id(self) -> str:
-        """The same for the same bucket and prefix."""
+        """The storage's id, equal for the same bucket and prefix."""
         return f"s3-{hashlib.sha256(self._root.encode()).hexdigest()[:24]}"
 
     @cached_property
@@ -76,7 +76,7 @@ class Bucket:
         yield _Journal(self, place)
 
     def extent(self, place: Place) -> int:
-        """In objects."""
+        """The number of the journal's objects."""
         with _named_errors(self._root):
             try:
                 names = {path.rpartition("/")[2] for path in self._files.ls(self._path(place), detail=False)}

@@ -1,4 +1,4 @@
-"""What a storage can do. The bytes of a file appear whole or not at all; a journal grows line by line."""
+"""Storage: the interface of folders and buckets. Files appear whole or not at all; journals grow by lines."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -35,7 +35,7 @@ class Journal(Protocol):
 
 
 class Storage(Protocol):
-    """Raises StorageUnavailable if it cannot be reached or written.
+    """A place for files. Raises StorageUnavailable if it cannot be reached or written.
 
     id: the same for all who share it. flush_s: how long lines should be gathered for one `append`.
     """
@@ -61,7 +61,7 @@ class Storage(Protocol):
         """Begin a journal that is not there."""
 
     def extent(self, place: Place) -> int:
-        """How much of a journal there is now, in whole lines, by this storage's own measure; 0: nothing."""
+        """The size of a journal now, in whole lines, by this storage's own measure; 0: nothing."""
 
     def lines(self, place: Place, extent: int) -> Iterator[bytes]:
         """The lines of a journal up to an extent of it."""

@@ -88,5 +88,5 @@ def _refusal(host: str, scheme: str) -> str:
 
 
 def _look_up(host: str) -> list[Any]:
-    """What the system knows of a name. Raises OSError."""
+    """Resolve a host's name by the system. Raises OSError."""
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

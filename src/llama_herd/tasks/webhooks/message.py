@@ -10,7 +10,7 @@ from llama_herd.tasks.ledger.outbox import Entry
 
 
 def body_of(entry: Entry) -> str:
-    """The same for each try. It has ids and states, and no text of the job."""
+    """A webhook's body, equal for each try. It has ids and states, and no text of the job."""
     ended = datetime.fromtimestamp(entry.ended_ms / 1000, UTC).isoformat(timespec="milliseconds")
     data = {"id": entry.id, "state": entry.state, "finish_reason": entry.finish_reason}
     message = {"type": entry.type, "timestamp": ended.replace("+00:00", "Z"), "data": data}

@@ -20,7 +20,7 @@ _GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a try.
+    """The outcome of one try.
 
     error: why it has failed, for people; empty if the receiver has the message. is_final: no other try is of
     use. is_silent: the host has not answered at all.
@@ -76,7 +76,7 @@ def _request(url: SplitResult, headers: Mapping[str, str], body: bytes) -> h11.R
 
 
 async def _exchange(reader: StreamReader, writer: StreamWriter, request: h11.Request, body: bytes) -> int:
-    """The status of the answer."""
+    """Send the request on a connection, and return the status of the answer."""
     http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
     for part in (request, h11.Data(data=body), h11.EndOfMessage()):
         writer.write(http.send(part) or b"")

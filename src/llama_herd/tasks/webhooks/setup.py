@@ -1,4 +1,4 @@
-"""What an administrator does with a tenant's webhooks: set and remove them, look at the outbox, try again."""
+"""Set-up of a tenant's webhooks by an administrator: set, remove, look at the outbox, try again."""
 
 import binascii
 import re
@@ -24,7 +24,7 @@ _HOST = re.compile(r"[a-z0-9._:-]{1,253}")
 
 
 class NewWebhooks(NamedTuple):
-    """What is set now. secret: a new one, that nobody can see again; None: the one from before holds on."""
+    """Webhooks as they were set. secret: the new one, shown only now; None: the old one stays."""
 
     config: WebhookConfig
     secret: str | None
@@ -95,7 +95,7 @@ def config_of(tenant: str) -> Dialogue[WebhookConfig]:
 
 
 def list_outbox(tenant: str, limit: int) -> Dialogue[list[Listed]]:
-    """What waits, the first due first, then what was given up. At most `limit` of each."""
+    """List messages that wait, the first due first, then dead ones. At most `limit` of each."""
     outbox = Outbox(tenant)
     kinds: tuple[Literal["waiting", "dead"], ...] = ("waiting", "dead")
     waiting, dead = yield [outbox.messages(kind, limit) for kind in kinds]
@@ -119,7 +119,7 @@ def find_entry(tenant: str, name: str) -> Dialogue[Entry | None]:
 
 
 def _entry(message: bytes, raw: bytes | None) -> Entry | None:
-    """None if it is gone, or cannot be read."""
+    """Read a message's entry; None if it is gone, or cannot be read."""
     try:
         return None if raw is None else Entry.parse(message, raw)
     except RecordUnreadable:

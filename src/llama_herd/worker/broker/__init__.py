@@ -1,1 +1,1 @@
-"""What we change in Celery and kombu."""
+"""Celery and kombu as a worker uses them: consumer, channels, delivered messages, results and revokes."""

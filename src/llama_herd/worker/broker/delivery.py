@@ -33,7 +33,7 @@ class Delivery:
         call_soon: CallSoon,
         time_limit_s: float | None = None,
     ) -> None:
-        """`time_limit_s`: how long the job may take once it is admitted; None: as long as it wants."""
+        """Make a delivery. time_limit_s: how long the job may take once it is admitted; None: no limit."""
         self._args = args
         self._request = request
         self._call_soon = call_soon
@@ -80,7 +80,7 @@ class Delivery:
 
     @property
     def start(self) -> Call[None] | None:
-        """What makes the job's state STARTED for Celery's clients; None if they want no result of it."""
+        """The call that sets the job's state to STARTED for Celery's clients; None: they want no result."""
         if self.headers.get("ignore_result"):
             return None
         return start(self.job_id, self._request.hostname, self._request.task.backend)
@@ -139,7 +139,7 @@ class Delivery:
             self._request.on_success(traced)
 
     def _finish_revoked(self) -> None:
-        """Celery itself would announce a success."""
+        """Store the final state of a task that Celery has revoked: Celery itself would announce a success."""
         if not self._request.acknowledged:
             task_ready(self._request)
             self._request.acknowledge()

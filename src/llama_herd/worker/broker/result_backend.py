@@ -61,7 +61,7 @@ class SendingRedis(StoringRedis):
 
 
 class _Pipeline(Pipeline):
-    """The same for several commands at once."""
+    """A pipeline that is retried until Redis accepts it. Raises GenerationError if it never will."""
 
     insists = True
 

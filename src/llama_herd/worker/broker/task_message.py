@@ -1,4 +1,4 @@
-"""What a Celery message asks for: a job that is on record, or one that the message carries."""
+"""A Celery message as a worker reads it: it names a job on record, or carries the job itself."""
 
 import json
 import re

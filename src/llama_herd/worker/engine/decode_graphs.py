@@ -34,7 +34,7 @@ USUAL = (Drawing.of(SamplingParams()), Drawing())
 
 
 def bucket_of(num_rows: int) -> int:
-    """The rows of the graph that computes so many."""
+    """Return the number of rows of the captured graph that computes a step of so many rows."""
     if num_rows <= BUCKETS[-1]:
         return BUCKETS[bisect_left(BUCKETS, num_rows)]
     return -(-num_rows // 64) * 64
@@ -71,7 +71,7 @@ class DecodeGraphs:
 
     @staticmethod
     def num_bytes(num_rows: int, vocab_size: int) -> int:
-        """Of the tensors that all share, but for some KB."""
+        """Return the bytes of the tensors that all graphs share, but for some KB."""
         return bucket_of(num_rows) * vocab_size * torch.float32.itemsize
 
     def check(self) -> str:
@@ -122,7 +122,7 @@ class DecodeGraphs:
         return self.logits[:1].clone(), self.drawn[:1].clone()
 
     def prepared(self, num_rows: int, drawing: Drawing) -> Replay:
-        """What computes a step of so many rows; captured now if it never was."""
+        """Return the replay of a step of so many rows; its graph is captured now if it never was."""
         key = (bucket_of(num_rows), drawing)
         if key not in self._replays:
             self._replays[key] = self._captured(*key)
@@ -136,7 +136,7 @@ class DecodeGraphs:
             self._shown = slots
 
     def rows(self, places: Tensor) -> SlotRows:
-        """Some rows of the last step, as they were before their tokens were drawn."""
+        """The given rows of the last step, as they were before their tokens were drawn."""
         return SlotRows(self._index[places], self._fields[places])
 
     def undo(self, num_rows: int, slots: Slots) -> None:

@@ -1,4 +1,4 @@
-"""What a job hears of its prompt."""
+"""The prompt that a job gets back with its `started` event, if it asks for `echo`."""
 
 from typing import NamedTuple
 

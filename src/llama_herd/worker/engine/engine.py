@@ -92,7 +92,7 @@ class Engine:
 
     @property
     def gather_s(self) -> float:
-        """How long the next step is worth putting off for jobs that arrive together with the first.
+        """The seconds by which to put off the next step for jobs that arrive together with the first.
 
         So their prompts are computed together: beside streams few of their tokens would fit into a step. An
         engine that had nothing to do waits for a small part of a step after each, for a step in all.
@@ -272,7 +272,7 @@ class Engine:
         )
 
     def _advance_alone(self, reading: Reading) -> list[StepOutput]:
-        """The same as `_advance`, but an error ends this sequence alone."""
+        """Do as `_advance` does, but let an error end this sequence alone."""
         sequence = reading.row.sequence
         try:
             return self._advance(reading)

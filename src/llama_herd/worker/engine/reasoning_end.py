@@ -1,4 +1,4 @@
-"""Where an output's reasoning ends: what a job asks of its answer counts behind it."""
+"""Finds where the reasoning of an output ends: what a job asks of its answer holds from there on."""
 
 from llama_herd.model.parsers.formats import ReasoningFormat
 
@@ -15,7 +15,7 @@ class ReasoningEnd:
         self._held = ""  # what may be the beginning of the mark that is looked for
 
     def split(self, text: str) -> tuple[str, str]:
-        """What of the next text belongs to the reasoning, and what to the answer."""
+        """Split the next piece of text into its part of the reasoning and its part of the answer."""
         if self._is_reasoning is None:
             text, self._held = self._held + text, ""
             self._is_reasoning = self._begins(text)
@@ -25,7 +25,7 @@ class ReasoningEnd:
         return self._ended(text) if self._is_reasoning else ("", text)
 
     def close(self) -> str:
-        """What was held is no reasoning: call once, after the last text."""
+        """Return the text that is still held, as part of the answer; call once, after the last text."""
         return self._held if self._is_reasoning is None else ""
 
     def _begins(self, text: str) -> bool | None:
@@ -36,7 +36,7 @@ class ReasoningEnd:
         return None if opening.startswith(core) else False
 
     def _ended(self, text: str) -> tuple[str, str]:
-        """The same for text within reasoning, of which the last was `_held`."""
+        """Split text that comes within reasoning at the closing mark, which may have begun in `_held`."""
         closing, known = self._form.closing, self._held
         end = (known + text).find(closing)
         if end < 0:

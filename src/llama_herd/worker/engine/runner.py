@@ -23,7 +23,7 @@ from llama_herd.worker.engine.torch_threads import one_for_few
 
 
 class Reading(NamedTuple):
-    """What a forward tells about one row: how likely its prompt tokens were, and its next token if due."""
+    """A forward's result for one row: log-probabilities of its prompt tokens, and the next token if due."""
 
     row: Row
     prompt_scores: list[SampledToken]
@@ -59,7 +59,7 @@ class ModelRunner:
     overlaps = False
 
     def __init__(self, llama: Llama, cache: Cache, draw: Draw | None = None) -> None:
-        """`draw` is a native library's."""
+        """Make a runner; `draw` is a native library's function to draw tokens, None: sample in torch."""
         self._llama = llama
         self._draw = draw
         self._cache = cache
@@ -74,7 +74,7 @@ class ModelRunner:
         return lambda: readings
 
     def run(self, rows: Rows[Row]) -> list[Reading]:
-        """All of it at once."""
+        """Launch a forward of the rows and read it at once."""
         cache, tiling = self._cache, self._llama.tiling
         batch = Batch.of([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
         with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
@@ -103,7 +103,7 @@ def chunk_of(row: Row) -> Chunk:
 
 
 def _prompt_scores(row: Row, logits: Tensor) -> list[SampledToken]:
-    """How likely each prompt token was that follows a token of the row."""
+    """The log-probabilities of the prompt tokens that follow a token of the row."""
     if not row.num_scores:
         return []
     return score(logits[: row.num_scores], row.scored_ids, row.sequence.params.prompt_logprobs or 0)

@@ -156,11 +156,11 @@ class Sequence:
         return text + self.detokenizer.close() if self.finish_reason else text
 
     def end_without_output(self) -> None:
-        """End it: its `max_tokens` of 0 are used up."""
+        """End the sequence without an output: its `max_tokens` of 0 are used up."""
         self.finish_reason, self.stop_reason = "length", "max_tokens"
 
     def sampling_row(self) -> SamplingRow:
-        """What the next token depends on besides its logits."""
+        """Return the sequence's state for sampling: what its next token depends on besides its logits."""
         return SamplingRow(
             self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice, self.constraint
         )

@@ -1,4 +1,4 @@
-"""What other threads know of a sequence: the facts that never change."""
+"""SequenceInfo: the facts about a sequence that never change, which any thread may read."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -10,7 +10,7 @@ RETRY_FORWARDS = 1024
 
 
 class Size(NamedTuple):
-    """What a forward's memory grows with: rows for the logits, tokens for the activations."""
+    """The size of a forward, as its memory grows: rows for the logits, tokens for the activations."""
 
     num_rows: int
     num_tokens: int
@@ -21,11 +21,11 @@ class Size(NamedTuple):
 
     @property
     def half(self) -> "Size":
-        """Rounded up, so that a single row never exceeds it."""
+        """Half of the size, rounded up, so that a single row never exceeds it."""
         return Size((self.num_rows + 1) // 2, (self.num_tokens + 1) // 2)
 
     def exceeds(self, limit: "Size") -> bool:
-        """Whether both figures exceed: many rows of one token tell nothing about a long prompt."""
+        """Return whether both numbers exceed: many rows of one token tell nothing about a long prompt."""
         return self.num_rows > limit.num_rows and self.num_tokens > limit.num_tokens
 
 

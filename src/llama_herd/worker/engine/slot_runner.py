@@ -35,7 +35,7 @@ from llama_herd.worker.engine.staging_buffer import StagingBuffer
 
 
 class Held(NamedTuple):
-    """What the host knows of a slot beside its sequence."""
+    """A slot's facts on the host: how its tokens are drawn, by which rules, and whether outside the graph."""
 
     drawing: Drawing
     rules: Rules | None
@@ -81,7 +81,7 @@ class SlotRunner:
         *,
         is_captured: bool = True,
     ) -> None:
-        """`is_captured`: rows that decode are graphs; else they are computed kernel by kernel."""
+        """Make a runner. is_captured: rows that decode are graphs; else computed kernel by kernel."""
         self.on_layer: Callable[[], None] | None = None
         self._llama = llama
         self._cache = cache
@@ -130,7 +130,7 @@ class SlotRunner:
         return readings
 
     def _open_buffer(self) -> StagingBuffer:
-        """That of the step which is being launched; a third one only where a step is launched in parts."""
+        """The staging buffer of the step under launch; a third is made only if a step has several parts."""
         if self._buffer is None:
             free = self._free_buffers
             self._buffer = free.popleft() if free else StagingBuffer(self._device, self._cache.device)
@@ -139,7 +139,7 @@ class SlotRunner:
 
     @contextmanager
     def _closing(self, buffer: StagingBuffer) -> Iterator[None]:
-        """The end of a launch; nobody will read one that failed."""
+        """Close the staging buffer after a launch, also one that failed, which nobody will read."""
         try:
             yield
         except BaseException:
@@ -239,7 +239,7 @@ def _constrained(logits: Tensor, rows: Rows[SamplingRow], buffer: StagingBuffer)
 
 
 class Prefilled(NamedTuple):
-    """What was launched for prompts. The complete ones have drawn a token."""
+    """A launched prefill: its rows, and the tokens that the rows with a complete prompt have drawn."""
 
     rows: list[Row]
     complete: list[int]
@@ -280,7 +280,7 @@ def _decoded(rows: list[Row], ids: Tensor, scored: Scored | None) -> list[Readin
 
 
 def _tokens(ids: Tensor, rows: list[Row], scored: Scored | None) -> list[SampledToken]:
-    """What has landed, with the scores of the rows that have some."""
+    """Sampled tokens of ids that have reached the host, with the scores of the rows that asked for them."""
     tokens = [SampledToken(token_id) for token_id in ids.tolist()]
     if scored is not None:
         for number, token in zip(scored.numbers, scored.scores.tokens(), strict=True):
@@ -289,6 +289,6 @@ def _tokens(ids: Tensor, rows: list[Row], scored: Scored | None) -> list[Sampled
 
 
 def _prompt_scores(row: Row, logits: Tensor, buffer: StagingBuffer) -> Scores:
-    """How likely each prompt token is that follows a token of the row; on its way to the host."""
+    """The scores of the prompt tokens that follow a token of the row; on their way to the host."""
     scores = Scores.of(logits[: row.num_scores], buffer.send(row.scored_ids), MAX_TOP_LOGPROBS)
     return scores.each(buffer.land)

@@ -48,7 +48,7 @@ class Slots:
         return 8 * (num_slots + 1) * (NUM_FIELDS + pages_for(max_length) + max_length)
 
     def words_of(self, sequence: Sequence) -> "array[int]":
-        """All that a slot holds of a sequence that begins, as far as its ids reach."""
+        """Return the words of a slot for a sequence that begins: parameters, pages, and its ids so far."""
         params, length = sequence.params, sequence.length
         ids = sequence.tokens(0, length)
         prefix = hash_prefix_of(sequence.seed, sequence.choice)
@@ -65,7 +65,7 @@ class Slots:
         return SlotRows(slots, self.words[slots, :NUM_FIELDS])
 
     def ids(self, slots: Tensor) -> Tensor:
-        """(B, S); what is behind a sequence's last token is any token."""
+        """Return the ids of slots (B, S); what is behind a sequence's last token is any token."""
         return self._ids[slots]
 
     def batch(self, rows: "SlotRows") -> DecodeBatch:
@@ -95,22 +95,22 @@ class SlotRows:
     fields: Tensor
 
     def integers(self, field: int) -> Tensor:
-        """(B,)"""
+        """Return an integer field of each row: (B,)."""
         return self.fields[:, field]
 
     def exact(self, field: str) -> Tensor:
-        """A parameter: (B, 1) float64"""
+        """Return a parameter of each row, exactly: (B, 1) float64."""
         return self.fields.view(torch.float64)[:, WORD_OF[field], None]
 
     def column(self, field: str) -> Tensor:
-        """A parameter: (B, 1) float32"""
+        """Return a parameter of each row: (B, 1) float32."""
         return self.exact(field).float()
 
     def numbers(self, parameter: Parameter) -> Tensor:
-        """The same by its row of the table: a captured step always applies it."""
+        """Return a parameter of each row (B, 1): a captured step applies every one, whatever its value."""
         return self.column(parameter.field)
 
     @property
     def next_positions(self) -> Tensor:
-        """Where the next token will stand (B,): never behind the pages, also for rows that have ended."""
+        """The positions of the next tokens (B,): never behind the pages, also for rows that have ended."""
         return torch.minimum(self.integers(POSITION) + 1, self.integers(LAST))

@@ -18,7 +18,7 @@ TOKENS = Histogram.over(1, *(2**power for power in range(3, 15)))
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What all forwards together have computed."""
+    """Counts and times of all forwards since the start, as one frozen value."""
 
     num_prompt_tokens: int = 0  # of admitted sequences, found in the cache or not; once for each job
     num_drawn_tokens: int = 0
@@ -40,7 +40,7 @@ class StepFigures:
         gaps_s: Iterable[float],
         num_masked: int = 0,
     ) -> "StepFigures":
-        """`gaps_s`: one for each sequence that drew a token before this one."""
+        """Count a forward. gaps_s: one for each sequence that drew a token before this one."""
         gap_s = self.gap_s
         for seconds, times in Counter(gaps_s).items():  # those that drew in the same steps are alike
             gap_s = gap_s.plus(seconds, times)

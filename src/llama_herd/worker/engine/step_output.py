@@ -1,4 +1,4 @@
-"""What the engine reports of a sequence, step by step."""
+"""StepOutput: the engine's report of one sequence after a step."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from llama_herd.worker.engine.sequence_info import SequenceInfo
 
 
 class StepOutput(NamedTuple):
-    """One sequence: that it has started, its new tokens, or that it has ended."""
+    """One sequence after a step: that it has started, its new tokens, or that it has ended."""
 
     sequence: SequenceInfo
     tokens: tuple[SampledToken, ...] = ()

@@ -62,7 +62,7 @@ def _tried(answer: Answer, tried: str | None = None) -> Answer:
 
 
 def _valid(kind: str, text: str) -> Answer:
-    """The grammar of a form, if there is one, whatever it takes."""
+    """Read the grammar of a form, if there is one, whatever time and memory that takes."""
     try:
         grammar = _grammar(kind, text)
     except (ValueError, RecursionError) as error:
@@ -111,7 +111,7 @@ def _judged_output(output: WholeOutput) -> Answer:
 
 
 def _of_object(schema: object) -> dict[str, Any] | None:
-    """A schema that only objects have; None: no object has this one."""
+    """Return a schema narrowed to objects; None: no object fits it."""
     if not isinstance(schema, Mapping) or "object" not in _types(schema):
         return None
     return {**schema, "type": "object"}
@@ -131,7 +131,7 @@ def _named_answer(grammar: str) -> dict[str, Any]:
 
 
 def parser_limits() -> LLParserLimits:
-    """What a grammar may take while it runs: some milliseconds a token, some megabytes an output."""
+    """Return the limits of a running grammar: some milliseconds a token, some megabytes an output."""
     return LLParserLimits(
         step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
     )
@@ -169,7 +169,7 @@ def _is_bearable(grammar: str) -> bool:
 
 
 def _schema_reason(complaint: str, text: str) -> str:
-    """What is wrong with a schema, with the place of the first keyword that is not supported."""
+    """Say why a schema is refused, with the place of the first keyword that is not supported."""
     places = _places(json.loads(text))
     if found := _UNKNOWN.search(complaint):
         unknown = set(json.loads(found[1]))
@@ -198,7 +198,7 @@ def _places(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
 
 
 def _reason(complaint: str) -> str:
-    """What the engine says, without what it quotes of the job."""
+    """Shorten llguidance's complaint to what quotes nothing of the job."""
     lines = [line for line in complaint.splitlines() if line and not line.startswith((" ", "\t"))]
     lines = [_QUOTED.sub("...", line) for line in lines if not re.match(r"\d+ \|", line)]
     return "; ".join(lines)[:MAX_REASON_CHARS] or "cannot be read"

@@ -100,7 +100,7 @@ class _Writer:
         yield f"{name}: {name.upper()}_FREE | {use} behind{open_calls}"
 
     def _calls(self, form: ToolFormat) -> Iterator[str]:
-        """`calls`: nothing but calls. `behind`: what follows an opening mark in free text."""
+        """The rules for calls. `calls`: nothing but calls. `behind`: what follows a mark in free text."""
         first = "" if form.begins_open else self._text(form.openings[0])
         again = self._text(form.openings[0] if form.reopening is None else form.reopening)
         last = self._text(form.last_ending)
@@ -134,7 +134,7 @@ class _Writer:
             yield f"call_{number}: {head} {arguments} {tail}"
 
     def _head(self, form: ToolFormat, name: str) -> str:
-        """What a call says before the arguments."""
+        """Return the text of a call up to its arguments, for a tool of this name."""
         if form.shape == "named":
             return name + form.between
         return f'{{"name": {json.dumps(name)}, "{form.arguments_key}": '
@@ -149,7 +149,7 @@ class _Writer:
         return f"{name}: ANY & ~/(?s:[ \\t\\r\\n]*({begun}).*)/"
 
     def _up_to(self, name: str, mark: str, free: str = "ANY") -> tuple[str, str]:
-        """How a rule names free text and the mark that ends it, and the rule that this needs."""
+        """A rule's part for free text and the mark that ends it, and the further rule that this needs."""
         found = self._mark.match(mark)
         if found:
             return f"{name} {self._text(mark)}", f"{name}: {free}"

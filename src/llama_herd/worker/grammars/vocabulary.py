@@ -18,7 +18,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> LLTokenizer:
 
 
 class _Pieces:
-    """What llguidance asks a tokenizer for. It is called for texts that a grammar leaves no choice about."""
+    """A tokenizer as llguidance calls it, for texts that a grammar leaves no choice about."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -41,5 +41,5 @@ class _Pieces:
         return ids if b"".join(pieces[one] for one in ids) == text else self.greedy(words)
 
     def _uncut(self, text: str) -> list[int]:
-        """Until there is a vocabulary: llguidance only tries whether bytes are taken."""
+        """Encode nothing, until there is a vocabulary: llguidance only tries whether bytes are taken."""
         return []

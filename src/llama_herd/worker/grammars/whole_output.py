@@ -1,4 +1,4 @@
-"""What a whole output has to be: its reasoning, calls of tools, and the form of an answer."""
+"""WholeOutput: the form of a whole output, with its reasoning, its tool calls and its answer."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class ToolRule:
 
 @dataclass(frozen=True)
 class WholeOutput:
-    """All that the grammar of an output is made of. It travels to a judge as JSON."""
+    """The parts that the grammar of a whole output is built from. It travels to a judge as JSON."""
 
     reasoning: ReasoningFormat | None  # that comes
     begins_in_reasoning: bool
@@ -55,7 +55,7 @@ class WholeOutput:
         answer: OutputForm | None = None,
         begins_in_reasoning: bool = False,
     ) -> Self:
-        """That of a chat with these tools, of OpenAI's form, and this `tool_choice`.
+        """Make the form of a chat's outputs, by the chat's tools in OpenAI's form and its `tool_choice`.
 
         `formats` are without reasoning where none comes. Raises InvalidJob if a tool must be called, or with
         arguments by its schema, by a model without a format for that.
@@ -90,7 +90,7 @@ class WholeOutput:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """That of the text of a form."""
+        """Read a whole output from the JSON text of its form."""
         fields = json.loads(text)
         return cls(
             **fields

@@ -18,7 +18,7 @@ from llama_herd.worker.jobs.event_log import EventLog
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """All that this worker knows of a job that it has claimed."""
+    """A claimed job in this worker: its stream, messages, sequences, times, and how it ended."""
 
     stream: EventLog
     deliveries: list[Delivery]
@@ -48,7 +48,7 @@ class Attempt:
 
     @property
     def line(self) -> dict[str, object]:
-        """What each line of the log says of the job."""
+        """The fields of each line of the log about this job."""
         return self.stream.line(self.trace_id)._asdict()
 
     @property
@@ -61,24 +61,24 @@ class Attempt:
 
     @property
     def unended(self) -> list[SequenceInfo]:
-        """Its sequences that have not ended by themselves, as far as is known here."""
+        """The sequences whose outputs have not ended by themselves, as far as is known here."""
         return [one for one in self.sequences if one.choice not in self.reasons]
 
     @property
     def is_sound(self) -> bool:
-        """Whether it has come so far that earlier deaths no longer count against its job."""
+        """Whether the attempt has come so far that earlier deaths no longer count against its job."""
         if self.first_token_s is None or self.started_s is None:
             return False
         return self.stream.num_new_ids >= SOUND_TOKENS or 1000 * (monotonic() - self.started_s) >= SOUND_MS
 
     @property
     def end_before_start(self) -> Abort | None:
-        """Why it must end before it starts: it is cancelled or overdue."""
+        """Why the job must end before it starts: it is cancelled or overdue; None: it may start."""
         is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
         return self.abort or ("deadline" if is_overdue else None)
 
     def ended(self, sequences: Rows[Sequence]) -> list[StepOutput]:
-        """What is to be recorded of sequences that have ended before the engine gets them.
+        """Return the outputs to record for sequences that have ended before the engine gets them.
 
         A job that has nothing but these has a start all the same.
         """
@@ -109,7 +109,7 @@ class Attempt:
     def end(
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None
     ) -> Entry:
-        """The final event. Later outputs of the engine are ignored."""
+        """Make the job's final event. Later outputs of the engine are ignored."""
         self.has_ended = True
         self.outcome = error.code if error else finish_reason
         return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error, stop_reason)

@@ -35,7 +35,7 @@ KEPT_S = 10.0
 
 
 class Recorded(NamedTuple):
-    """What earlier attempts have written: by output, and a hash of all text in the order of events."""
+    """The events of earlier attempts: ids and texts by output, and a hash of all text in their order."""
 
     ids: dict[int, list[int]]
     texts: dict[int, str]
@@ -58,7 +58,7 @@ class Recorded(NamedTuple):
 
 
 class Author(NamedTuple):
-    """Who writes events: a worker, with its model, the bytes of the model's ids, and for which tenant."""
+    """The writer of events: a worker, with its model, the bytes of the model's ids, and the tenant."""
 
     worker: str
     model: str
@@ -66,13 +66,13 @@ class Author(NamedTuple):
     pieces: Sequence[bytes] = ()
 
     def line(self, job_id: str, attempt: int | None, trace_id: str | None) -> JobLine:
-        """What this worker's log says of a job in each line."""
+        """Return the fields that each line of this worker's log has about a job."""
         return JobLine(job_id, attempt, self.worker, self.model, self.tenant, trace_id)
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one output has gathered for its next event."""
+    """Tokens and text that one output has gathered for its next event."""
 
     tokens: list[SampledToken] = field(default_factory=list)
     text: str = ""
@@ -149,7 +149,7 @@ class EventLog:
         return self._author.tenant
 
     def line(self, trace_id: str | None) -> JobLine:
-        """What the log says of the job in each line."""
+        """Return the fields of each line of the log about this job."""
         return self._author.line(self.job_id, self.attempt, trace_id)
 
     @property
@@ -227,21 +227,21 @@ class EventLog:
         return entry
 
     def _words(self, choice: int, gathered: _Gathered) -> Words | None:
-        """What is read in the text that was gathered; None: it is not read."""
+        """Read the gathered text as reasoning, content and calls; None: outputs of this job are not read."""
         if (reader := self._readers.get(choice)) is None:
             return None
         words = reader.write(gathered.text)
         return words.plus(reader.close()) if gathered.finish_reason else words
 
     def _pieces(self, gathered: _Gathered) -> Pieces | None:
-        """What the ids beside scores stand for."""
+        """Return the bytes of all ids that stand beside scores, as text; None if there are no scores."""
         scored = [token for token in gathered.tokens if token.logprob is not None]
         scored += gathered.prompt_scores or ()
         ids = {token_id for token in scored for token_id in (token.token_id, *(one for one, _ in token.top))}
         return self._known(ids) or None
 
     def _known(self, ids: Iterable[int]) -> Pieces:
-        """What these ids stand for."""
+        """Return the bytes that each of these ids stands for, as text in latin-1."""
         known = self._author.pieces
         return {one: known[one].decode("latin-1") for one in sorted(set(ids)) if one < len(known)}
 

@@ -1,4 +1,4 @@
-"""What a worker has seen of its jobs, in frozen values: one for each tenant, and one for all."""
+"""JobFigures and WorkerFigures: counts and times of a worker's jobs, as frozen values, a tenant each."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ ASKED_FOR = (*SUCCESSES, "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What was written since the start: of one tenant's jobs, or the publisher's calls.
+    """Counts and times since the start: of one tenant's jobs, or of the publisher's calls.
 
     Times in seconds count as in a job's `timings`.
     """
@@ -58,7 +58,7 @@ class JobFigures:
 
     @property
     def num_failed(self) -> int:
-        """Of those that ended, without an end that somebody asked for."""
+        """Number of jobs that ended by an error: nobody had asked for their end."""
         return sum(number for outcome, number in self.ends.items() if outcome not in ASKED_FOR)
 
     def with_start(self, attempt: Attempt, queue_s: float) -> "JobFigures":
@@ -70,7 +70,7 @@ class JobFigures:
         return replace(self, first_token_s=self.first_token_s.plus(seconds))
 
     def with_end(self, attempt: Attempt) -> "JobFigures":
-        """`attempt` has just written its job's final event."""
+        """Count the end of a job, whose final event `attempt` has just written."""
         queue_s, first_s, total_s = attempt.timings.queue_s, attempt.timings.ttft_s, attempt.timings.total_s
         figures = replace(
             self,
@@ -102,7 +102,7 @@ class JobFigures:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """All of a worker at one moment. `jobs` are those of all its tenants."""
+    """All figures of a worker at one moment. `jobs` are those of all its tenants."""
 
     status: WorkerStatus
     engine: EngineStats

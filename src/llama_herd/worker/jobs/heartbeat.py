@@ -61,7 +61,7 @@ class Heartbeat(threading.Thread):
         status: Callable[[str], WorkerStatus],
         stall_s: float,
     ) -> None:
-        """`status(queue)` is what users of that queue may see."""
+        """Make a heartbeat. `status(queue)` is the status that users of that queue may see."""
         super().__init__(name="heartbeat", daemon=True)
         self._redis = redis
         self._owner = owner
@@ -82,7 +82,7 @@ class Heartbeat(threading.Thread):
         self._is_stale.set()
 
     def stop(self) -> None:
-        """Its last report is of a worker that stops: others give no jobs to one that is gone."""
+        """Stop the thread, then report the worker as stopping: others release no jobs to one that is gone."""
         self._is_stopping.set()
         self.join()
         with suppress(RedisError):
@@ -114,7 +114,7 @@ class Heartbeat(threading.Thread):
             self._cancel(self._by_channel[message["channel"]].claims.get(notice.job), notice.cancel)
 
     def _beat(self) -> None:
-        """Renew first, as jobs depend on it."""
+        """Renew leases, then report: jobs depend on the leases."""
         if self._engine.is_stalled(self._stall_s):
             log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:

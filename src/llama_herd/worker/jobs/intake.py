@@ -126,7 +126,7 @@ class Intake(threading.Thread):
         self._inbox.put(item)
 
     def stop(self) -> None:
-        """Claim nothing more; unclaimed messages go back to the queue when the connection closes."""
+        """Claim no more jobs; unclaimed messages go back to the queue when the connection closes."""
         self._is_stopping = True
         self._inbox.put(None)
         self.join()
@@ -155,7 +155,7 @@ class Intake(threading.Thread):
         return [item for item in taken if item is not None]
 
     def _rest_s(self) -> float | None:
-        """How long to sleep unless an item arrives; None: any time."""
+        """The seconds to sleep unless an item arrives; None: any time."""
         if self._may_begin_more:
             return 0.0
         due_s = self._later[0].due_s - monotonic() if self._later else inf
@@ -347,7 +347,7 @@ class Intake(threading.Thread):
         self._preparer.hold(Opened(attempt, message, claimed, recorded))
 
     def _recorded(self, delivery: Delivery, first: Part | ResponseError | None) -> Recorded:
-        """What earlier attempts have written; nothing if the stream was not written by workers alone."""
+        """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""
         try:
             reader = self._tenancy_of(delivery).reader
             return Recorded.of(reader.events(delivery.job_id, first, with_scores=False))
@@ -359,7 +359,7 @@ class Intake(threading.Thread):
             return NOTHING
 
     def _line(self, delivery: Delivery) -> dict[str, object]:
-        """What the log says of a job that is not claimed."""
+        """Return the fields of a line of the log about a job that is not claimed."""
         return self._tenancy_of(delivery).author.line(delivery.job_id, None, delivery.trace_id)._asdict()
 
     def _settle(self, delivery: Delivery) -> None:

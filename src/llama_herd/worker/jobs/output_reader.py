@@ -14,7 +14,7 @@ _ID_CHARS, _ID_LENGTH = string.ascii_letters + string.digits, 9
 
 
 class Count(NamedTuple):
-    """How much of an output was read, or said by events: characters, and calls."""
+    """A measure of an output, as far as it was read, or said by events: characters, and calls."""
 
     reasoning: int = 0
     content: int = 0
@@ -31,7 +31,7 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True)
 class Words:
-    """What an event says of an output."""
+    """Reasoning, content and tool calls that one event brings of an output."""
 
     reasoning: str = ""
     content: str = ""
@@ -67,12 +67,12 @@ class OutputReader:
         self._unsaid = self.write(text)
 
     def write(self, text: str) -> Words:
-        """What the next text adds."""
+        """Read the next text; return the new reasoning, content and calls in it."""
         self._texts.append(text)
         return self._words(self._parser.write(text))
 
     def close(self) -> Words:
-        """What was withheld until the end; nothing the second time."""
+        """Return the words that were withheld until the end of the output; none the second time."""
         if self._is_closed:
             return Words()
         self._is_closed = True
@@ -92,7 +92,7 @@ class OutputReader:
         self._is_closed = False
 
     def _words(self, delta: Delta) -> Words:
-        """What of this was not said yet."""
+        """Turn what the parser has read into words, but for what recorded events already say."""
         before, self._read = self._read, self._read.plus(delta)
         unsaid, self._unsaid = self._unsaid, Words()
         calls = tuple(

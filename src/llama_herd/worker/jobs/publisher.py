@@ -140,7 +140,7 @@ class Publisher(threading.Thread):
 
     @property
     def figures(self) -> JobFigures:
-        """Its calls since the start. What it has written of jobs is in their tenancies."""
+        """Counts and times of the publisher's calls since the start; jobs have theirs in their tenancies."""
         return self._figures
 
     def open(self, attempt: Attempt) -> None:
@@ -172,7 +172,7 @@ class Publisher(threading.Thread):
         self._deliver(self._due(inf))
 
     def _take(self) -> list[Said]:
-        """All that waits. Sleeps until something is put or gathered tokens are due."""
+        """Take all outputs that wait. Sleeps until something is put or gathered tokens are due."""
         due_s = min((attempt.stream.due_s for attempt in self._gathering), default=inf)
         taken: list[Said] = []
         with suppress(Empty):
@@ -317,7 +317,7 @@ class Publisher(threading.Thread):
         tenancy.figures = change(tenancy.figures)
 
     def _recover(self, attempt: Attempt, entry: Entry, answer: Emitted) -> list[Entry]:
-        """What to send after an event was refused. The job's later events in the call were refused too."""
+        """The events to send after one was refused, as were the job's later events in the same call."""
         if answer.kind is Emission.CANCELLED:
             attempt.stream.rewind(answer.seq, answer.n)
             reason: FinishReason = "deadline" if answer.reason == "deadline" else "cancelled"
@@ -374,7 +374,7 @@ def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
 
 
 def _starts(events: Rows[Outgoing]) -> list[Call[Any]]:
-    """What tells Celery's clients which of these jobs start."""
+    """Return the calls that tell Celery's clients which of these jobs start."""
     begun = [attempt for attempt, entry in events if entry.kind == "started" and attempt.deliveries]
     return [call for call in (attempt.deliveries[0].start for attempt in begun) if call is not None]
 

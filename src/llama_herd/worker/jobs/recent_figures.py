@@ -1,4 +1,4 @@
-"""What one tenant's jobs did on this worker of late, for `herd status`."""
+"""RecentFigures: rates and latencies of one tenant's jobs on this worker, for `herd status`."""
 
 import threading
 from collections import deque
@@ -16,7 +16,7 @@ MAX_ENDS = 512
 
 
 class RecentFigures:
-    """Rates of tokens, and times to the first one. Any thread may call it."""
+    """Rates of tokens and times to first tokens over the last seconds. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class RecentFigures:
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MAX_ENDS)  # when it was, and ttft
 
     def note_tokens(self, num_tokens: int) -> None:
-        """So many tokens were drawn in a step."""
+        """Note that so many tokens were drawn in a step."""
         now_s = self._clock()
         with self._lock:
             if self._slices and now_s - self._slices[-1][0] < SLICE_S:
@@ -37,7 +37,7 @@ class RecentFigures:
                 self._slices.popleft()
 
     def note_end(self, ttft_s: float | None) -> None:
-        """A job has ended, so long after it was due its first token had come."""
+        """Note that a job has ended; its first token came `ttft_s` after the job was due."""
         if ttft_s is not None:
             with self._lock:
                 self._first_tokens.append((self._clock(), ttft_s))

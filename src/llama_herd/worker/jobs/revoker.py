@@ -65,12 +65,12 @@ class Revoker(threading.Thread):
         self._is_stopping = threading.Event()
 
     def channel_of(self, tenancy: Tenancy) -> str:
-        """Of kombu's fan-out exchange; it begins with the number of the database."""
+        """Name the channel of kombu's fan-out exchange; it begins with the number of the database."""
         number = self._redis.connection_pool.connection_kwargs.get("db") or 0
         return f"/{number}.{tenancy.ledger.control_exchange}.pidbox"
 
     def stop(self) -> None:
-        """Returns at once."""
+        """Ask the thread to stop; returns at once."""
         self._is_stopping.set()
 
     def run(self) -> None:
@@ -143,6 +143,6 @@ class Revoker(threading.Thread):
 
 
 def _judge(error: Exception) -> None:
-    """A revoke is kept whatever Redis says: nobody would send it again."""
+    """Judge an error of Redis as worth another try, whatever it is: nobody would send the revoke again."""
     if not isinstance(error, RedisError):
         raise error

@@ -105,7 +105,7 @@ class Service:
         self._warm_up = WarmUp(model)
 
     def _new_tenancy(self, own: WorkerSettings) -> Tenancy:
-        """`own` are the settings of this tenant alone."""
+        """Make a tenancy by `own`, the settings of this tenant alone."""
         ledger, model = Ledger.of(own, self._worker), self._model
         bounds = StreamBounds(own.max_tokens_limit, model.max_length, own.max_prompt_bytes)
         return Tenancy(
@@ -273,13 +273,13 @@ class Service:
 
     @property
     def kind(self) -> dict[str, str]:
-        """What kind of worker it is, beyond its status: the types of its numbers."""
+        """The types of the worker's numbers and the form of its weights, which its status does not say."""
         form = "blocks" if self._model.plan.keeps_blocks else "dense"
         return {"dtype": self._model.plan.dtype, "weights": form}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a person wants to know about a new worker, the most important first."""
+        """The facts that a started worker prints and logs, the most important first."""
         status, settings = self.status(), self._settings
         return {
             "worker": status.name,
@@ -310,7 +310,7 @@ class Service:
 
     @property
     def _state_now(self) -> State:
-        """Ready: the model is loaded, messages of at least one queue are taken, and all parts progress."""
+        """The worker's state. Ready: model loaded, messages of a queue are taken, all parts progress."""
         if self._state == "ready" and self._engine.is_stalled(min(STALL_SHOWN_S, self._settings.stall_s)):
             return "stalled"
         if self._state == "ready" and self.watchdog.silent_s >= UNREADY_S:
@@ -390,12 +390,12 @@ class Service:
 
 
 def _lose(attempt: Attempt) -> None:
-    """The job is another worker's now."""
+    """Give up an attempt: the job is another worker's now."""
     for delivery in attempt.deliveries:
         delivery.let_go()
 
 
 def _acknowledge(attempt: Attempt) -> None:
-    """The job has a new message in its queue."""
+    """Acknowledge a released job's messages: the job has a new one in its queue."""
     for delivery in attempt.deliveries:
         delivery.acknowledge()

@@ -1,4 +1,4 @@
-"""What a worker keeps of each of its tenants."""
+"""Tenancy: the part of a worker that belongs to one tenant."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 @dataclass(eq=False)
 class Tenancy:
-    """One tenant in a worker: its ledger, its jobs in hand, and what was seen of them. It has no thread.
+    """One tenant in a worker: its ledger, its jobs in hand, and their figures. It has no thread.
 
     The keys of all that is written of a job are made by its tenancy's ledger, and its tenancy is that of the
     queue which its message came from, whatever the message says.
@@ -92,7 +92,7 @@ class Tenancies:
 
     @property
     def first(self) -> Tenancy:
-        """For anything that is the same for all."""
+        """The first tenancy, for anything that is the same for all tenants."""
         return next(iter(self))
 
     def of_queue(self, queue: str) -> Tenancy:

@@ -25,11 +25,11 @@ class OutputReading:
     begins_in_reasoning: bool
 
     def new_parser(self) -> OutputParser:
-        """Takes one output apart."""
+        """Make a parser that takes one output apart."""
         return OutputParser(self.formats, self.tool_names, begins_in_reasoning=self.begins_in_reasoning)
 
     def reasoning_end(self) -> ReasoningEnd | None:
-        """Finds the end of one output's reasoning; None: there is none."""
+        """Make a finder of the end of one output's reasoning; None: there is no reasoning."""
         form = self.formats.reasoning
         return None if form is None else ReasoningEnd(form, begins_in_reasoning=self.begins_in_reasoning)
 
@@ -38,7 +38,7 @@ class ChatOutputs:
     """The formats of one model's outputs, and what its tokens stand for where outputs are read."""
 
     def __init__(self, formats: OutputFormats, tokenizer: Tokenizer, control_ids: Mapping[str, int]) -> None:
-        """`control_ids`: the model's control tokens."""
+        """Find the formats' marks among the model's control tokens, `control_ids`."""
         self.formats = formats
         #: Marks that are control tokens of this model.
         self._mark_ids = {mark: control_ids[mark] for mark in formats.marks if mark in control_ids}
@@ -57,7 +57,7 @@ class ChatOutputs:
         return OutputReading(self.formats, names, begins_in_reasoning)
 
     def form(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputForm | None:
-        """What the outputs of a job must be as a whole; None: they are free.
+        """Return the form of a job's whole outputs; None: they are free.
 
         What the job asks for stands behind the reasoning. Raises InvalidJob if it cannot be kept.
         """
@@ -76,7 +76,7 @@ class ChatOutputs:
         ).to_form()
 
     def _tail(self, prompt_ids: Sequence[int]) -> str:
-        """How a prompt ends."""
+        """Return the text at the end of a prompt."""
         return b"".join(self.pieces[token_id] for token_id in prompt_ids[-TAIL_IDS:]).decode(errors="replace")
 
 

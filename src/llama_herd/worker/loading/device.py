@@ -34,7 +34,7 @@ class Card:
 
 
 def on_device(settings: WorkerSettings) -> WorkerSettings:
-    """These settings with the device that auto comes to on this machine, the first GPU or cpu, and its slots.
+    """Return settings with `auto` replaced by the first GPU or cpu, and with the slots of that device.
 
     Raises DeviceError where there is a GPU that cannot be used: the CPU is no substitute for one that has
     failed, of which nobody would notice any more.
@@ -162,5 +162,5 @@ def _cards() -> list[Card]:
 
 
 def _gb(mib: str) -> float:
-    """Of a number of MiB; 0 for a card that shares the machine's memory, which has none."""
+    """Convert a number of MiB to GB; 0 for a card that shares the machine's memory, which has none."""
     return int(mib) * 2**20 / 1e9 if mib.isdigit() else 0.0

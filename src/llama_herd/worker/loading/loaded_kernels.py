@@ -1,4 +1,4 @@
-"""Kernels that are loaded and tried: those of a CPU once for each folder, of a GPU for each kind of model."""
+"""Kernels that are loaded and checked: a CPU's once for each folder, a GPU's for each kind of model."""
 
 from functools import cache
 from pathlib import Path
@@ -21,17 +21,17 @@ _triton = cache(load_triton_kernels)
 
 
 def native_kernels(folder: Path, settings: WorkerSettings) -> Kernels | UnloadedKernels:
-    """Those of a CPU that are built and compute right, with as many threads as a worker has."""
+    """Load the CPU kernels that are built and compute right, with as many threads as a worker has."""
     return _native(folder).with_threads(num_threads(settings))
 
 
 def triton_kernels(settings: WorkerSettings, device: str, file: ModelFile) -> AnyKernels:
-    """Those of a GPU that compute right for a model."""
+    """Load the GPU kernels that compute right for a model."""
     return _triton(needs_of(settings, device, file), torch.device(device))
 
 
 def needs_of(settings: WorkerSettings, device: str, file: ModelFile) -> Needs:
-    """What a model asks of kernels on a GPU."""
+    """Return the needs of a model on a GPU: the types, widths and heads that kernels must handle."""
     config = file.config
     return Needs(
         dtype=torch_dtype(compute_dtype(settings, device)),

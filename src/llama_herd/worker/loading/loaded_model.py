@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class LoadedModel(Closing):
-    """All that a worker loads once, before it takes its first job."""
+    """A model with all that a worker loads before its first job: tokenizer, chat templates, cache, plan."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class LoadedModel(Closing):
         return sequences
 
     def echoed_prompt(self, job: GenerationJob, prompt_ids: list[int]) -> EchoedPrompt | None:
-        """What the job wants to hear of its prompt; None: nothing. prompt_ids: those of its sequences."""
+        """The prompt for the job's `started` event; None: not asked for. prompt_ids: of its sequences."""
         if not job.echo:
             return None
         is_whole = job.sampling.truncate_prompt_tokens is None

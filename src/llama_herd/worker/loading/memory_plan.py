@@ -90,7 +90,7 @@ class MemoryPlan:
 
     @classmethod
     def _in_form(cls, form: Form, settings: WorkerSettings, file: ModelFile, device: str, free: int) -> Self:
-        """With the smallest cache."""
+        """Plan with weights in one form and the smallest cache."""
         dtype, kind = compute_dtype(settings, device), device.partition(":")[0]
         prefill = PrefillBudget.of(settings.prefill_tokens, kind)
         step = StepMemory(
@@ -138,7 +138,7 @@ class MemoryPlan:
 
     @property
     def _trash_bytes(self) -> int:
-        """Of the one page for tokens of no sequence."""
+        """Bytes of the one page whose tokens belong to no sequence."""
         return PAGE_TOKENS * self.kv_bytes_per_token
 
     @property
@@ -214,7 +214,7 @@ class MemoryPlan:
         )
 
     def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
-        """With the cache size that is set; by default what the slots can use, up to a part of free memory."""
+        """The plan with the cache size that is set; by default what slots can use, within free memory."""
         if settings.kv_cache_tokens:
             plan = self._with_pages(pages_for(settings.kv_cache_tokens))
             if plan.num_bytes > plan.free_bytes >= self.num_bytes:
@@ -253,7 +253,7 @@ class MemoryPlan:
 
 
 def _allowed_bytes(settings: WorkerSettings, device: str) -> int:
-    """What is free, but no more than this worker's share of all."""
+    """Return the free bytes of a device, but no more than this worker's share of all its memory."""
     free = free_bytes(device)
     return free if settings.memory_share == 1 else min(free, int(settings.memory_share * total_bytes(device)))
 

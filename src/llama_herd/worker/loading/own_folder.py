@@ -1,4 +1,4 @@
-"""Where the processes of a user on one machine leave notes for each other: in the temporary folder of all."""
+"""The folder where one user's processes on a machine leave notes for each other, within the temporary one."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def own_folder() -> Path:
-    """Its path; others may have made what is there."""
+    """Return the folder's path; other users may have made what is there."""
     return Path(tempfile.gettempdir()) / f"llama-herd-{os.getuid()}"
 
 
@@ -21,7 +21,7 @@ def make_own_folder() -> Path:
 
 
 def is_own_folder() -> bool:
-    """Anybody may make a folder of our name, or a link: only our own is trusted, where nobody else writes."""
+    """Return whether the folder is ours alone: anybody may make one of its name, or a link."""
     try:
         found = own_folder().lstat()
     except OSError:

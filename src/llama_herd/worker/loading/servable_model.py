@@ -51,7 +51,7 @@ class ServableModel:
 
     @cached_property
     def kernels(self) -> AnyKernels:
-        """What computes it. On a GPU they are compiled now, if they never were before."""
+        """The kernels that compute the model. A GPU's are compiled now, if they never were before."""
         return kernels_of(self.settings, self.device, self.file, is_only_planned=self.is_only_planned)
 
     def plan(self) -> MemoryPlan:

@@ -68,13 +68,13 @@ class StepMemory:
         return V * FLOAT32_BYTES * (self.slots + num_scored) + max(drawing, V * SCORING_BYTES * num_scored)
 
     def drawing_bytes(self, max_length: int) -> int:
-        """What one row takes to draw: filters and noise, or on a GPU before them its penalties."""
+        """The bytes that one row takes to draw: filters and noise, or on a GPU its penalties if larger."""
         V = self.config.vocab_size
         penalties = 0 if self.consecutive else V * COUNTING_BYTES + max_length * POSITION_BYTES
         return max(V * DRAWING_BYTES, penalties)
 
     def graph_bytes(self, max_length: int) -> int:
-        """What steps that overlap take besides, on a GPU: slots, their logits, and the graphs' own pool."""
+        """The bytes that overlapping steps add on a GPU: slots, their logits, and the graphs' own pool."""
         from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
         from llama_herd.worker.engine.slots import Slots
 

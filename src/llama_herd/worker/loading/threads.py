@@ -21,7 +21,7 @@ def num_cores(cgroup: Path = CGROUP) -> int:
 
 
 def complaint_of_threads(settings: WorkerSettings) -> str:
-    """What is wrong with HERD_THREADS here; empty if nothing is."""
+    """Say why HERD_THREADS is wrong on this machine; empty if it is not."""
     cores = num_cores()
     if settings.threads <= cores:
         return ""

@@ -1,1 +1,1 @@
-"""What Prometheus reads of a worker: its own figures, and what waits in the ledger."""
+"""Prometheus metrics of a worker: its own figures, and the counts of its tenants' ledgers."""

@@ -1,4 +1,4 @@
-"""What waits and what is dead, as the ledger tells it. Every worker tells the same: take the maximum."""
+"""Gauges of waiting and dead jobs, from the ledger. Every worker tells the same: take the maximum."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ OTHER = "other"
 
 
 class Reading(NamedTuple):
-    """What the ledger has told, and when, on the clock of time.monotonic."""
+    """The ledger's counts and the workers' statuses, and when they were read, by time.monotonic."""
 
     at_s: float
     loads: tuple[TenantCounts, ...]
@@ -81,7 +81,7 @@ class LedgerReader:
             self._last = asked.result()
 
     def _ask(self) -> Reading:
-        """Raises RedisError. A tenant whose keys are spoilt is left out."""
+        """Read the ledger. Raises RedisError. A tenant whose keys are spoilt is left out."""
         at_s = monotonic()
         loads = run_many(self._redis, self._calls)
         reports = run_many(self._redis, self._reports)
@@ -93,7 +93,7 @@ class LedgerReader:
 
 
 def _standing(settings: WorkerSettings) -> Iterable[str]:
-    """The queues of models that may have no worker."""
+    """Return the queues of models that may have no worker."""
     return (queue_name(model, settings.tenant) for model in settings.standing_models)
 
 
@@ -128,7 +128,7 @@ class LedgerCollector(Collector):
         self._settings = settings
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that registering it does not ask Redis."""
+        """Return no metric, so that registering the collector does not ask Redis."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

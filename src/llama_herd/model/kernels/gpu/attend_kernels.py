@@ -31,7 +31,7 @@ def _split_of(length, window, split, num_splits, HAS_WINDOW: constexpr, BLOCK: c
 
 @triton.jit
 def _more(largest, total, found, scores, v, PRECISION: constexpr):
-    """What is found with more keys: scores in powers of two (queries, keys), values v (keys, D)."""
+    """Fold more keys into a running softmax: scores in powers of two (queries, keys), values v (keys, D)."""
     now_largest = tl.maximum(largest, tl.max(scores, 1))
     shrink = tl.exp2(largest - now_largest)
     weights = tl.exp2(scores - now_largest[:, None])
@@ -72,7 +72,7 @@ def attend_split(
     IS_SPLIT: constexpr,
     PRECISION: constexpr,
 ):
-    """What the queries of one kv head of one token find in one split of its keys."""
+    """Attend the queries of one kv head of one token to one split of its keys."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token, length = tl.load(rows + row), tl.load(num_keys + row).to(tl.int32)
     table = pages + tl.load(tables + row)

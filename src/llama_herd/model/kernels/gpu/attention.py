@@ -46,7 +46,7 @@ class TritonAttention:
             launch()
 
     def num_splits(self, num_rows: int, kv_heads: int, num_pages: int) -> int:
-        """A power of two: enough to keep all processors at work, but none for less than a page."""
+        """The number of splits: a power of two, enough for all processors, none for less than a page."""
         wanted = PROGRAMS_A_PROCESSOR * self.num_processors // max(1, num_rows * kv_heads)
         most = max(1, min(wanted, num_pages // max(1, num_rows), MAX_SPLITS))
         return 1 << most.bit_length() - 1
@@ -74,7 +74,7 @@ def _attending(
     sizes: Tensor,
     scoring: Scoring,
 ) -> Launch:
-    """Of whole sequences into `out`, which is `found` then; or of their splits into `found` and `sizes`."""
+    """The launch that attends sequences into `out`, if `found` is that, or splits into `found`, `sizes`."""
     _, H, D = q.shape
     keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
     K, num_splits = len(keys), 1 if found is out else found.shape[2]
@@ -104,7 +104,7 @@ def _attending(
 
 
 def _joining(found: Tensor, sizes: Tensor, seen: Seen, out: Tensor) -> Launch:
-    """Of splits (R, H, splits, D) and their sizes (R, H, splits), into `out`."""
+    """The launch that joins splits (R, H, splits, D) by their sizes (R, H, splits) into `out`."""
     R, H, num_splits, D = found.shape
     given = {"found": found, "sizes": sizes, "rows": seen.rows, "out": out}
     numbers = {"out_row": out.stride(0), "num_splits": num_splits}
@@ -117,5 +117,5 @@ def _head(head_dim: int) -> dict[str, int]:
 
 
 def _power_of_two(number: int) -> int:
-    """The next one that is no smaller."""
+    """The next power of two that is no smaller."""
     return 1 << (number - 1).bit_length()

@@ -1,4 +1,4 @@
-"""What the kernels compute, in plain torch: the reference that they are checked against.
+"""Reference kernels in plain torch, against which the kernels for a GPU are checked.
 
 Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads, D head dim, S keys,
 N rows (outputs), C columns (inputs).
@@ -18,7 +18,7 @@ ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-10 + 1e-5, torch.bfloat16: 2
 
 
 def attend_plainly(q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> Tensor:
-    """What the seen rows of q (T, H, D) attend to in the pages (2, K, pages, PAGE_TOKENS, D): (R, H, D)."""
+    """Attention of the seen rows of q (T, H, D) in pages (2, K, pages, PAGE_TOKENS, D): (R, H, D)."""
     scale, window, cap = scoring.scale_for(q.shape[-1]), scoring.window, scoring.cap
     found = []
     tokens = zip(seen.rows.tolist(), seen.num_keys.tolist(), seen.tables.tolist(), strict=True)
@@ -37,7 +37,7 @@ def attend_plainly(q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> T
 def attend_packed_plainly(
     q: Tensor, keys: Tensor, values: Tensor, packed: Packed, scoring: Scoring
 ) -> Tensor:
-    """What packed queries (Q, H, D) attend to in their sequences' keys and values (S, K, D): (Q, H, D)."""
+    """Attention of packed queries (Q, H, D) over their own keys and values (S, K, D): (Q, H, D)."""
     scale, window = scoring.scale_for(q.shape[-1]), scoring.window
     found = []
     ends = (packed.query_ends.tolist(), packed.key_ends.tolist())

@@ -92,7 +92,7 @@ def _q6_k_plane(low, high, scales, coarse, row, block, num_blocks, PLANE: conste
 
 @triton.jit
 def _q6_k_low(values, row, block, num_blocks, SIDE: constexpr):
-    """Of each 64 bytes the first 32, or the others: (ROWS, 64)."""
+    """Load the low bits: the first 32 of each 64 bytes, or the others: (ROWS, 64)."""
     at = tl.arange(0, 64)
     own = at // 32 * 64 + SIDE * 32 + at % 32
     return tl.load(values + row[:, None] * (num_blocks * 128) + (block * 128 + own)[None, :])
@@ -141,7 +141,7 @@ def _planes(
 
 @triton.jit
 def _columns(PLANE: constexpr, PLANES: constexpr, RUN: constexpr, COLUMNS: constexpr):
-    """Where the values of a plane stand in the columns of a tile."""
+    """The columns of a tile in which the values of a plane stand."""
     at = tl.arange(0, COLUMNS // PLANES)
     return at // RUN * (RUN * PLANES) + PLANE * RUN + at % RUN
 
@@ -209,7 +209,7 @@ def dequantise(
     BLOCKS: constexpr,
     IS_EVEN: constexpr,
 ):
-    """The values of one tile."""
+    """Write the values of one tile."""
     row, block = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * BLOCKS
     own_row = tl.minimum(row, num_rows - 1).to(tl.int64)
     planes = _planes(values, high, scales, halves, own_row, block, num_blocks, TYPE, BLOCKS, IS_EVEN)

@@ -33,7 +33,7 @@ PLANES_AND_RUN = {
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program of the fused kernel computes, for up to so many tokens."""
+    """A tile: the part that one program of the fused kernel computes, for up to so many tokens."""
 
     num_tokens: int
     num_rows: int
@@ -110,7 +110,7 @@ def slab_rows(columns: int, dtype: torch.dtype) -> int:
 
 
 def _pointers(parts: BlockParts) -> dict[str, Tensor | int]:
-    """What is read of a matrix; a part that its type has not is named, but never read."""
+    """The pointers that a kernel reads of a matrix; one for a part that its type lacks is never read."""
     unused = parts.parts["values"]
     named = {name: parts.parts.get(name, unused) for name in ("values", "high", "scales", "halves")}
     return {**named, "num_rows": parts.num_rows, "num_blocks": parts.num_blocks}

@@ -39,7 +39,7 @@ _ROWS = 41
 
 @dataclass(frozen=True, eq=False)
 class TritonKernels:
-    """What is multiplied and attended by Triton; `note` says what and why not more."""
+    """The parts of a model that Triton computes on a card; `note` says which, and why not more."""
 
     note: str
     types: frozenset[GGMLType]

@@ -32,7 +32,7 @@ _TRIED = ((0, 70), (64, 5), (130, 33), (0, 1))
 
 
 class VarlenAttention:
-    """Causal, each sequence's last query at its last key."""
+    """Attention of packed prompts: causal, each sequence's last query at its last key."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (.., H, D), and keys and values."""
@@ -52,7 +52,7 @@ class VarlenAttention:
             del gathered  # before the next lot's
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, packed: Packed, scoring: Scoring) -> Tensor:
-        """What the queries (Q, H, D) attend to in keys and values (S, K, D): (Q, H, D)."""
+        """Attention of queries (Q, H, D) over keys and values (S, K, D) of their sequences: (Q, H, D)."""
         return _varlen_attn(
             q,
             keys,
@@ -68,7 +68,7 @@ class VarlenAttention:
 
 
 def complaint_of_varlen(needs: Needs, device: torch.device) -> str:
-    """Why it cannot be used for a model on this device; empty if it can."""
+    """Why torch's kernel cannot be used for a model on this device; empty if it can."""
     varlen = VarlenAttention()
     numbers = torch.zeros(1, needs.num_heads, needs.head_dim, dtype=needs.dtype, device=device)
     if needs.cap or not varlen.takes(numbers, numbers):

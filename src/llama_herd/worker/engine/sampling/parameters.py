@@ -116,14 +116,14 @@ def least(logits: Tensor, temperature: Tensor, numbers: Numbers) -> Tensor | Non
 
 
 def above(scaled: Tensor, floor: Tensor | None) -> Tensor:
-    """Without the logits (B, V) that are further below the largest than a floor (B, 1)."""
+    """Return logits (B, V) with those that are further below the largest than a floor (B, 1) masked out."""
     if floor is None:
         return scaled
     return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < floor, MINUS_INFINITY)
 
 
 def kept(values: Tensor, numbers: Numbers, probs: Probs | None = None) -> Tensor:
-    """What the filters by order leave of values (B, N) in order; others become minus infinity.
+    """Apply the filters that need tokens in order to values (B, N); what they drop becomes minus infinity.
 
     probs: of the values, where these are not all that may be drawn.
     """

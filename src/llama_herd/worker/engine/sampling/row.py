@@ -1,4 +1,4 @@
-"""What a row's next token depends on besides its logits, and the token that was drawn."""
+"""A row's state for sampling: what its next token depends on besides its logits; and the drawn token."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -42,7 +42,7 @@ class SamplingRow:
 
     @property
     def forbidden_ids(self) -> frozenset[int]:
-        """The same; none where a mask holds them back."""
+        """Ids to forbid, as they would end the sequence before `min_tokens`; none where a mask does that."""
         return self.early_ends if self.constraint is None else frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Rules: what a job says of single tokens, as tensors of the device: biases, and ends before min_tokens."""
+"""Rules: a job's biases of single tokens and its ban on ends before `min_tokens`, as device tensors."""
 
 from array import array
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from llama_herd.worker.engine.sequence import Sequence
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """What is added to the logits of some ids: always, and until there are `min_tokens`."""
+    """The biases of one sequence's logits: those of its job, and those that forbid an end too early."""
 
     biased_ids: Tensor
     biases: Tensor  # float32
@@ -24,7 +24,7 @@ class Rules:
 
     @classmethod
     def of(cls, sequence: Sequence, send: Send) -> Self | None:
-        """Those of a sequence; None if it has none."""
+        """Make the rules of a sequence; None if it has none."""
         biases, ends = sequence.params.logit_bias, sequence.sampling_row().forbidden_ids
         if not biases and not ends:
             return None
@@ -34,7 +34,7 @@ class Rules:
         )
 
     def hold(self, sequence: Sequence) -> bool:
-        """Whether any of them says something about the next token."""
+        """Return whether a rule changes the logits of the sequence's next token."""
         return bool(sequence.params.logit_bias) or _is_short(sequence)
 
     def apply(self, logits: Tensor, sequence: Sequence) -> None:
@@ -50,5 +50,5 @@ def _is_short(sequence: Sequence) -> bool:
 
 
 def _sent(numbers: Iterable[float], send: Send) -> Tensor:
-    """As float32, by their bits."""
+    """Send numbers to the device as float32, by their bits."""
     return send(array("q", array("d", numbers).tobytes())).view(torch.float64).float()

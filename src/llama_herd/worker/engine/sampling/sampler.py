@@ -70,7 +70,7 @@ def constrained(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
 
 
 def sample_each(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
-    """The same, row by row: the bits of a row do not depend on the number of rows."""
+    """Draw one token per row, row by row: the bits of a row do not depend on the number of rows."""
     return [sample(logits[number : number + 1], [row])[0] for number, row in enumerate(rows)]
 
 
@@ -176,6 +176,6 @@ def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list
 
 
 def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
-    """One number per row: (B, 1)."""
+    """A column of one number per row: (B, 1)."""
     dtype = torch.float32 if isinstance(values[0], float) else torch.int64
     return upload(values, like.device, dtype).unsqueeze(-1)

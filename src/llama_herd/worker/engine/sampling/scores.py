@@ -13,7 +13,7 @@ from llama_herd.worker.engine.sampling.row import SampledToken
 
 
 class Scores(NamedTuple):
-    """As tensors, on the device or on their way to the host."""
+    """Scores of B tokens as tensors, on the device or on their way to the host."""
 
     ids: Tensor  # (B,)
     logprobs: Tensor  # (B,)
@@ -22,14 +22,14 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(cls, logits: Tensor, ids: Tensor, num_top: int) -> Self:
-        """Of ids (B,), of which any may be NO_TOKEN. logits: (B, V) float32."""
+        """Score ids (B,), of which any may be NO_TOKEN, by logits (B, V) float32."""
         total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
         chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)
         top, top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)  # (B, N)
         return cls(ids, chosen, top_ids, top - total)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """All of it changed alike."""
+        """Return the scores with each tensor changed alike."""
         return type(self)(*map(change, self))
 
     def tokens(self) -> list[SampledToken]:
@@ -47,5 +47,5 @@ def _may_follow(alternative: tuple[int, float]) -> bool:
 
 
 def with_top(token: SampledToken, num_top: int) -> SampledToken:
-    """With no more alternatives than were asked for."""
+    """Return a token with no more alternatives than were asked for."""
     return token._replace(top=token.top[:num_top])

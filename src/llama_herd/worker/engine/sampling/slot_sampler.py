@@ -22,7 +22,7 @@ GIVEN = 1 << 32
 
 
 class Drawing(NamedTuple):
-    """What a step's draw has to do. A row draws the same token by more than it needs."""
+    """The work of a step's draw. Work that a row does not need leaves its drawn token the same."""
 
     is_random: bool = False
     is_sorted: bool = False
