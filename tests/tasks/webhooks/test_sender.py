@@ -14,7 +14,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run, run_dialogue
 from llama_herd.tasks.ledger.webhooks import SENDER
-from llama_herd.tasks.webhooks.lane import DEPTH
+from llama_herd.tasks.webhooks import lane
 from llama_herd.tasks.webhooks.setup import remove_webhooks, retry, set_webhooks
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.conftest import SECRET, Tenant
@@ -128,14 +128,17 @@ def test_a_closed_port_is_a_failure(tenant: Tenant, redis_url: str) -> None:
         assert str(tenant.wait_for_tries("a", 1).entry.error).startswith("no connection")
 
 
-def test_a_dead_host_beside_holds_up_no_other(tenant: Tenant, redis_url: str) -> None:
+def test_a_dead_host_beside_holds_up_no_other(
+    tenant: Tenant, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "DEPTH", 64)
     with Silence() as dead, Receiver() as receiver, SenderThread(redis_url, timeout_s=60.0):
         tenant.set(receiver.url, "localhost")
-        tenant.end(*(f"d{number}" for number in range(2 * DEPTH)), webhook=f"http://localhost:{dead.port}/")
+        tenant.end(*(f"d{number}" for number in range(200)), webhook=f"http://localhost:{dead.port}/")
         tenant.end(*(f"a{number}" for number in range(100)))
         receiver.wait_for(100)
         assert {job_id[0] for job_id in receiver.ids} == {"a"}
-        assert sum(one.entry.id[0] == "d" for one in tenant.outbox()) == 2 * DEPTH
+        assert sum(one.entry.id[0] == "d" for one in tenant.outbox()) == 200
 
 
 def test_names_that_nobody_resolves_hold_up_no_other(
