@@ -19,6 +19,7 @@ from llama_herd.tasks.feeder.feeding import Left
 from llama_herd.tasks.feeder.janitor import Janitor
 from llama_herd.tasks.feeder.lease import Fenced, Lease
 from llama_herd.tasks.feeder.limits import Limits
+from llama_herd.tasks.feeder.lost import LostStorages
 from llama_herd.tasks.feeder.turns import in_turn, who_gives_way
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import Call, run
@@ -62,6 +63,7 @@ class Feeder:
         self._making = threading.Lock()
         self._redis = connect(settings.redis_url)
         self._janitor = Janitor(self._redis, storage)
+        self._lost = LostStorages(self._redis, settings.redis_url, storage, limits, self._cancel)
         #: Batches that Redis did not let it take.
         self._refused: set[Due] = set()
         #: What was wrong at the last look: it is logged once, as long as it lasts.
@@ -109,12 +111,19 @@ class Feeder:
 
     def _look(self) -> None:
         """Take batches that are due, as long as there is room, and delete the files that are."""
-        if not self._storage.is_there:
-            return
         self._places = {due: place for due, place in self._places.items() if place.thread.is_alive()}
         with redis_errors(self._settings.redis_url):
+            self._see_to_lost()
+            if not self._storage.is_there:
+                return
             self._share([due for due in run(self._redis, self._due) if due not in self._places])
             self._janitor.delete_due()
+
+    def _see_to_lost(self) -> None:
+        try:
+            self._lost.look()
+        except ResponseError as error:
+            self._complaints.add(str(unavailable(error, self._settings.redis_url)))
 
     @property
     def _due(self) -> Call[tuple[Due, ...]]:
@@ -172,8 +181,15 @@ class Feeder:
         finally:
             self._count.leave()
 
+    def _cancel(self, tenant: str, run_id: str) -> None:
+        """End the jobs of a batch that nobody can run."""
+        self._client_of(self._settings_of(tenant)).cancel_jobs(run_id=run_id)
+
+    def _settings_of(self, tenant: str) -> Settings:
+        return self._settings.model_copy(update={"tenant": tenant})
+
     def _feed(self, due: Due, lease: Lease, leaving: threading.Event) -> Feed:
-        settings = self._settings.model_copy(update={"tenant": due.tenant})
+        settings = self._settings_of(due.tenant)
         files = StoredFiles(due.tenant, self._storage.id)
         client = self._client_of(settings)
         return Feed(lease, client, settings, self._storage, files, self._limits, leaving, self._count)
