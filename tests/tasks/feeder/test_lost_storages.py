@@ -95,3 +95,20 @@ def test_a_storage_that_a_gateway_reaches_is_not_lost(
             wait_until(lambda: redis.zcount(STORAGES, 2, "+inf") == 2, "both are seen again")
         worker.go_on()
         assert BatchApi(lambda: first.url).end_of(batch_id)["status"] == "completed"
+
+
+def test_a_lost_storage_is_left_alone_for_a_while(
+    worker: StandIn, redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage of all gateways the first that is back must not end the batches of the others."""
+    monkeypatch.setattr(lost, "GRACE_S", 3600.0)
+    with Client(redis_url) as client:
+        with GatewayThread(redis_url, files=str(tmp_path / "one")) as first:
+            batch_id = begin(first, redis, client)
+            storage = first.door.storage.id
+        lose(redis, storage)
+        with GatewayThread(redis_url, files=str(tmp_path / "two")) as second:
+            for _ in range(5):
+                lose(redis, second.door.storage.id)
+                wait_until(lambda: redis.zcount(STORAGES, 2, "+inf") == 1, "it has looked again")
+            assert BatchApi(lambda: second.url).show(batch_id)["status"] == "in_progress"
