@@ -67,6 +67,18 @@ def test_a_batch_whose_storage_is_lost_ends_and_gives_back_its_rows(
     assert redis.hget("herd:default:quota", "rows") == b"0"
 
 
+def test_a_gateway_without_batches_writes_nothing(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    with GatewayThread(redis_url, files=str(tmp_path)) as gateway:
+        file_id = BatchApi(lambda: gateway.url).upload(b"{}\n").json["id"]
+        assert BatchApi(lambda: gateway.url).ask("DELETE", f"/v1/files/{file_id}").status == 200
+        wait_until(lambda: not redis.keys("herd:files@*"), "it has looked")
+        redis.config_resetstat()
+        wait_until(
+            lambda: redis.info("commandstats").get("cmdstat_zcard", {}).get("calls", 0) > 2, "and again"
+        )
+        assert not redis.exists(STORAGES)
+
+
 def test_its_own_gateway_ends_it_when_its_folder_is_gone(
     worker: StandIn, redis: Redis, redis_url: str, tmp_path: Path
 ) -> None:
@@ -87,7 +99,7 @@ def test_a_storage_that_a_gateway_reaches_is_not_lost(
         GatewayThread(redis_url, files=str(tmp_path / "two")) as second,
         Client(redis_url) as client,
     ):
-        batch_id = begin(first, redis, client)
+        batch_id, _ = (begin(gateway, redis, client) for gateway in (first, second))
         storages = {gateway.door.storage.id.encode() for gateway in (first, second)}
         for _ in range(5):
             for storage in storages:
@@ -108,6 +120,7 @@ def test_a_lost_storage_is_left_alone_for_a_while(
             storage = first.door.storage.id
         lose(redis, storage)
         with GatewayThread(redis_url, files=str(tmp_path / "two")) as second:
+            begin(second, redis, client)
             for _ in range(5):
                 lose(redis, second.door.storage.id)
                 wait_until(lambda: redis.zcount(STORAGES, 2, "+inf") == 1, "it has looked again")

@@ -54,7 +54,8 @@ class LostStorages:
         self._looked_s = monotonic()
 
     def _tell(self) -> None:
-        if self._storage.is_there:
+        """Only where there are batches: a gateway without any writes nothing."""
+        if self._storage.is_there and run(self._redis, BatchRecords(storage=self._storage.id).num_open()):
             self._storage.extent(_NOWHERE)
             run(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
 

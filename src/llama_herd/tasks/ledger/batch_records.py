@@ -262,6 +262,10 @@ class BatchRecords(Keys):
             lambda reply: reply == b"ok",
         )
 
+    def num_open(self) -> Call[int]:
+        """How many batches of all tenants the storage has to see to."""
+        return Call("ZCARD", (self.due_key,), (), int)
+
     def cleaned(self, batch_id: str) -> Call[None]:
         """Note that an ended batch needs nobody any more."""
         return Call("ZREM", (self.due_key,), (self._member(batch_id),), lambda reply: None)

@@ -307,7 +307,7 @@ class Acl:
             batches.cancel(ANY),
         )
         yield from (batches.claim(ANY, 1), batches.note(ANY, 1, 1), batches.start(record, 1, 1, ANY, none))
-        yield from (batches.end(record, "completed", [file]), batches.cleaned(ANY))
+        yield from (batches.end(record, "completed", [file]), batches.cleaned(ANY), batches.num_open())
         yield from (self._ledger.state(ANY), reports.report_batch(status))
 
     def _everything(self, commands: frozenset[str]) -> Rights:
