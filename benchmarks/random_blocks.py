@@ -11,6 +11,7 @@ HALVES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q4_0: {0: 1 / 4.6},
     GGMLType.Q8_0: {0: 1 / 74},
     GGMLType.Q4_K: {0: 1 / 200, 2: 7.5 / 200},
+    GGMLType.Q5_K: {0: 1 / 410, 2: 15.5 / 410},
     GGMLType.Q6_K: {208: 1 / 1_370},
 }
 
@@ -33,5 +34,5 @@ def random_blocks(type: GGMLType, num_rows: int, columns: int, seed: int, device
     for start, scale in HALVES[type].items():
         half = torch.tensor([scale / math.sqrt(columns)], dtype=torch.float16).view(torch.uint8)
         blocks[..., start : start + 2] = half.to(device)
-        blocks[..., start + 1] |= signs
+        blocks[..., start + 1] ^= signs
     return blocks.flatten(1)

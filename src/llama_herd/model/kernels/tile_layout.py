@@ -8,6 +8,7 @@ HALVES = {
     GGMLType.Q4_0: slice(0, 2),
     GGMLType.Q8_0: slice(0, 2),
     GGMLType.Q4_K: slice(0, 4),
+    GGMLType.Q5_K: slice(0, 4),
     GGMLType.Q6_K: slice(208, 210),
 }
 TILED_TYPES = frozenset(HALVES)

@@ -7,7 +7,15 @@
 
 namespace herd {
 
-enum Type { Q4_0_TYPE = 2, Q8_0_TYPE = 8, Q4_K_TYPE = 12, Q6_K_TYPE = 14, BF16_TYPE = 30 };  // as GGUF numbers them
+// As GGUF numbers them.
+enum Type {
+  Q4_0_TYPE = 2,
+  Q8_0_TYPE = 8,
+  Q4_K_TYPE = 12,
+  Q5_K_TYPE = 13,
+  Q6_K_TYPE = 14,
+  BF16_TYPE = 30,
+};
 enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
 
 template <class T>
@@ -38,6 +46,8 @@ static bool multiply(const Product& p, int type, int kernel) {
       return multiply_type<Q8_0>(p, kernel);
     case Q4_K_TYPE:
       return multiply_type<Q4_K>(p, kernel);
+    case Q5_K_TYPE:
+      return multiply_type<Q5_K>(p, kernel);
     case Q6_K_TYPE:
       return multiply_type<Q6_K>(p, kernel);
 #ifdef __AMX_BF16__

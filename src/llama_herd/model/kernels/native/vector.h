@@ -28,6 +28,7 @@ static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p);
 static inline Words all_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
 static inline Words shift_left(Words words, int count) { return _mm512_sllv_epi32(words, all_words(uint32_t(count))); }
 static inline Words shift_right(Words words, int count) { return _mm512_srlv_epi32(words, all_words(uint32_t(count))); }
+static inline Words rotate_left(Words words, int count) { return _mm512_rolv_epi32(words, all_words(uint32_t(count))); }
 static inline Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xea); }
 // Bits of a where the mask has ones, of b elsewhere.
@@ -56,6 +57,9 @@ static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(rei
 static inline Words all_words(uint32_t value) { return _mm256_set1_epi32(int(value)); }
 static inline Words shift_left(Words words, int count) { return _mm256_slli_epi32(words, count); }
 static inline Words shift_right(Words words, int count) { return _mm256_srli_epi32(words, count); }
+static inline Words rotate_left(Words words, int count) {
+  return _mm256_or_si256(shift_left(words, count), shift_right(words, 32 - count));
+}
 static inline Words exclusive_or(Words a, Words b) { return _mm256_xor_si256(a, b); }
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm256_or_si256(_mm256_and_si256(mask, a), b); }
 static inline Words choose(Words mask, Words a, Words b) {
