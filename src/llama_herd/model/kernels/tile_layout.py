@@ -6,6 +6,7 @@ TILE_ROWS = 16
 #: Where a block has its float16 numbers, by the types that can be laid out. All else are words.
 HALVES = {
     GGMLType.Q4_0: slice(0, 2),
+    GGMLType.Q4_1: slice(0, 4),
     GGMLType.Q8_0: slice(0, 2),
     GGMLType.Q4_K: slice(0, 4),
     GGMLType.Q5_K: slice(0, 4),

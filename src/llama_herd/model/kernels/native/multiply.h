@@ -10,6 +10,7 @@ namespace herd {
 // As GGUF numbers them.
 enum Type {
   Q4_0_TYPE = 2,
+  Q4_1_TYPE = 3,
   Q8_0_TYPE = 8,
   Q4_K_TYPE = 12,
   Q5_K_TYPE = 13,
@@ -42,6 +43,8 @@ static bool multiply(const Product& p, int type, int kernel) {
   switch (type) {
     case Q4_0_TYPE:
       return multiply_type<Q4_0>(p, kernel);
+    case Q4_1_TYPE:
+      return multiply_type<Q4_1>(p, kernel);
     case Q8_0_TYPE:
       return multiply_type<Q8_0>(p, kernel);
     case Q4_K_TYPE:
