@@ -61,7 +61,7 @@ def bundled(kernels: Kernels) -> Iterator[Bundled]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("types", ["Q4_0", "Q8_0", "Q4_0 Q8_0 Q5_1", "Q4_1"])
+@pytest.mark.parametrize("types", ["Q4_0", "Q8_0", "Q4_0 Q8_0 Q5_1", "Q4_1 Q5_0"])
 def test_in_float32_it_says_the_same_as_its_numbers(bundled: Bundled, types: str) -> None:
     native, dense = bundled.native(types, torch.float32), bundled.dense(types, torch.float32)
     assert isinstance(native.embedding, NativeSegment)

@@ -7,6 +7,7 @@ TILE_ROWS = 16
 HALVES = {
     GGMLType.Q4_0: slice(0, 2),
     GGMLType.Q4_1: slice(0, 4),
+    GGMLType.Q5_0: slice(0, 2),
     GGMLType.Q8_0: slice(0, 2),
     GGMLType.Q4_K: slice(0, 4),
     GGMLType.Q5_K: slice(0, 4),

@@ -34,6 +34,22 @@ struct Q4_1 {
   }
 };
 
+// As Q4_0, with a word of fifth bits before the nibbles, those of columns in order.
+struct Q5_0 {
+  static constexpr int BLOCK = 32, BLOCK_BYTES = 22, BITS = 5, ZERO = 16;
+  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
+
+  static inline Words four(Rows rows, int, int i) {
+    constexpr uint32_t SPREAD = 1 << 4 | 1 << 11 | 1 << 18 | 1 << 25;  // bit n of a nibble stands above bit 3 of byte n
+    const Words fifth = multiply_words(masked(shift_right(rows.word(0), 4 * i), 15), all_words(SPREAD));
+    return choose(all_words(0x0f0f0f0f), nibbles(rows, 1, i), fifth);
+  }
+  static inline Scales scales(Rows rows, int) {
+    const Floats scale = rows.half(5);
+    return {{scale, scale}, zeros()};
+  }
+};
+
 // 32 signed bytes.
 struct Q8_0 {
   static constexpr int BLOCK = 32, BLOCK_BYTES = 34, BITS = 8, ZERO = 128;

@@ -11,6 +11,7 @@ namespace herd {
 enum Type {
   Q4_0_TYPE = 2,
   Q4_1_TYPE = 3,
+  Q5_0_TYPE = 6,
   Q8_0_TYPE = 8,
   Q4_K_TYPE = 12,
   Q5_K_TYPE = 13,
@@ -45,6 +46,8 @@ static bool multiply(const Product& p, int type, int kernel) {
       return multiply_type<Q4_0>(p, kernel);
     case Q4_1_TYPE:
       return multiply_type<Q4_1>(p, kernel);
+    case Q5_0_TYPE:
+      return multiply_type<Q5_0>(p, kernel);
     case Q8_0_TYPE:
       return multiply_type<Q8_0>(p, kernel);
     case Q4_K_TYPE:

@@ -30,13 +30,13 @@ static inline Words shift_left(Words words, int count) { return _mm512_sllv_epi3
 static inline Words shift_right(Words words, int count) { return _mm512_srlv_epi32(words, all_words(uint32_t(count))); }
 static inline Words rotate_left(Words words, int count) { return _mm512_rolv_epi32(words, all_words(uint32_t(count))); }
 static inline Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
+static inline Words masked(Words words, uint32_t mask) { return _mm512_and_si512(words, all_words(mask)); }
+static inline Words multiply_words(Words a, Words b) { return _mm512_mullo_epi32(a, b); }
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xea); }
 // Bits of a where the mask has ones, of b elsewhere.
 static inline Words choose(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xca); }
 static inline Floats as_floats(Words bits) { return _mm512_castsi512_ps(bits); }
-static inline Floats whole(Words words, uint32_t mask) {
-  return _mm512_cvtepi32_ps(_mm512_and_si512(words, all_words(mask)));
-}
+static inline Floats whole(Words words, uint32_t mask) { return _mm512_cvtepi32_ps(masked(words, mask)); }
 static inline Floats signed_byte(Words words, int number) {
   return _mm512_cvtepi32_ps(_mm512_srai_epi32(shift_left(words, 24 - 8 * number), 24));
 }
@@ -61,14 +61,14 @@ static inline Words rotate_left(Words words, int count) {
   return _mm256_or_si256(shift_left(words, count), shift_right(words, 32 - count));
 }
 static inline Words exclusive_or(Words a, Words b) { return _mm256_xor_si256(a, b); }
+static inline Words masked(Words words, uint32_t mask) { return _mm256_and_si256(words, all_words(mask)); }
+static inline Words multiply_words(Words a, Words b) { return _mm256_mullo_epi32(a, b); }
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm256_or_si256(_mm256_and_si256(mask, a), b); }
 static inline Words choose(Words mask, Words a, Words b) {
   return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 static inline Floats as_floats(Words bits) { return _mm256_castsi256_ps(bits); }
-static inline Floats whole(Words words, uint32_t mask) {
-  return _mm256_cvtepi32_ps(_mm256_and_si256(words, all_words(mask)));
-}
+static inline Floats whole(Words words, uint32_t mask) { return _mm256_cvtepi32_ps(masked(words, mask)); }
 static inline Floats signed_byte(Words words, int number) {
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(shift_left(words, 24 - 8 * number), 24));
 }
