@@ -15,6 +15,7 @@ HALVES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q4_K: {0: 1 / 200, 2: 7.5 / 200},
     GGMLType.Q5_K: {0: 1 / 410, 2: 15.5 / 410},
     GGMLType.Q6_K: {208: 1 / 1_370},
+    GGMLType.IQ4_NL: {0: 1 / 67},
 }
 
 #: Bits are drawn as whole words, all 64 of them.

@@ -12,6 +12,7 @@ HALVES = {
     GGMLType.Q4_K: slice(0, 4),
     GGMLType.Q5_K: slice(0, 4),
     GGMLType.Q6_K: slice(208, 210),
+    GGMLType.IQ4_NL: slice(0, 2),
 }
 TILED_TYPES = frozenset(HALVES)
 #: Plain numbers, of which each 32 are a block.

@@ -3,6 +3,7 @@
 
 #include "blocks_of_32.h"
 #include "k_quants.h"
+#include "tables.h"
 
 namespace herd {
 

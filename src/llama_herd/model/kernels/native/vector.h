@@ -32,6 +32,10 @@ static inline Words rotate_left(Words words, int count) { return _mm512_rolv_epi
 static inline Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
 static inline Words masked(Words words, uint32_t mask) { return _mm512_and_si512(words, all_words(mask)); }
 static inline Words multiply_words(Words a, Words b) { return _mm512_mullo_epi32(a, b); }
+// For each byte, a place below 16, what stands there in the table.
+static inline Words look_up(const uint8_t* table, Words places) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), places);
+}
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xea); }
 // Bits of a where the mask has ones, of b elsewhere.
 static inline Words choose(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xca); }
@@ -63,6 +67,10 @@ static inline Words rotate_left(Words words, int count) {
 static inline Words exclusive_or(Words a, Words b) { return _mm256_xor_si256(a, b); }
 static inline Words masked(Words words, uint32_t mask) { return _mm256_and_si256(words, all_words(mask)); }
 static inline Words multiply_words(Words a, Words b) { return _mm256_mullo_epi32(a, b); }
+// For each byte, a place below 16, what stands there in the table.
+static inline Words look_up(const uint8_t* table, Words places) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), places);
+}
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm256_or_si256(_mm256_and_si256(mask, a), b); }
 static inline Words choose(Words mask, Words a, Words b) {
   return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
