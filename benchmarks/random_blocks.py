@@ -16,6 +16,7 @@ HALVES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q5_K: {0: 1 / 410, 2: 15.5 / 410},
     GGMLType.Q6_K: {208: 1 / 1_370},
     GGMLType.IQ4_NL: {0: 1 / 67},
+    GGMLType.IQ4_XS: {0: 1 / 1_250},
 }
 
 #: Bits are drawn as whole words, all 64 of them.

@@ -24,9 +24,9 @@ struct Q6_K {
   }
 };
 
-// Of a slice of Q4_K or Q5_K, which begin with 12 bytes of scales and minima of 6 bits, and end with the scales of both.
-// Of slices 0-3 these are the lowest of words 0 and 1; of slices 4-7 four bits stand in word 2, and the two above them in
-// the highest of words 0 and 1.
+// Of a slice of Q4_K or Q5_K, which begin with 12 bytes of scales and minima of 6 bits, and end with the scales of
+// both. Of slices 0-3 these are the lowest of words 0 and 1; of slices 4-7 four bits stand in word 2, and the two above
+// them in the highest of words 0 and 1.
 static inline Scales coarse_and_fine(Rows rows, int slice, int num_words) {
   const int shift = 8 * (slice % 4);
   Words scale = shift_right(rows.word(0), shift), minimum = shift_right(rows.word(1), shift);

@@ -17,6 +17,7 @@ enum Type {
   Q5_K_TYPE = 13,
   Q6_K_TYPE = 14,
   IQ4_NL_TYPE = 20,
+  IQ4_XS_TYPE = 23,
   BF16_TYPE = 30,
 };
 enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
@@ -59,6 +60,8 @@ static bool multiply(const Product& p, int type, int kernel) {
       return multiply_type<Q6_K>(p, kernel);
     case IQ4_NL_TYPE:
       return multiply_type<IQ4_NL>(p, kernel);
+    case IQ4_XS_TYPE:
+      return multiply_type<IQ4_XS>(p, kernel);
 #ifdef __AMX_BF16__
     case BF16_TYPE:  // by tiles however few tokens there are: then too the time is that of reading the matrix
       return p.is_bfloat16 && multiply_tiles<Numbers>(p);

@@ -20,8 +20,12 @@ struct Rows {
   int first;
 
   Words word(int number) const { return load_words(tile + 64 * number + 4 * first); }
-  Floats half(int num_words, int number = 0) const {
-    return load_halves(tile + 64 * num_words + 2 * (TILE_ROWS * number + first));
+  Floats half(int num_words, int number = 0) const { return load_halves(behind(num_words, number)); }
+  Words bits(int num_words, int number) const { return load_shorts(behind(num_words, number)); }  // of such a number
+
+ private:
+  const uint8_t* behind(int num_words, int number) const {
+    return tile + 64 * num_words + 2 * (TILE_ROWS * number + first);
   }
 };
 

@@ -20,4 +20,19 @@ struct IQ4_NL {
   static inline Scales scales(Rows rows, int slice) { return Q4_0::scales(rows, slice); }
 };
 
+// 4 bytes of scales, the lowest 4 of the 6 bits of each, and 128 of nibbles, of each slice as IQ4_NL has them; then the
+// scale of all, and beside it 16 bits with the two highest of each.
+struct IQ4_XS {
+  static constexpr int BLOCK = 256, BLOCK_BYTES = 136, BITS = 8, ZERO = 128;
+  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
+
+  static inline Words four(Rows rows, int slice, int i) { return iq4_numbers(nibbles(rows, 1 + 4 * slice, i)); }
+  static inline Scales scales(Rows rows, int slice) {
+    const Words low = shift_right(rows.word(0), 4 * slice), high = shift_right(rows.bits(33, 1), 2 * slice);
+    const Floats fine = subtract(whole(choose(all_words(15), low, shift_left(high, 4)), 63), all(32));
+    const Floats scale = multiply(rows.half(33), fine);
+    return {{scale, scale}, zeros()};
+  }
+};
+
 }  // namespace herd

@@ -25,6 +25,9 @@ static inline void store(float* p, Floats values) { _mm512_storeu_ps(p, values);
 static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
+static inline Words load_shorts(const uint8_t* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
 static inline Words shift_left(Words words, int count) { return _mm512_sllv_epi32(words, all_words(uint32_t(count))); }
 static inline Words shift_right(Words words, int count) { return _mm512_srlv_epi32(words, all_words(uint32_t(count))); }
@@ -34,7 +37,8 @@ static inline Words masked(Words words, uint32_t mask) { return _mm512_and_si512
 static inline Words multiply_words(Words a, Words b) { return _mm512_mullo_epi32(a, b); }
 // For each byte, a place below 16, what stands there in the table.
 static inline Words look_up(const uint8_t* table, Words places) {
-  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), places);
+  const __m128i row = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), places);
 }
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xea); }
 // Bits of a where the mask has ones, of b elsewhere.
@@ -58,6 +62,9 @@ static inline void store(float* p, Floats values) { _mm256_storeu_ps(p, values);
 static inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+static inline Words load_shorts(const uint8_t* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm256_set1_epi32(int(value)); }
 static inline Words shift_left(Words words, int count) { return _mm256_slli_epi32(words, count); }
 static inline Words shift_right(Words words, int count) { return _mm256_srli_epi32(words, count); }
@@ -69,7 +76,8 @@ static inline Words masked(Words words, uint32_t mask) { return _mm256_and_si256
 static inline Words multiply_words(Words a, Words b) { return _mm256_mullo_epi32(a, b); }
 // For each byte, a place below 16, what stands there in the table.
 static inline Words look_up(const uint8_t* table, Words places) {
-  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), places);
+  const __m128i row = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(row), places);
 }
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm256_or_si256(_mm256_and_si256(mask, a), b); }
 static inline Words choose(Words mask, Words a, Words b) {
