@@ -5,6 +5,28 @@
 
 namespace herd {
 
+// 32 bytes with a third bit for each slice, 64 of two bits, 12 of scales of 6 bits, and the scale of all. The words of
+// two bits serve four slices each. Of a scale four bits stand in word 24 or 25, those above in word 26.
+struct Q3_K {
+  static constexpr int BLOCK = 256, BLOCK_BYTES = 110, BITS = 3, ZERO = 4;
+  static constexpr bool HAS_TWO_SCALES = true, HAS_MINIMA = false;
+
+  static inline Words four(Rows rows, int slice, int i) {
+    const Words low = shift_right(rows.word(8 + slice / 4 * 8 + i), 2 * (slice % 4));
+    return choose(all_words(0x03030303), low, rotate_left(rows.word(i), (2 - slice) & 31));
+  }
+  static inline Scales scales(Rows rows, int slice) {
+    const int shift = 16 * (slice % 2);
+    const Words low = shift_right(rows.word(24 + slice % 4 / 2), shift + 4 * (slice / 4));
+    const Words high = shift_right(rows.word(26), shift + slice / 2 * 2);
+    const Words two = choose(all_words(0x0f0f0f0f), low, shift_left(high, 4));
+    const Floats scale = rows.half(27), zero = all(32);
+    return {{multiply(scale, subtract(whole(two, 63), zero)),
+             multiply(scale, subtract(whole(shift_right(two, 8), 63), zero))},
+            zeros()};
+  }
+};
+
 // 128 bytes of nibbles, 64 of the two bits above them, 16 scales of signed bytes, and the scale of all.
 // The words of nibbles serve slices 0 and 2, 1 and 3, 4 and 6, 5 and 7; those of bits four slices.
 struct Q6_K {
