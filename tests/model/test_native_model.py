@@ -72,7 +72,7 @@ def test_in_float32_it_says_the_same_as_its_numbers(bundled: Bundled, types: str
 
 
 @pytest.mark.parametrize(
-    "types", ["Q4_K Q6_K", "Q4_0 Q6_K Q8_0 Q5_1 Q4_K F16 Q4_0", "Q5_K IQ4_XS IQ4_NL Q6_K"]
+    "types", ["Q4_K Q6_K", "Q4_0 Q6_K Q8_0 Q5_1 Q4_K F16 Q4_0", "Q5_K IQ4_XS IQ4_NL Q6_K Q3_K Q2_K"]
 )
 def test_types_may_differ_within_a_layer(
     kernels: Kernels, wide_file: Callable[..., Path], types: str

@@ -295,7 +295,7 @@ LAYERS = [
     Shape(1, 1, 32, 32, 32, "IQ4_NL", "Q4_1", "IQ4_NL Q5_0", "IQ4_NL"),
     Shape(4, 2, 64, 256, 768, "Q4_K Q6_K", "Q6_K", "Q6_K", "Q6_K"),
     Shape(2, 2, 128, 512, 256, "Q6_K", "Q4_K", "Q4_K", "Q4_K"),
-    Shape(4, 2, 64, 512, 768, "Q5_K IQ4_XS", "Q5_K", "IQ4_XS", "IQ4_XS"),
+    Shape(4, 2, 64, 512, 768, "Q5_K IQ4_XS", "Q3_K", "Q2_K Q3_K", "IQ4_XS"),
 ]
 
 

@@ -25,7 +25,7 @@ from tests.cli.herd_command import invoke
 from tests.tiny import WIDE, write_tiny_gguf
 
 #: The types of blocks that a library multiplies.
-TYPES = ("IQ4_NL", "IQ4_XS", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0")
+TYPES = ("IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0")
 NAMES = ", ".join(TYPES)
 #: What a library does; prompts attend in tiles, if there are such.
 ALL = f"for {NAMES}, (bfloat16, )?attention, (attention of prompts, )?RoPE, norms and gates"

@@ -16,10 +16,7 @@ struct Q4_0 {
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int, int i) { return nibbles(rows, 0, i); }
-  static inline Scales scales(Rows rows, int) {
-    const Floats scale = rows.half(4);
-    return {{scale, scale}, zeros()};
-  }
+  static inline Scales scales(Rows rows, int) { return of_both_halves(rows.half(4)); }
 };
 
 // As Q4_0, with the smallest value beside the scale.
@@ -29,8 +26,7 @@ struct Q4_1 {
 
   static inline Words four(Rows rows, int, int i) { return nibbles(rows, 0, i); }
   static inline Scales scales(Rows rows, int) {
-    const Floats scale = rows.half(4);
-    return {{scale, scale}, subtract(zeros(), rows.half(4, 1))};
+    return of_both_halves(rows.half(4), subtract(zeros(), rows.half(4, 1)));
   }
 };
 
@@ -44,10 +40,7 @@ struct Q5_0 {
     const Words fifth = multiply_words(masked(shift_right(rows.word(0), 4 * i), 15), all_words(SPREAD));
     return choose(all_words(0x0f0f0f0f), nibbles(rows, 1, i), fifth);
   }
-  static inline Scales scales(Rows rows, int) {
-    const Floats scale = rows.half(5);
-    return {{scale, scale}, zeros()};
-  }
+  static inline Scales scales(Rows rows, int) { return of_both_halves(rows.half(5)); }
 };
 
 // 32 signed bytes.
@@ -56,10 +49,7 @@ struct Q8_0 {
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int, int i) { return exclusive_or(rows.word(i), all_words(0x80808080)); }
-  static inline Scales scales(Rows rows, int) {
-    const Floats scale = rows.half(8);
-    return {{scale, scale}, zeros()};
-  }
+  static inline Scales scales(Rows rows, int) { return of_both_halves(rows.half(8)); }
 };
 
 }  // namespace herd

@@ -5,6 +5,45 @@
 
 namespace herd {
 
+// 16 bytes with a scale and a minimum for each half of a slice, 64 of two bits, each 8 words of them for four slices,
+// and the scales of both.
+struct Q2_K {
+  static constexpr int BLOCK = 256, BLOCK_BYTES = 84, BITS = 2, ZERO = 0;
+  static constexpr bool HAS_TWO_SCALES = true, HAS_MINIMA = true;
+
+  static inline Words four(Rows rows, int slice, int i) {
+    return shift_right(rows.word(4 + slice / 4 * 8 + i), 2 * (slice % 4));
+  }
+  static inline Scales scales(Rows rows, int slice) {
+    const Words first = shift_right(rows.word(slice / 2), 16 * (slice % 2)), second = shift_right(first, 8);
+    const Words first_minimum = shift_right(first, 4), second_minimum = shift_right(second, 4);
+    const Floats scale = rows.half(20), minimum = rows.half(20, 1);
+    return {{multiply(scale, whole(first, 15)), multiply(scale, whole(second, 15))},
+            {multiply(minimum, whole(first_minimum, 15)), multiply(minimum, whole(second_minimum, 15))}};
+  }
+};
+
+// 32 bytes with a third bit for each slice, 64 of two bits, 12 of scales of 6 bits, and the scale of all. The words of
+// two bits serve four slices each. Of a scale four bits stand in word 24 or 25, those above in word 26.
+struct Q3_K {
+  static constexpr int BLOCK = 256, BLOCK_BYTES = 110, BITS = 3, ZERO = 4;
+  static constexpr bool HAS_TWO_SCALES = true, HAS_MINIMA = false;
+
+  static inline Words four(Rows rows, int slice, int i) {
+    const Words low = shift_right(rows.word(8 + slice / 4 * 8 + i), 2 * (slice % 4));
+    return choose(all_words(0x03030303), low, rotate_left(rows.word(i), (2 - slice) & 31));
+  }
+  static inline Scales scales(Rows rows, int slice) {
+    const int shift = 16 * (slice % 2);
+    const Words low = shift_right(rows.word(24 + slice % 4 / 2), shift + 4 * (slice / 4));
+    const Words high = shift_right(rows.word(26), shift + slice / 2 * 2);
+    const Words two = choose(all_words(0x0f0f0f0f), low, shift_left(high, 4));
+    const Floats scale = rows.half(27), zero = all(32);
+    return of_halves(multiply(scale, subtract(whole(two, 63), zero)),
+                     multiply(scale, subtract(whole(shift_right(two, 8), 63), zero)));
+  }
+};
+
 // 128 bytes of nibbles, 64 of the two bits above them, 16 scales of signed bytes, and the scale of all.
 // The words of nibbles serve slices 0 and 2, 1 and 3, 4 and 6, 5 and 7; those of bits four slices.
 struct Q6_K {
@@ -20,7 +59,7 @@ struct Q6_K {
   static inline Scales scales(Rows rows, int slice) {
     const Words two = shift_right(rows.word(48 + slice / 2), 16 * (slice % 2));
     const Floats scale = rows.half(52);
-    return {{multiply(scale, signed_byte(two, 0)), multiply(scale, signed_byte(two, 1))}, zeros()};
+    return of_halves(multiply(scale, signed_byte(two, 0)), multiply(scale, signed_byte(two, 1)));
   }
 };
 
@@ -35,8 +74,8 @@ static inline Scales coarse_and_fine(Rows rows, int slice, int num_words) {
     scale = choose(low, both, shift_right(scale, 2));
     minimum = choose(low, shift_right(both, 4), shift_right(minimum, 2));
   }
-  const Floats scaled = multiply(rows.half(num_words), whole(scale, 63));
-  return {{scaled, scaled}, multiply(rows.half(num_words, 1), whole(minimum, 63))};
+  return of_both_halves(multiply(rows.half(num_words), whole(scale, 63)),
+                        multiply(rows.half(num_words, 1), whole(minimum, 63)));
 }
 
 // Behind the scales 128 bytes of nibbles. Each 8 words of them serve two slices.

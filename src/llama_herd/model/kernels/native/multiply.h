@@ -13,6 +13,8 @@ enum Type {
   Q4_1_TYPE = 3,
   Q5_0_TYPE = 6,
   Q8_0_TYPE = 8,
+  Q2_K_TYPE = 10,
+  Q3_K_TYPE = 11,
   Q4_K_TYPE = 12,
   Q5_K_TYPE = 13,
   Q6_K_TYPE = 14,
@@ -52,6 +54,10 @@ static bool multiply(const Product& p, int type, int kernel) {
       return multiply_type<Q5_0>(p, kernel);
     case Q8_0_TYPE:
       return multiply_type<Q8_0>(p, kernel);
+    case Q2_K_TYPE:
+      return multiply_type<Q2_K>(p, kernel);
+    case Q3_K_TYPE:
+      return multiply_type<Q3_K>(p, kernel);
     case Q4_K_TYPE:
       return multiply_type<Q4_K>(p, kernel);
     case Q5_K_TYPE:

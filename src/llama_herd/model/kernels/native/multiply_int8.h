@@ -17,7 +17,7 @@ constexpr int PREFETCHED_BYTES = 2304;  // how far ahead of the words at work
 struct Int8Slice {
   int8_t bytes[SLICE_COLUMNS];
   int32_t starts[2];  // minus what the zero of the weights adds to the sum of half a slice
-  float scale, sum;   // the sum is that of the bytes
+  float scale, sums[2], sum;  // the sums are those of the bytes: of the halves, and of all
 };
 
 struct Int8Job {
@@ -57,6 +57,8 @@ static inline void quantise_slice(const Product& p, int64_t at, int zero, Int8Sl
   _mm_storeu_si128(bytes + 1, _mm512_cvtsepi32_epi8(second));
   to.scale = !is_finite ? __builtin_nanf("") : is_zero ? 0.0f : largest / 127.0f;
   const int32_t sums[2] = {_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)};
+  to.sums[0] = float(sums[0]);
+  to.sums[1] = float(sums[1]);
   to.sum = float(sums[0] + sums[1]);
   to.starts[0] = -zero * sums[0];
   to.starts[1] = -zero * sums[1];
@@ -100,7 +102,12 @@ static void multiply_int8_tile(const Int8Job& job, int64_t token, int64_t row_ti
                           multiply(_mm512_cvtepi32_ps(halves[1]), scales.halves[1]));
       else
         sum = multiply(_mm512_cvtepi32_ps(_mm512_add_epi32(halves[0], halves[1])), scales.halves[0]);
-      if (Type::HAS_MINIMA) sum = subtract(sum, multiply(scales.minimum, all(x[t].sum)));
+      if (Type::HAS_MINIMA && Type::HAS_TWO_SCALES) {
+        const Floats second = multiply(scales.minima[1], all(x[t].sums[1]));
+        sum = subtract(sum, add_product(scales.minima[0], all(x[t].sums[0]), second));
+      } else if (Type::HAS_MINIMA) {
+        sum = subtract(sum, multiply(scales.minima[0], all(x[t].sum)));
+      }
       sums[t] = add_product(sum, all(x[t].scale), sums[t]);
     }
   }

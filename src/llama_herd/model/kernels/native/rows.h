@@ -2,7 +2,7 @@
 //
 // Each is read by slices of 32 columns: value = scale x (number - ZERO) - minimum. The numbers of four
 // neighbouring columns come in one word, each in the lowest BITS of a byte; what stands above them there is of no
-// matter. A slice has one scale, or one for each half.
+// matter. A slice has one scale and one minimum, or one of both for each half: of columns 0-15, and of 16-31.
 #pragma once
 
 #include "vector.h"
@@ -10,9 +10,15 @@
 namespace herd {
 
 struct Scales {
-  Floats halves[2];  // of columns 0-15, and of 16-31
-  Floats minimum;
+  Floats halves[2];
+  Floats minima[2];
 };
+
+static inline Scales of_both_halves(Floats scale, Floats minimum = zeros()) {
+  return {{scale, scale}, {minimum, minimum}};
+}
+
+static inline Scales of_halves(Floats first, Floats second) { return {{first, second}, {zeros(), zeros()}}; }
 
 // As many rows of a tile as a vector has lanes.
 struct Rows {

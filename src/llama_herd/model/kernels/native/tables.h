@@ -30,8 +30,7 @@ struct IQ4_XS {
   static inline Scales scales(Rows rows, int slice) {
     const Words low = shift_right(rows.word(0), 4 * slice), high = shift_right(rows.bits(33, 1), 2 * slice);
     const Floats fine = subtract(whole(choose(all_words(15), low, shift_left(high, 4)), 63), all(32));
-    const Floats scale = multiply(rows.half(33), fine);
-    return {{scale, scale}, zeros()};
+    return of_both_halves(multiply(rows.half(33), fine));
   }
 };
 

@@ -46,7 +46,7 @@ static inline Line line_of(const Scales& scales, int half) {
   constexpr float STEPS = 1 << Type::BITS;
   const Floats factor = multiply(scales.halves[half], all(STEPS));
   const Floats start = multiply(scales.halves[half], all(-STEPS - Type::ZERO));
-  return {factor, Type::HAS_MINIMA ? subtract(start, scales.minimum) : start};
+  return {factor, Type::HAS_MINIMA ? subtract(start, scales.minima[half]) : start};
 }
 
 // Fetch what lies so many bytes ahead of slice k into the cache, or a tile ahead: a slice reads from all of its tile.
