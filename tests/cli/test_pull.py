@@ -1,5 +1,6 @@
 """`herd pull`, as a process of its own, against a hub on this machine."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -198,6 +199,33 @@ def test_a_worker_takes_what_is_in_the_cache_without_asking(machine: Machine) ->
     done = machine.herd("inspect", f"hf:{REPO}")
     assert done.stdout.startswith(f"{path}\n")
     assert machine.hub.asked == []
+
+
+def test_what_another_tool_has_fetched_is_found(machine: Machine) -> None:
+    theirs = huggingface_hub.hf_hub_download(
+        REPO, "tiny-Q4_0.gguf", cache_dir=machine.cache, endpoint=machine.hub.url
+    )
+    machine.hub.close()
+    assert machine.herd("inspect", f"hf:{REPO}").stdout.startswith(f"{theirs}\n")
+
+
+def test_a_file_that_another_process_fetches_is_waited_for(machine: Machine, files: dict[str, bytes]) -> None:
+    content = files["tiny-Q8_0.gguf"]
+    blobs = machine.cache / "models--owner--tiny-GGUF" / "blobs"
+    name = digest("tiny-Q8_0.gguf", content)
+    lock = machine.cache / ".locks" / "models--owner--tiny-GGUF" / f"{name}.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        own = machine.hub.variables(machine.folder / "hf")
+        process = fork_herd(machine.folder, "pull", f"{REPO}:Q8_0", **own)
+        while not blobs.exists():
+            assert process.poll() is None
+        (blobs / "theirs").write_bytes(content)
+        (blobs / "theirs").rename(blobs / name)
+    path = Path(process.communicate(timeout=60)[0].rstrip("\n"))
+    assert path.read_bytes() == content
+    assert machine.hub.ranges("tiny-Q8_0.gguf") == []
 
 
 def test_a_model_that_is_named_is_fetched(machine: Machine) -> None:
