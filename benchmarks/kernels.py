@@ -35,7 +35,7 @@ SEED = 1
 class Plan:
     tokens: tuple[int, ...] = (1, 8, 12, 16, 32, 512)
     shapes: tuple[tuple[int, int], ...] = ((11_264, 2_048), (2_048, 2_048))  # rows, columns
-    types: tuple[str, ...] = ("Q4_0", "Q8_0", "Q4_K", "Q6_K")
+    types: tuple[str, ...] = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
     copies: int = 4  # of each matrix
     rounds: int = 9
     threads: int = cpu_count() or 1

@@ -9,9 +9,14 @@ from torch import Tensor
 #: Where the float16 numbers of a block stand, and what they are for values that spread by one.
 HALVES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q4_0: {0: 1 / 4.6},
+    GGMLType.Q4_1: {0: 1 / 4.6, 2: -7.5 / 4.6},
+    GGMLType.Q5_0: {0: 1 / 9.2},
     GGMLType.Q8_0: {0: 1 / 74},
     GGMLType.Q4_K: {0: 1 / 200, 2: 7.5 / 200},
+    GGMLType.Q5_K: {0: 1 / 410, 2: 15.5 / 410},
     GGMLType.Q6_K: {208: 1 / 1_370},
+    GGMLType.IQ4_NL: {0: 1 / 67},
+    GGMLType.IQ4_XS: {0: 1 / 1_250},
 }
 
 #: Bits are drawn as whole words, all 64 of them.
@@ -33,5 +38,5 @@ def random_blocks(type: GGMLType, num_rows: int, columns: int, seed: int, device
     for start, scale in HALVES[type].items():
         half = torch.tensor([scale / math.sqrt(columns)], dtype=torch.float16).view(torch.uint8)
         blocks[..., start : start + 2] = half.to(device)
-        blocks[..., start + 1] |= signs
+        blocks[..., start + 1] ^= signs
     return blocks.flatten(1)

@@ -45,11 +45,12 @@ class StandIn:
         *,
         slots: int = 256,
         num_tokens: int = 16,
+        tenant: str = "default",
         verdict: Verdict = lambda job_id, job: None,
     ) -> None:
         self._redis: Any = connect(url)
-        self._ledger = Ledger(lease_ms=60_000, worker=OWNER)
-        self._reports = Reports()
+        self._ledger = Ledger(tenant, lease_ms=60_000, worker=OWNER)
+        self._reports = Reports(tenant)
         self._status = WorkerStatus(name=OWNER, state="ready", model=model, device="none", slots=slots)
         self._num_tokens = num_tokens
         self._verdict = verdict
@@ -96,7 +97,7 @@ class StandIn:
 
     def _messages(self) -> list[bytes]:
         """The messages that wait in the queue, at most one for each slot."""
-        queue = queue_name(self._status.model)
+        queue = queue_name(self._status.model, self._ledger.tenant)
         first = self._redis.brpop([queue + lane for lane in LANES], timeout=0.1)
         return [first[1], *(self._redis.rpop(first[0], self._status.slots - 1) or ())] if first else []
 

@@ -6,8 +6,12 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as GGMLType
 
-#: Where the float16 scales of a block stand, of types that gguf reads and does not write.
-_SCALES_AT = {
+#: Where the float16 numbers of a block stand.
+SCALES_AT = {
+    GGMLType.Q4_0: (0,),
+    GGMLType.Q4_1: (0, 2),
+    GGMLType.Q5_0: (0,),
+    GGMLType.Q8_0: (0,),
     GGMLType.Q2_K: (80, 82),
     GGMLType.Q3_K: (108,),
     GGMLType.Q4_K: (0, 2),
@@ -64,5 +68,5 @@ def _set_scales(blocks: np.ndarray, type: GGMLType, scale: float) -> None:
     elif type is GGMLType.NVFP4:
         blocks[..., :4] = blocks[..., :4] & 7 | 0x10  # 2**-6 to 2**-5
     else:
-        for start in _SCALES_AT[type]:
+        for start in SCALES_AT[type]:
             blocks[..., start], blocks[..., start + 1] = raw & 255, raw >> 8

@@ -32,7 +32,8 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.ledger.webhooks import SENDER
-from llama_herd.tasks.webhooks.setup import new_secret, set_webhooks
+from llama_herd.tasks.webhook_secret import new_secret
+from llama_herd.tasks.webhooks.setup import set_webhooks
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from llama_herd.model.config import LlamaConfig
 
 
 def q5_k_m(name: str) -> GGMLType:
-    """As Q4_K_M is mixed. No kernel multiplies its blocks of five bits."""
+    """As Q4_K_M is mixed."""
     is_finer = name == "output.weight" or name.split(".")[-2] in ("attn_v", "ffn_down")
     return GGMLType.Q6_K if is_finer else GGMLType.Q5_K
 

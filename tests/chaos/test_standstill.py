@@ -55,7 +55,7 @@ def worker(settings: WorkerSettings, tmp_path: Path) -> WorkerProcess:
         f"held@{gethostname()}",
         tmp_path / "log",
         include=INCLUDE,
-        env={"STANDSTILL": str(tmp_path)},
+        env={"STANDSTILL": str(tmp_path), "STANDSTILL_STEP_S": "0.005"},  # so LONG takes 20 s at least
     )
 
 

@@ -19,6 +19,7 @@ from tests.tasks.webhooks.sender_thread import SenderThread
 pytestmark = pytest.mark.redis
 
 URL = "https://example.com/hook?key=hidden"
+OWN_SECRET = "whsec_" + 32 * "A"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -44,7 +45,7 @@ def herd_webhooks(redis_url: str, *words: str) -> str:
 
 def end_a_job(redis: Redis, job_id: str) -> None:
     herd = Herd(redis, Ledger(lease_ms=60_000, worker="w"))
-    herd.submit(job_id, JOB.model_copy(update={"webhook": URL}))
+    herd.submit(job_id, JOB.model_copy(update={"webhook": URL, "webhook_secret": OWN_SECRET}))
     run(redis, herd.ledger.cancel(job_id))
 
 
@@ -117,6 +118,8 @@ def test_what_waits_and_what_is_dead_is_listed_and_tried_again(redis: Redis, red
         *(("c", False, 0), ("a", True, 1), ("b", True, 1))
     ]
     assert {line["url"] for line in lines} == {"https://example.com/hook"}
+    assert {line["own_secret"] for line in lines} == {True}
+    assert OWN_SECRET not in json.dumps(lines)
     table = herd_webhooks(redis_url, "list")
     assert all(word in table for word in ("msg_a", "job.cancelled", "dead", "waiting", "HTTP 410"))
     assert "hidden" not in table

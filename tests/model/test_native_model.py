@@ -61,7 +61,7 @@ def bundled(kernels: Kernels) -> Iterator[Bundled]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("types", ["Q4_0", "Q8_0", "Q4_0 Q8_0 Q5_0"])
+@pytest.mark.parametrize("types", ["Q4_0", "Q8_0", "Q4_0 Q8_0 Q5_1", "Q4_1 Q5_0"])
 def test_in_float32_it_says_the_same_as_its_numbers(bundled: Bundled, types: str) -> None:
     native, dense = bundled.native(types, torch.float32), bundled.dense(types, torch.float32)
     assert isinstance(native.embedding, NativeSegment)
@@ -71,7 +71,9 @@ def test_in_float32_it_says_the_same_as_its_numbers(bundled: Bundled, types: str
     assert_close(logits_after(native, ids), logits_after(dense, ids), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("types", ["Q4_K Q6_K", "Q4_0 Q6_K Q8_0 Q5_1 Q4_K F16 Q4_0"])
+@pytest.mark.parametrize(
+    "types", ["Q4_K Q6_K", "Q4_0 Q6_K Q8_0 Q5_1 Q4_K F16 Q4_0", "Q5_K IQ4_XS IQ4_NL Q6_K"]
+)
 def test_types_may_differ_within_a_layer(
     kernels: Kernels, wide_file: Callable[..., Path], types: str
 ) -> None:

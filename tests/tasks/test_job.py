@@ -15,10 +15,15 @@ from llama_herd.tasks.settings import Settings
 
 SETTINGS = Settings(max_prompt_bytes=40, max_tokens_limit=100)
 CANARY = "canary-7f3a"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def sampling(**fields: Any) -> dict[str, Any]:
     return {"prompt": "x", "sampling": fields}
+
+
+def secret(text: object) -> dict[str, Any]:
+    return {"prompt": "x", "webhook": "https://a/", "webhook_secret": text}
 
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -115,6 +120,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "webhook at port 0": ({"prompt": "x", "webhook": "https://example.com:0/"}, "webhook"),
     "webhook at a port too high": ({"prompt": "x", "webhook": "https://example.com:65536/"}, "webhook"),
     "webhook a number": ({"prompt": "x", "webhook": 1}, "webhook"),
+    "secret without a webhook": ({"prompt": "x", "webhook_secret": SECRET}, "webhook_secret"),
+    "secret without its beginning": (secret(SECRET[6:]), "webhook_secret"),
+    "secret of other characters": (secret(f"whsec_{CANARY}{'!' * 32}"), "webhook_secret"),
+    "secret too short": (secret("whsec_" + "A" * 28), "webhook_secret"),
+    "secret too long": (secret("whsec_" + "A" * 88), "webhook_secret"),
+    "secret much too long": (secret("whsec_" + "A" * 1000), "webhook_secret"),
+    "secret a number": (secret(1), "webhook_secret"),
     "negative flush": ({"prompt": "x", "flush_ms": -1}, "flush_ms"),
     "flush too long": ({"prompt": "x", "flush_ms": 60_001}, "flush_ms"),
     "metadata not text": ({"prompt": "x", "metadata": {CANARY: 1}}, "metadata"),
@@ -269,6 +281,31 @@ def test_equal_jobs_give_equal_records() -> None:
     one = GenerationJob.parse({"prompt": "x", "sampling": {"seed": 1}}, SETTINGS)
     two = GenerationJob.parse({"sampling": {"seed": 1, "top_k": 0}, "prompt": "x", "v": 1}, SETTINGS)
     assert one.to_json() == two.to_json()
+
+
+@pytest.mark.parametrize("given", [SECRET, "whsec_" + "A" * 32, f"whsec_{'A' * 86}=="])
+def test_a_secret_is_in_no_text_of_the_job(given: str) -> None:
+    job = GenerationJob.parse(secret(given), SETTINGS)
+    assert GenerationJob.parse(job, SETTINGS).webhook_secret == given
+    assert not [text for text in (repr(job), str(job), job.to_json()) if given in text]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "webhook_secret: must begin with whsec_"),
+        ("whsec_canary", "webhook_secret: must be Base64 after whsec_"),
+        (
+            "whsec_MfKQ9r8GKYqr",
+            "webhook_secret: must be the Base64 of 24 to 64 bytes after whsec_, got that of 9",
+        ),
+    ],
+)
+def test_a_wrong_secret_is_told_what_is_right_and_how_to_make_one(given: str, told: str) -> None:
+    error = str(refused(secret(given)))
+    assert told in error
+    assert "openssl rand -base64 32" in error
+    assert given.removeprefix("whsec_") not in error.replace("whsec_, got", "")
 
 
 def test_the_order_of_notes_and_biases_makes_no_other_job() -> None:

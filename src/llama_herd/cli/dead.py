@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(help="Id of a job, or number of a message."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 #: Fields of a job that may hold its user's words.
-_WORDS = ("prompt", "prompt_ids", "messages", "metadata", "sampling", "webhook")
+_WORDS = ("prompt", "prompt_ids", "messages", "metadata", "sampling", "webhook", "webhook_secret")
 
 
 @dead.command("list")

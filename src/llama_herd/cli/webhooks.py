@@ -140,6 +140,7 @@ def _facts(one: "Listed") -> dict[str, Any]:
 
     entry = one.entry
     facts = asdict(entry) | {"url": entry.url and shown(entry.url)}
+    facts["own_secret"] = facts.pop("secret") is not None
     return facts | {"is_dead": one.is_dead, "at_ms": one.at_ms}
 
 

@@ -38,6 +38,7 @@ from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, 
 from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
 from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
 from llama_herd.tasks.tools import Tool, ToolChoice, check_choice_among
+from llama_herd.tasks.webhook_secret import MAX_SECRET_LENGTH, check_webhook_secret
 from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
 from llama_herd.tasks.wrong_fields import field_errors
 
@@ -183,6 +184,13 @@ class GenerationJob(StrictModel):
         description="The address that is told of the job's end, in place of the tenant's own. It needs TLS, "
         "and a host that the tenant allows.",
     )
+    webhook_secret: str | None = Field(
+        default=None,
+        max_length=MAX_SECRET_LENGTH,
+        repr=False,
+        description="What the webhook to this address is signed with, in place of the tenant's secret: "
+        "`whsec_` and the Base64 of 24 to 64 bytes. It goes with `webhook` only.",
+    )
 
     @field_validator("prompt")
     @classmethod
@@ -276,6 +284,15 @@ class GenerationJob(StrictModel):
     def _usable_webhook(cls, value: str | None) -> str | None:
         if value is not None:
             check_webhook_url(value)
+        return value
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _usable_secret(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            check_webhook_secret(value)
+            if info.data.get("webhook", "") is None:
+                raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
         return value
 
     @field_validator("metadata")
@@ -376,8 +393,8 @@ class GenerationJob(StrictModel):
         return job
 
     def to_json(self) -> str:
-        """The job as its record holds it. Equal jobs give equal texts."""
-        return self.model_dump_json(exclude_none=True)
+        """The job as its record holds it, without its secret. Equal jobs give equal texts."""
+        return self.model_dump_json(exclude_none=True, exclude={"webhook_secret"})
 
 
 SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"

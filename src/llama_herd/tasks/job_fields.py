@@ -80,6 +80,7 @@ class JobFields(TypedDict, total=False):
     sampling: SamplingParams | SamplingFields
     metadata: Mapping[str, str]
     webhook: str | None
+    webhook_secret: str | None
 
 
 class SubmitFields(JobFields, total=False):

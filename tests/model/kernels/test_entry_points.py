@@ -94,8 +94,9 @@ def test_products_of_extreme_numbers(kernels: Kernels, number: float) -> None:
         for kernel in kernels.kernels:
             x = torch.randn(9, 512).to(dtype)
             x[::2, ::37] = number
-            tiles = random_tiles(33, 512, GGMLType.Q6_K).random_(0, 256)  # scales that are no numbers too
-            between_fences(lambda x, tiles: kernels.multiply(x, tiles, GGMLType.Q6_K, 33, kernel), x, tiles)  # noqa: B023
+            for type in TILED_TYPES:
+                tiles = random_tiles(33, 512, type).random_(0, 256)  # scales that are no numbers too
+                between_fences(lambda x, tiles: kernels.multiply(x, tiles, type, 33, kernel), x, tiles)  # noqa: B023
 
 
 def test_no_tokens_are_no_work(kernels: Kernels) -> None:
@@ -290,8 +291,11 @@ LAYERS = [
     Shape(1, 1, 32, 32, 32, "Q8_0", "Q4_0", "Q4_0", "Q8_0"),
     Shape(1, 1, 32, 512, 32, "Q8_0", "Q8_0 Q4_0", "Q8_0 Q4_0", "Q4_0 Q8_0"),  # its output is the widest
     Shape(3, 1, 96, 288, 160, "Q4_0 Q8_0 Q4_0", "Q8_0", "Q8_0", "Q8_0"),
+    Shape(3, 1, 96, 288, 160, "Q4_0 Q4_1 Q5_0", "Q4_1", "Q5_0", "Q5_0"),
+    Shape(1, 1, 32, 32, 32, "IQ4_NL", "Q4_1", "IQ4_NL Q5_0", "IQ4_NL"),
     Shape(4, 2, 64, 256, 768, "Q4_K Q6_K", "Q6_K", "Q6_K", "Q6_K"),
     Shape(2, 2, 128, 512, 256, "Q6_K", "Q4_K", "Q4_K", "Q4_K"),
+    Shape(4, 2, 64, 512, 768, "Q5_K IQ4_XS", "Q5_K", "IQ4_XS", "IQ4_XS"),
 ]
 
 

@@ -12,7 +12,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from benchmarks.stored_blocks import stored_blocks
+from benchmarks.stored_blocks import SCALES_AT, stored_blocks
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
@@ -162,9 +162,7 @@ def test_what_is_not_finite_stays_in_its_token(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(
-    ("type", "at"), [(GGMLType.Q4_0, 0), (GGMLType.Q4_K, 0), (GGMLType.Q4_K, 2), (GGMLType.Q6_K, 208)]
-)
+@pytest.mark.parametrize(("type", "at"), [(type, at) for type in TYPES for at in SCALES_AT[type]])
 def test_a_scale_that_is_not_finite_spoils_its_row_alone(
     kernels: Kernels, kernel: Kernel, type: GGMLType, at: int, value: float
 ) -> None:
@@ -247,7 +245,7 @@ def test_numbers_are_multiplied_as_float64_does(amx_kernels: Kernels, num_rows: 
     assert torch.cat([segment(row.unsqueeze(0)) for row in x]).equal(y)
 
 
-@pytest.mark.parametrize("type", [GGMLType.F16, GGMLType.F32, GGMLType.Q5_0], ids=lambda type: type.name)
+@pytest.mark.parametrize("type", [GGMLType.F16, GGMLType.F32, GGMLType.Q5_1], ids=lambda type: type.name)
 def test_what_no_kernel_reads_is_multiplied_as_numbers(amx_kernels: Kernels, type: GGMLType) -> None:
     weights = [weight(num_rows, 64, type) for num_rows in (5, 100, 3)]
     segment, matrix = numbers_of(amx_kernels, *weights), matrix_of(*weights).bfloat16()
@@ -274,11 +272,25 @@ def test_numbers_are_for_bfloat16_alone(amx_kernels: Kernels) -> None:
     assert not form.tiles_numbers(48, "cpu", BFLOAT16_BYTES)
 
 
-def test_what_cannot_be_multiplied_is_refused(kernels: Kernels) -> None:
-    segment = segment_of(kernels, weight(40, 64))
-    for x in (torch.randn(3, 32), torch.randn(3, 64).half()):
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_what_cannot_be_multiplied_is_refused(kernels: Kernels, type: GGMLType) -> None:
+    segment = segment_of(kernels, weight(40, 512, type))
+    for x in (torch.randn(3, 256), torch.randn(3, 768), torch.randn(3, 512).half()):
         with pytest.raises(ValueError, match="no kernel for x of"):
             segment(x)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_rows_that_fill_no_tiles_are_not_laid_out(kernels: Kernels, type: GGMLType) -> None:
+    stored = weight(32, 512, type)
+    tiles = segment_of(kernels, stored).tiles
+    for blocks, room in (
+        (stored.blocks[:17], tiles),
+        (stored.blocks, tiles[:1]),
+        (stored.blocks, tiles[:, :0]),
+    ):
+        with pytest.raises(ValueError, match=r"rows of \d+ bytes do not go into"):
+            kernels.lay_out(blocks, room, type)
 
 
 def test_the_best_set_of_this_machine_is_loaded(kernels_folder: Path) -> None:

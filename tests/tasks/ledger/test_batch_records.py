@@ -207,6 +207,20 @@ def test_its_end_and_its_webhook_are_written_together(records: Records, final: S
     assert (entry.state, entry.url) == (final, webhook or None)
 
 
+def test_the_secret_of_a_batch_is_kept_until_its_end_and_goes_to_its_webhook(records: Records) -> None:
+    secret = "whsec_" + 32 * "A"
+    records.redis.hset("herd:acme:webhook", "jobs", 0)
+    records.add("file-1")
+    asked = Asked("file-1", "/v1/completions", "24h", webhook="https://example.com/own", secret_sha256="0")
+    records(BATCHES.create(BATCH, asked, 10**8, webhook_secret=secret))
+    record = records.claimed().record
+    assert secret not in repr(record)
+    assert records(BATCHES.end(record, "completed"))
+    assert secret.encode() not in b"".join(records.redis.hvals(BATCHES.batch_key(BATCH)))
+    (entry,) = records(Outbox("acme").due(9, 1000))
+    assert entry.secret == secret
+
+
 def test_a_tenant_without_webhooks_is_not_told(records: Records) -> None:
     records.create()
     assert records(BATCHES.end(records.claimed().record, "completed"))

@@ -75,6 +75,12 @@ def test_a_retry_is_a_new_job_without_the_old_times(client: Client, herd: Herd) 
         client.retry("a")
 
 
+def test_a_retry_has_the_secret_of_its_webhook(client: Client, herd: Herd) -> None:
+    own = {"webhook": "https://example.com/", "webhook_secret": "whsec_" + 32 * "A"}
+    poison(herd, "a", JOB.model_copy(update=own))
+    assert herd.field(str(client.retry("a").job_id), "webhook_secret") == own["webhook_secret"]
+
+
 def test_a_retry_whose_answer_was_lost_may_be_repeated(client: Client, herd: Herd) -> None:
     poison(herd, "a")
     first = client.retry("a")

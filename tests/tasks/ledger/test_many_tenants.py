@@ -10,11 +10,12 @@ from llama_herd.tasks.client.lots import MAX_CALL_JOBS
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import held_jobs, reports
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
+from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, Held, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger, turns
 from llama_herd.tasks.ledger.overview import Overview
-from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.tasks.ledger.redis_call import Call, Script, run
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import MAX_MODELS
@@ -220,3 +221,21 @@ def test_no_call_takes_more_arguments_than_managed_redis_does() -> None:
         *(Ledger(standing_models=models).sweep(), Overview().counts("mine", *models)),
     ]
     assert max(len(call.command) for call in calls) < 3_999
+
+
+def test_no_script_asks_for_more_keys_than_managed_redis_takes(redis: Any) -> None:
+    """However long the list is that names them."""
+    far_ms = 1000 * redis.time()[0] + 5_000
+    names = {f"name-{number}": far_ms for number in range(5_000)}
+    for index in ("workers", "batches", "quarantine", "pending"):
+        redis.zadd(ACME.key(index), names)
+    reporting, letters = Reports("acme"), DeadLetters("acme")
+    calls: list[Call[Any]] = [
+        *(reporting.workers(), reporting.batches(), letters.jobs(5_000)),
+        *(Overview("acme").jobs("pending"), Overview("acme").jobs("pending", prefix="name")),
+    ]
+    for call in calls:
+        assert isinstance(call.what, Script)
+        asked: Any = redis.eval(call.what.source, len(call.keys), *call.keys, *call.args)
+        assert call.asks_for_keys(asked)
+        assert 500 < len(call.declaring(asked[1:]).command) < 3_999

@@ -9,17 +9,20 @@ from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge
+from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge, Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Entry, Outbox, message_of
 from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.ledger.webhooks import SENDER, WebhookConfig, drop_config, hold_role, store_config
-from tests.tasks.herd import JOB, Herd, commands, end, started, sweep
+from llama_herd.tasks.message import Envelope
+from tests.tasks.herd import JOB, QUEUE, Herd, commands, end, started, sweep
 
 pytestmark = pytest.mark.redis
 
 OUTBOX = Outbox()
 HOOK = "https://example.com/own?key=1"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OWN = JOB.model_copy(update={"webhook": HOOK, "webhook_secret": SECRET})
 KEYS = ("herd:default:outbox", "herd:default:outbox:entries", "herd:default:outbox:dead")
 
 
@@ -145,6 +148,71 @@ def test_a_tenant_that_wants_some_ends_is_told_of_jobs_that_name_an_address(herd
     assert the_entry(herd) == ("job.completed", "done", "stop")
     assert entries(herd)["msg_a"]["url"] == HOOK
     assert herd.field("a", "webhook") == HOOK
+
+
+def holders(redis: Redis) -> set[str]:
+    """Every hash in which the job's own secret stands."""
+    held = {key.decode(): redis.hvals(key) for key in redis.scan_iter(_type="hash")}
+    return {key for key, values in held.items() if any(SECRET.encode() in value for value in values)}
+
+
+def test_the_secret_of_a_job_goes_from_its_record_to_its_webhook_and_nowhere_else(told: Herd) -> None:
+    record = told.ledger.job_key("a")
+    told.submit("a", OWN)
+    told.claimed("a")
+    assert holders(told.redis) == {record}
+    assert told.field("a", "body") == OWN.to_json()
+    told.emit("one", started("a"), end("a", 2, 0))
+    assert holders(told.redis) == {record, KEYS[1]}
+    told.redis.delete(record)
+    (entry,) = run(told.redis, OUTBOX.due(1, 1000))
+    assert (entry.url, entry.secret) == (HOOK, SECRET)
+    assert SECRET not in repr(entry)
+    run(told.redis, OUTBOX.put_off(entry.failed("x"), 0))
+    assert run(told.redis, OUTBOX.due(1, 1000))[0].secret == SECRET
+    run(told.redis, OUTBOX.sent(entry))
+    assert not holders(told.redis)
+
+
+def test_the_secret_of_a_job_that_nobody_runs_goes_to_its_webhook(told: Herd) -> None:
+    told.submit("a", OWN)
+    run(told.redis, told.ledger.cancel("a"))
+    assert entries(told)["msg_a"]["secret"] == SECRET
+
+
+def test_the_secret_of_a_bare_message_goes_to_its_webhook(told: Herd) -> None:
+    run(told.redis, told.ledger.claim("a", "one", job=OWN, envelope=Envelope.of("a", QUEUE)))
+    told.emit("one", started("a"), end("a", 2, 0))
+    assert entries(told)["msg_a"]["secret"] == SECRET
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_a_purge_forgets_the_secret(told: Herd, has_record: bool) -> None:
+    run_to_the_end(told, "a", OWN)
+    if not has_record:
+        told.redis.delete(told.ledger.job_key("a"))
+    run(told.redis, told.ledger.purge("a"))
+    assert not holders(told.redis)
+
+
+def test_a_secret_without_an_address_signs_nothing(told: Herd) -> None:
+    """Only somebody who writes into the record himself gets one there."""
+    told.submit("a")
+    told.redis.hset(told.ledger.job_key("a"), "webhook_secret", SECRET)
+    run(told.redis, told.ledger.cancel("a"))
+    assert "secret" not in entries(told)["msg_a"]
+
+
+@pytest.mark.parametrize("other", [None, SECRET[:-2] + "AA"])
+def test_another_secret_is_another_job(herd: Herd, other: str | None) -> None:
+    def submit(job: GenerationJob) -> tuple[Submission, Submission]:
+        new = ("a", job, Envelope.of("a", QUEUE))
+        (many,) = run(herd.redis, herd.ledger.submit_many([herd.ledger.parcel(*new)]))
+        assert isinstance(many, Submitted)
+        return run(herd.redis, herd.ledger.submit(*new)).kind, many.kind
+
+    assert submit(OWN) == (Submission.EXISTS, Submission.SUBMITTED)
+    assert submit(OWN.model_copy(update={"webhook_secret": other})) == 2 * (Submission.CONFLICT,)
 
 
 def test_after_the_removal_there_are_none(told: Herd) -> None:

@@ -28,10 +28,11 @@ class Tenant:
         dialogue = set_webhooks("default", url, hosts, jobs=jobs, secret=SECRET)
         run_dialogue(self.herd.redis, dialogue)
 
-    def end(self, *job_ids: str, webhook: str | None = None) -> None:
+    def end(self, *job_ids: str, webhook: str | None = None, secret: str | None = None) -> None:
         """Jobs that are cancelled at once."""
+        job = JOB.model_copy(update={"webhook": webhook, "webhook_secret": secret})
         for job_id in job_ids:
-            self.herd.submit(job_id, JOB.model_copy(update={"webhook": webhook}))
+            self.herd.submit(job_id, job)
             run(self.herd.redis, self.herd.ledger.cancel(job_id))
 
     def outbox(self) -> list[Listed]:

@@ -44,7 +44,10 @@ class SenderThread:
 
     def freeze(self) -> None:
         """Stand still from now on, as a process that was stopped, up to the end of the test."""
-        self._loop.call_soon_threadsafe(self._is_frozen.wait)
+        stands = threading.Event()
+        for call in (stands.set, self._is_frozen.wait):
+            self._loop.call_soon_threadsafe(call)
+        assert stands.wait(PATIENCE_S)
 
     def _work(self) -> None:
         asyncio.run(self._send())

@@ -53,7 +53,7 @@ def test_some_are_tried_at_a_time_some_wait_and_the_others_are_put_off_further_a
         assert [host.take() for _ in range(WIDTH + DEPTH)] == [None] * (WIDTH + DEPTH)
         await host.settle()
         assert len(host.open) == WIDTH
-        now_s += 1.0  # for which the first ones have been under way
+        now_s += 0.02  # for which the first ones have been under way
         waits_s = [host.take() or 0.0 for _ in range(1000)]
         assert waits_s == sorted(waits_s)
         assert 0 < waits_s[0] < waits_s[-1] <= LONGEST_REST_S
@@ -61,6 +61,30 @@ def test_some_are_tried_at_a_time_some_wait_and_the_others_are_put_off_further_a
         assert len(host.open) == WIDTH
         assert host.take() is None
         assert len(await host.lane.close()) == DEPTH + 1
+
+    asyncio.run(fill())
+
+
+@pytest.mark.parametrize(("takes_s", "num_taken"), [(0.02, DEPTH), (8.0, 21)])
+def test_as_many_wait_as_the_host_takes_soon(
+    monkeypatch: pytest.MonkeyPatch, takes_s: float, num_taken: int
+) -> None:
+    """On busy cores a try takes 20 ms. A burst that finds no room would come back much later than need be."""
+    now_s = 1000.0
+    monkeypatch.setattr(lane, "monotonic", lambda: now_s)
+
+    async def fill() -> None:
+        nonlocal now_s
+        host = Host()
+        for _ in range(100):  # until it is known how long they take
+            host.take()
+            await host.settle()
+            now_s += takes_s
+            await host.answer(1, True)
+        for _ in range(WIDTH):
+            assert host.take() is None
+        assert [host.take() is None for _ in range(2 * DEPTH)].count(True) == num_taken
+        await host.lane.close()
 
     asyncio.run(fill())
 

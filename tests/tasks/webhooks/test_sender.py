@@ -12,11 +12,11 @@ from redis import Redis
 from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.redis_call import run, run_dialogue
 from llama_herd.tasks.ledger.webhooks import SENDER
-from llama_herd.tasks.webhooks.lane import DEPTH
+from llama_herd.tasks.webhooks import lane
 from llama_herd.tasks.webhooks.setup import remove_webhooks, retry, set_webhooks
-from tests.tasks.herd import Herd
+from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.conftest import SECRET, Tenant
 from tests.tasks.webhooks.receiver import Receiver, Silence
 from tests.tasks.webhooks.sender_thread import SenderThread
@@ -128,14 +128,17 @@ def test_a_closed_port_is_a_failure(tenant: Tenant, redis_url: str) -> None:
         assert str(tenant.wait_for_tries("a", 1).entry.error).startswith("no connection")
 
 
-def test_a_dead_host_beside_holds_up_no_other(tenant: Tenant, redis_url: str) -> None:
+def test_a_dead_host_beside_holds_up_no_other(
+    tenant: Tenant, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "DEPTH", 64)
     with Silence() as dead, Receiver() as receiver, SenderThread(redis_url, timeout_s=60.0):
         tenant.set(receiver.url, "localhost")
-        tenant.end(*(f"d{number}" for number in range(2 * DEPTH)), webhook=f"http://localhost:{dead.port}/")
+        tenant.end(*(f"d{number}" for number in range(200)), webhook=f"http://localhost:{dead.port}/")
         tenant.end(*(f"a{number}" for number in range(100)))
         receiver.wait_for(100)
         assert {job_id[0] for job_id in receiver.ids} == {"a"}
-        assert sum(one.entry.id[0] == "d" for one in tenant.outbox()) == 2 * DEPTH
+        assert sum(one.entry.id[0] == "d" for one in tenant.outbox()) == 200
 
 
 def test_names_that_nobody_resolves_hold_up_no_other(
@@ -178,6 +181,21 @@ def test_an_address_of_a_job_needs_a_host_that_the_tenant_allows(tenant: Tenant,
     assert len(receiver.requests) == 1
 
 
+def test_an_address_of_a_job_may_have_a_secret_of_its_own(tenant: Tenant, redis_url: str) -> None:
+    own = "whsec_" + 32 * "A"
+    with Receiver(lambda request, number: 500 if number == 1 else 204) as receiver:
+        tenant.set("https://example.com/", "127.0.0.1", jobs=False)
+        tenant.end("a", webhook=receiver.url, secret=own)
+        tenant.herd.redis.delete(tenant.herd.ledger.job_key("a"))
+        with SenderThread(redis_url):
+            tenant.wait_until_delivered(hurries="a")
+            tenant.end("b", webhook=receiver.url)
+            tenant.wait_until_delivered()
+    first, again, other = receiver.requests
+    assert first.verified(own) == again.verified(own)
+    assert other.verified(SECRET)["data"]["id"] == "b"
+
+
 def test_any_text_of_a_producer_is_refused_by_name(tenant: Tenant, redis_url: str) -> None:
     tenant.set("https://example.com/")
     for number, text in enumerate(("ftp://example.com/", "https://example.com:x/", "\x00", "https://[")):
@@ -187,6 +205,17 @@ def test_any_text_of_a_producer_is_refused_by_name(tenant: Tenant, redis_url: st
     with SenderThread(redis_url):
         errors = [str(tenant.wait_for_dead(f"a{number}").entry.error) for number in range(4)]
     assert all(error.startswith("the job's address must ") for error in errors)
+
+
+def test_any_text_as_a_secret_is_refused_by_name_and_not_shown(tenant: Tenant, redis_url: str) -> None:
+    tenant.set("https://example.com/")
+    for number, text in enumerate(("canary", "whsec_canary", "whsec_\x00", "whsec_")):
+        tenant.herd.submit(f"a{number}", JOB.model_copy(update={"webhook": "https://example.com/"}))
+        tenant.herd.redis.hset(tenant.herd.ledger.job_key(f"a{number}"), "webhook_secret", text)
+        run(tenant.herd.redis, tenant.herd.ledger.cancel(f"a{number}"))
+    with SenderThread(redis_url):
+        errors = [str(tenant.wait_for_dead(f"a{number}").entry.error) for number in range(4)]
+    assert all(error.startswith("the job's secret must ") and "canary" not in error for error in errors)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])

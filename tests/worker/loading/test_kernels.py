@@ -24,13 +24,20 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import invoke
 from tests.tiny import WIDE, write_tiny_gguf
 
+#: The types of blocks that a library multiplies.
+TYPES = ("IQ4_NL", "IQ4_XS", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0")
+NAMES = ", ".join(TYPES)
 #: What a library does; prompts attend in tiles, if there are such.
-ALL = "for Q4_0, Q4_K, Q6_K, Q8_0, (bfloat16, )?attention, (attention of prompts, )?RoPE, norms and gates"
+ALL = f"for {NAMES}, (bfloat16, )?attention, (attention of prompts, )?RoPE, norms and gates"
+
+
+def file_of(type: str, folder: Path) -> Path:
+    return write_tiny_gguf(folder / "tiny.gguf", type=type, **WIDE)
 
 
 @pytest.fixture
 def q4_file(tmp_path: Path) -> Path:
-    return write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_0", **WIDE)
+    return file_of("Q4_0", tmp_path)
 
 
 @pytest.fixture
@@ -43,11 +50,17 @@ def native_folder(kernels_folder: Path) -> Path:
 
 @pytest.mark.parametrize("weights", ["auto", "quantized"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("type", TYPES)
 def test_blocks_stay_where_a_kernel_multiplies_them(
-    q4_file: Path, native_folder: Path, weights: str, dtype: str
+    tmp_path: Path, native_folder: Path, type: str, weights: str, dtype: str
 ) -> None:
     settings = WorkerSettings(
-        model=q4_file, kernels_dir=str(native_folder), weights=weights, dtype=dtype, threads=1, slots=2
+        model=file_of(type, tmp_path),
+        kernels_dir=str(native_folder),
+        weights=weights,
+        dtype=dtype,
+        threads=1,
+        slots=2,
     )
     model = LoadedModel.load(settings, "cpu")
     (segment,) = model.llama.output.segments
@@ -58,8 +71,11 @@ def test_blocks_stay_where_a_kernel_multiplies_them(
     assert all(isinstance(segment, NativeSegment) for part in layers for segment in part.segments)
 
 
-def test_a_plan_counts_whole_tiles(q4_file: Path, native_folder: Path) -> None:
-    settings = WorkerSettings(model=q4_file, kernels_dir=str(native_folder), threads=1, slots=2)
+@pytest.mark.parametrize("type", TYPES)
+def test_a_plan_counts_whole_tiles(tmp_path: Path, native_folder: Path, type: str) -> None:
+    settings = WorkerSettings(
+        model=file_of(type, tmp_path), kernels_dir=str(native_folder), threads=1, slots=2
+    )
     model = LoadedModel.load(settings, "cpu")
     found = [model.llama.embedding, *model.llama.output.segments]
     norms = [model.llama.norm]
@@ -68,6 +84,7 @@ def test_a_plan_counts_whole_tiles(q4_file: Path, native_folder: Path) -> None:
         for linear in (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down):
             found += linear.segments
     taken = sum(segment.tiles.nbytes for segment in found if isinstance(segment, NativeSegment))
+    assert taken
     assert model.plan.weight_bytes == taken + sum(norm.weight.nbytes for norm in norms)
 
 
@@ -180,7 +197,7 @@ def test_the_command_says_why_it_cannot(tmp_path: Path) -> None:
 
 def test_inspect_says_which_are_taken(q4_file: Path, native_folder: Path, tmp_path: Path) -> None:
     for folder, note in (
-        (native_folder, "for Q4_0, Q4_K, Q6_K, Q8_0, if a worker finds them right$"),
+        (native_folder, f"for {NAMES}, if a worker finds them right$"),
         (tmp_path, "none: not built in"),
     ):
         done = invoke("inspect", str(q4_file), HERD_KERNELS_DIR=str(folder), HERD_DTYPE="float32")

@@ -28,7 +28,7 @@ SHAPE = random_config(
 
 MIXES: dict[str, GGMLType | Callable[[str], GGMLType]] = {
     "Q4_K_M": q4_k_m,
-    "Q5_K": GGMLType.Q5_K,
+    "IQ3_S": GGMLType.IQ3_S,
     "BF16": GGMLType.BF16,
 }
 
@@ -54,7 +54,7 @@ class Loaded:
         return cls(**json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.fixture(params=["Q4_K_M", "Q5_K"])
+@pytest.fixture(params=["Q4_K_M", "IQ3_S"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_random_model(tmp_path / "m.gguf", SHAPE, MIXES[request.param], torch.device("cpu"))
 
@@ -76,7 +76,7 @@ def test_blocks_take_what_their_file_does(path: Path, kernels_folder: Path, has_
         ("Q4_K_M", "auto", "bfloat16"),
         ("Q4_K_M", "dense", "bfloat16"),
         ("Q4_K_M", "dense", "float32"),
-        ("Q5_K", "auto", "bfloat16"),
+        ("IQ3_S", "auto", "bfloat16"),
         ("BF16", "dense", "bfloat16"),
         ("BF16", "dense", "float32"),
     ],

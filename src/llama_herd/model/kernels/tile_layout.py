@@ -3,12 +3,17 @@
 from gguf import GGMLQuantizationType as GGMLType
 
 TILE_ROWS = 16
-#: Where a block has its float16 numbers, by the types that can be laid out. All else are words.
+#: Where a block has its numbers of 16 bits, by the types that can be laid out. All else are words.
 HALVES = {
     GGMLType.Q4_0: slice(0, 2),
+    GGMLType.Q4_1: slice(0, 4),
+    GGMLType.Q5_0: slice(0, 2),
     GGMLType.Q8_0: slice(0, 2),
     GGMLType.Q4_K: slice(0, 4),
+    GGMLType.Q5_K: slice(0, 4),
     GGMLType.Q6_K: slice(208, 210),
+    GGMLType.IQ4_NL: slice(0, 2),
+    GGMLType.IQ4_XS: slice(0, 4),
 }
 TILED_TYPES = frozenset(HALVES)
 #: Plain numbers, of which each 32 are a block.

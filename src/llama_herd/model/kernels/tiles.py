@@ -1,10 +1,10 @@
 """tiles: the blocks of a matrix in the order in which native kernels read them.
 
-A tile is 16 rows x one block: words of 4 bytes, and numbers in float16. One row of tiles follows the other.
-In a tile stand word after word of all 16 rows, then their float16 numbers. No byte is added but for the rows
-that the last tiles lack. Of plain numbers in bfloat16 a block is 32.
+A tile is 16 rows x one block: words of 4 bytes, and numbers of 16 bits. One row of tiles follows the other.
+In a tile stand word after word of all 16 rows, then their numbers of 16 bits. No byte is added but for the
+rows that the last tiles lack. Of plain numbers in bfloat16 a block is 32.
 
-Shapes: N rows, R = N / 16 rows of tiles, K tiles of a row, W words of a block, H float16 numbers of a block.
+Shapes: N rows, R = N / 16 rows of tiles, K tiles of a row, W words of a block, H numbers of 16 bits.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ def empty_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
 
 
 def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
-    """Tiles of random bytes, but that their float16 or bfloat16 numbers are 2**-7 to 2**-6 in size."""
+    """Tiles of random bytes, but that their numbers of 16 bits are 2**-7 to 2**-6 in size."""
     tiles = empty_tiles(num_rows, columns, type).random_(0, 256)
     if type is NUMBERS:
         high = tiles[..., 1::2]
@@ -75,7 +75,7 @@ def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:
 
 
 def _parts(tiles: Tensor, type: GGMLType) -> tuple[Tensor, Tensor]:
-    """The words (R, K, W, 16) and the float16 numbers (R, K, H, 16) of tiles, both as integers."""
+    """The words (R, K, W, 16) and the numbers of 16 bits (R, K, H, 16) of tiles, both as integers."""
     num_halves = (HALVES[type].stop - HALVES[type].start) // 2
     halves_at = tiles.shape[-1] - 2 * TILE_ROWS * num_halves
     words, halves = tiles[..., :halves_at].view(torch.int32), tiles[..., halves_at:].view(torch.int16)

@@ -67,7 +67,9 @@ class Dead:
         The job's times are dropped, since they are over.
         """
         kept = yield from history(self.ledger, job_id)
-        job = GenerationJob.parse(kept.body | {"deadline_ms": None, "not_before": None}, self.settings)
+        secret = yield self.ledger.webhook_secret(job_id)
+        changed: dict[str, object] = {"deadline_ms": None, "not_before": None, "webhook_secret": secret}
+        job = GenerationJob.parse(kept.body | changed, self.settings)
         queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
         new = NewJob(new_id, "retry", Envelope.of(new_id, queue), job)

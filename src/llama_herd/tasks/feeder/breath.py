@@ -13,9 +13,9 @@ TURN_S = 0.002
 class Breath:
     """To be called often: lets other threads of the gateway have their turn, and keeps the lease."""
 
-    def __init__(self, lease: Lease, stopping: Flag) -> None:
+    def __init__(self, lease: Lease, leaving: Flag) -> None:
         self._lease = lease
-        self._stopping = stopping
+        self._leaving = leaving
         self._paused_s = monotonic()
 
     def __call__(self) -> None:
@@ -24,6 +24,6 @@ class Breath:
             return
         sleep(0)
         self._lease.keep()
-        if self._stopping.is_set():
+        if self._leaving.is_set():
             raise Left
         self._paused_s = monotonic()

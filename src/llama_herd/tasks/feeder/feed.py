@@ -55,7 +55,7 @@ _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers 
 
 @dataclass(frozen=True)
 class Feed:
-    """One batch under this feeder's lease. stopping: set when this process is to end."""
+    """One batch under this feeder's lease. leaving: set when it is to be left to another feeder."""
 
     lease: Lease
     client: Client
@@ -63,7 +63,7 @@ class Feed:
     storage: Storage
     files: StoredFiles
     limits: Limits
-    stopping: Flag
+    leaving: Flag
     count: BatchCount
 
     def run(self) -> None:
@@ -127,7 +127,7 @@ class Feed:
             feeding = Feeding(
                 *(batch, run, parts, self.lease, self.client),
                 flush_s=self.storage.flush_s,
-                stopping=self.stopping,
+                leaving=self.leaving,
                 count=self.count,
             )
             feeding.run()
@@ -154,7 +154,7 @@ class Feed:
                 items = self.lease.talk(begun.round(monotonic()))
                 parts.write([one for one in items if not is_cancelled(one)])
                 breathe()
-                self.stopping.wait(begun.pause_s)
+                self.leaving.wait(begun.pause_s)
 
     def _outcome(self) -> Outcome:
         return "cancelled" if self.lease.state == "cancelling" else "expired"
@@ -204,4 +204,4 @@ class Feed:
         return RequestReader(self.settings, RowOptions(), self.lease.record.run_id)
 
     def _breath(self) -> Breath:
-        return Breath(self.lease, self.stopping)
+        return Breath(self.lease, self.leaving)

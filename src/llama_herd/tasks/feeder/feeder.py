@@ -2,7 +2,9 @@
 
 import logging
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 
 from redis.exceptions import ResponseError
@@ -17,6 +19,8 @@ from llama_herd.tasks.feeder.feeding import Left
 from llama_herd.tasks.feeder.janitor import Janitor
 from llama_herd.tasks.feeder.lease import Fenced, Lease
 from llama_herd.tasks.feeder.limits import Limits
+from llama_herd.tasks.feeder.lost import LostStorages
+from llama_herd.tasks.feeder.turns import in_turn, who_gives_way
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.tasks.ledger.stored_files import Due, StoredFiles, due_members
@@ -27,12 +31,20 @@ log = logging.getLogger(__name__)
 
 #: How often it looks for batches.
 LOOK_S = 1.0
-#: Most batches that are looked at in one round.
-_MOST = 100
+#: Most batches that are looked at in one round: all that some tenants may have.
+_MOST = 100_000
 #: How long a batch rests whose storage fails.
 REST_S = 10.0
 #: How long the end of this process waits for its threads.
 STOP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A batch that is run here. leaving: set when it is to be left to others."""
+
+    thread: threading.Thread
+    leaving: threading.Event
 
 
 class Feeder:
@@ -45,14 +57,15 @@ class Feeder:
         self._limits = limits
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._threads: dict[Due, threading.Thread] = {}
+        self._places: dict[Due, Place] = {}
         self._clients: dict[str, Client] = {}
         self._looking = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
         self._making = threading.Lock()
         self._redis = connect(settings.redis_url)
         self._janitor = Janitor(self._redis, storage)
-        #: Batches that Redis did not let it take at the last look.
-        self._num_refused = 0
+        self._lost = LostStorages(self._redis, settings.redis_url, storage, limits, self._cancel)
+        #: Batches that Redis did not let it take.
+        self._refused: set[Due] = set()
         #: What was wrong at the last look: it is logged once, as long as it lasts.
         self._complaints: set[str] = set()
 
@@ -68,11 +81,19 @@ class Feeder:
         self._stopping.set()
         self._wake.set()
         until_s = monotonic() + STOP_S
-        for thread in (self._looking, *self._threads.values()):
-            thread.join(max(0.0, until_s - monotonic()))
+        self._leave_all()
+        self._looking.join(STOP_S)
+        for place in self._leave_all():  # also what it has taken meanwhile
+            place.thread.join(max(0.0, until_s - monotonic()))
         for client in self._clients.values():
             client.close()
         self._redis.close()
+
+    def _leave_all(self) -> list[Place]:
+        places = list(self._places.values())
+        for place in places:
+            place.leaving.set()
+        return places
 
     def _look_until_stopped(self) -> None:
         while not self._stopping.is_set():
@@ -90,18 +111,33 @@ class Feeder:
 
     def _look(self) -> None:
         """Take batches that are due, as long as there is room, and delete the files that are."""
-        if not self._storage.is_there:
-            return
-        self._threads = {due: thread for due, thread in self._threads.items() if thread.is_alive()}
+        self._places = {due: place for due, place in self._places.items() if place.thread.is_alive()}
         with redis_errors(self._settings.redis_url):
-            if len(self._threads) < self._limits.max_batches:
-                found = run(self._redis, self._due(_MOST + self._num_refused))
-                self._num_refused = sum(self._is_refused(due) for due in found)
+            self._see_to_lost()
+            if not self._storage.is_there:
+                return
+            self._share([due for due in run(self._redis, self._due) if due not in self._places])
             self._janitor.delete_due()
 
-    def _due(self, most: int) -> Call[tuple[Due, ...]]:
+    def _see_to_lost(self) -> None:
+        try:
+            self._lost.look()
+        except ResponseError as error:
+            self._complaints.add(str(unavailable(error, self._settings.redis_url)))
+
+    @property
+    def _due(self) -> Call[tuple[Due, ...]]:
         key = BatchRecords(storage=self._storage.id).due_key
-        return due_members(key, most, int(1000 * self._limits.lease_s))
+        return due_members(key, _MOST, int(1000 * self._limits.lease_s))
+
+    def _share(self, waiting: Sequence[Due]) -> None:
+        """Give the free places to batches that wait. If there is none, one batch may have to make room."""
+        if len(self._places) < self._limits.max_batches:
+            self._refused = {due for due in in_turn(waiting, self._places) if self._is_refused(due)}
+        elif not any(place.leaving.is_set() for place in self._places.values()):
+            leaves = who_gives_way(set(waiting) - self._refused, list(self._places))
+            if leaves is not None:
+                self._places[leaves].leaving.set()
 
     def _is_refused(self, due: Due) -> bool:
         """Take a batch, unless Redis refuses: rights in its tenant may lack, or its record may be spoilt."""
@@ -114,20 +150,21 @@ class Feeder:
 
     def _take(self, due: Due) -> None:
         """Run a batch in a thread, unless another feeder was faster."""
-        if due in self._threads or len(self._threads) >= self._limits.max_batches:
+        if len(self._places) >= self._limits.max_batches:
             return
         records = BatchRecords(due.tenant, self._storage.id)
         claimed = run(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
         if claimed is not None:
             lease = Lease(self._redis, self._settings.redis_url, records, claimed, self._limits.lease_s)
-            thread = threading.Thread(target=self._run, args=(due, lease), name=due.id, daemon=True)
-            self._threads[due] = thread
+            leaving = threading.Event()
+            thread = threading.Thread(target=self._run, args=(due, lease, leaving), name=due.id, daemon=True)
+            self._places[due] = Place(thread, leaving)
             thread.start()
 
-    def _run(self, due: Due, lease: Lease) -> None:
+    def _run(self, due: Due, lease: Lease, leaving: threading.Event) -> None:
         self._count.begin()
         try:
-            self._feed(due, lease).run()
+            self._feed(due, lease, leaving).run()
         except Fenced:
             log.warning("batch %s: another feeder has it", due.id)
         except Left:
@@ -144,11 +181,18 @@ class Feeder:
         finally:
             self._count.leave()
 
-    def _feed(self, due: Due, lease: Lease) -> Feed:
-        settings = self._settings.model_copy(update={"tenant": due.tenant})
+    def _cancel(self, tenant: str, run_id: str) -> None:
+        """End the jobs of a batch that nobody can run."""
+        self._client_of(self._settings_of(tenant)).cancel_jobs(run_id=run_id)
+
+    def _settings_of(self, tenant: str) -> Settings:
+        return self._settings.model_copy(update={"tenant": tenant})
+
+    def _feed(self, due: Due, lease: Lease, leaving: threading.Event) -> Feed:
+        settings = self._settings_of(due.tenant)
         files = StoredFiles(due.tenant, self._storage.id)
         client = self._client_of(settings)
-        return Feed(lease, client, settings, self._storage, files, self._limits, self._stopping, self._count)
+        return Feed(lease, client, settings, self._storage, files, self._limits, leaving, self._count)
 
     def _client_of(self, settings: Settings) -> Client:
         with self._making:

@@ -26,7 +26,7 @@ _NEVER = float("inf")
 
 
 class Left(Exception):
-    """Raised when this process is to end before the batch does: another feeder goes on."""
+    """Raised when a batch is left to others: the process ends, or another tenant waits for the place."""
 
 
 class Feeding:
@@ -45,7 +45,7 @@ class Feeding:
         client: Client,
         *,
         flush_s: float,
-        stopping: Flag,
+        leaving: Flag,
         count: BatchCount,
     ) -> None:
         self._batch = batch
@@ -54,7 +54,7 @@ class Feeding:
         self._lease = lease
         self._client = client
         self._flush_s = flush_s
-        self._stopping = stopping
+        self._leaving = leaving
         self._count = count
         self._unwritten: list[BatchItem] = []
         self._flushed_s = monotonic()
@@ -67,12 +67,12 @@ class Feeding:
         A job that does not end in time is given up. The lines of the others are written before.
         """
         while not self._batch.window.is_over and monotonic() < self._give_up_s:
-            if self._stopping.is_set():
+            if self._leaving.is_set():
                 raise Left
             try:
                 self._advance()
             except RedisUnavailable:
-                self._stopping.wait(RETRY_S)
+                self._leaving.wait(RETRY_S)
         self._flush()
 
     def _advance(self) -> None:

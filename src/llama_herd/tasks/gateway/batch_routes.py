@@ -41,7 +41,8 @@ async def create(request: Request) -> Response:
     batch_id = _new_id(caller.tenant, request.headers.get(KEY_HEADER))
     asked = body.asked(caller.fingerprint or "", door.settings.gateway_file_life_s)
     most = door.settings.gateway_max_tenant_batches
-    made = await desk.run(ask(batches.create(batch_id, asked, body.window_ms, most)))
+    create = batches.create(batch_id, asked, body.window_ms, most, body.webhook_secret or "")
+    made = await desk.run(ask(create))
     if isinstance(made, Full):
         raise too_much(made, f"wait until some of them have ended for {ENDED_TTL_S // 86_400} days")
     if not isinstance(made, BatchRecord):

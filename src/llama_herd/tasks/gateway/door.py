@@ -97,6 +97,7 @@ def _limits(settings: GatewaySettings) -> Limits:
         settings.gateway_batch_rows,
         Quota(settings.gateway_max_tenant_rows, settings.gateway_max_key_rows),
         settings.gateway_batch_lease_s,
+        settings.gateway_storage_lost_s,
     )
 
 

@@ -105,6 +105,12 @@ class GatewaySettings(Settings):
         le=3600,
         description="A gateway that is silent for this long loses its batches to others.",
     )
+    gateway_storage_lost_s: float = Field(
+        default=86_400.0,
+        ge=300,
+        le=MAX_TTL_S,
+        description="A storage that no gateway has reached for so long is lost: its batches end as failed.",
+    )
     gateway_max_tenant_batches: int = Field(
         default=10_000,
         ge=0,

@@ -35,7 +35,7 @@ class Asked:
     """A client's request for a batch. window: as the client wrote it. owner: fingerprint of its key.
 
     files_life_ms: how long its output and error file are kept. webhook: the address that is told of its end;
-    empty: the tenant's.
+    empty: the tenant's. secret_sha256: of the secret that signs that, if it is not the tenant's.
     """
 
     input_file_id: str
@@ -45,6 +45,7 @@ class Asked:
     files_life_ms: int | None = None
     owner: str = ""
     webhook: str = ""
+    secret_sha256: str = ""
 
     def to_json(self) -> str:
         return json.dumps({"v": 1, **asdict(self)}, sort_keys=True)
@@ -160,9 +161,12 @@ class BatchRecords(Keys):
         return self.key(f"{{{file_id}}}:file")
 
     def create(
-        self, batch_id: str, asked: Asked, window_ms: int, most: int = 0
+        self, batch_id: str, asked: Asked, window_ms: int, most: int = 0, webhook_secret: str = ""
     ) -> Call[BatchRecord | Full | Refusal]:
-        """Accept a batch. Repeating it changes nothing. most: batches that the tenant may have; 0: any."""
+        """Accept a batch. Repeating it changes nothing. most: batches that the tenant may have; 0: any.
+
+        webhook_secret: what its webhook is signed with; the record keeps it until the end.
+        """
         start, _, end = self.batch_key("\0").partition("\0")
         return Call(
             _CREATE,
@@ -170,7 +174,10 @@ class BatchRecords(Keys):
                 *(self.batch_key(batch_id), self.key("stored_batches")),
                 *(self._file_key(asked.input_file_id), self.due_key),
             ),
-            (batch_id, self._member(batch_id), window_ms, self.storage, asked.to_json(), most, start, end),
+            (
+                *(batch_id, self._member(batch_id), window_ms, self.storage, asked.to_json()),
+                *(most, start, end, webhook_secret),
+            ),
             _read_created,
         )
 
@@ -254,6 +261,10 @@ class BatchRecords(Keys):
             ),
             lambda reply: reply == b"ok",
         )
+
+    def num_open(self) -> Call[int]:
+        """How many batches of all tenants the storage has to see to."""
+        return Call("ZCARD", (self.due_key,), (), int)
 
     def cleaned(self, batch_id: str) -> Call[None]:
         """Note that an ended batch needs nobody any more."""

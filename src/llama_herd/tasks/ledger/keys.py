@@ -37,7 +37,8 @@ celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c:
 herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
 
 Of all tenants there are herd:keys, by which others come in at the gateway (`api_keys.py`), herd:webhooks,
-where they are told of ends, and herd:webhooks@sender, the gateway that tells them (`webhooks.py`).
+where they are told of ends, herd:webhooks@sender, the gateway that tells them (`webhooks.py`), and
+herd:storages, the storages of files by when they count as lost (`stored_files.py`).
 
 The last three lines are for the tenant `default`. Other tenants have herd:<tenant>:celery-task-meta-<id>,
 herd:<tenant>:celery-taskset-meta-<id> and herd.<tenant>:<model>. Messages in the hands of a worker of several

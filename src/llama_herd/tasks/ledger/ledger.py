@@ -178,7 +178,7 @@ class Ledger(Keys):
                 self.max_queue_tokens,
                 *_brought(job, envelope),
                 1000 * WORKER_TTL_S,
-                job.webhook or "",
+                *_hook(job),
             ),
             read_submitted,
         )
@@ -187,7 +187,7 @@ class Ledger(Keys):
         """A job for `submit_many`."""
         text, *rest = _brought(job, envelope)
         body = str(text).encode()
-        args = (job_id, job.webhook or "", body, *rest)
+        args = (job_id, *_hook(job), body, *rest)
         keys = (self.job_key(job_id), envelope.queue)
         return Parcel(keys, self._joined(job, envelope), args, len(body) + len(envelope.text))
 
@@ -241,7 +241,7 @@ class Ledger(Keys):
             end_tail("error", LOST),
         )
         if job is not None and envelope is not None:
-            args = (*args, *_brought(job, envelope), job.webhook or "", envelope.queue)
+            args = (*args, *_brought(job, envelope), *_hook(job), envelope.queue)
         return Call(_CLAIM, keys, args, read_claim)
 
     def _lines_of(self, queue: str) -> tuple[str, ...]:
@@ -399,6 +399,10 @@ class Ledger(Keys):
         """The JSON of a job as it was accepted; None if it has no record."""
         return Call("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
 
+    def webhook_secret(self, job_id: str) -> Call[str | None]:
+        """What a job's webhook is signed with, if the job has brought it."""
+        return Call("HGET", (self.job_key(job_id),), ("webhook_secret",), lambda raw: raw and text(raw))
+
     def origin(self, job_id: str) -> Call[Origin]:
         """Read the facts about a job's origin, for the log."""
         read = partial(read_origin, queue_name("", self.tenant))
@@ -460,6 +464,11 @@ def _brought(job: GenerationJob, envelope: Envelope) -> tuple[str | int, ...]:
         job.estimated_tokens,
         lane_of(job.priority),
     )
+
+
+def _hook(job: GenerationJob) -> tuple[str, str]:
+    """Where to tell of a job's end, and what to sign that with; empty: as the tenant's."""
+    return job.webhook or "", job.webhook_secret or ""
 
 
 def _optional(number: int | None) -> str:

@@ -1,12 +1,12 @@
 """The outbox: webhooks that are still to be sent, and those that were given up.
 
 An entry is written by the script that writes a job's end, and removed when its receiver has it or the job is
-purged. It has ids and states, and never a text of the job.
+purged. It has ids and states, and never a text of the job; and the secret that the job has brought, if any.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
 from llama_herd.errors import RecordUnreadable
@@ -21,10 +21,15 @@ _RETRY = Script("outbox_retry", "clock")
 #: What a gateway runs.
 SCRIPTS = (_DUE, _SETTLE)
 
+_MAY_BE_ABSENT = ("finish_reason", "url", "error", "secret")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A webhook to be sent. url: where, if not to the tenant's. tries: those that failed; error: the last."""
+    """A webhook to be sent. url, secret: where, and what signs it, if not the tenant's.
+
+    tries: those that failed; error: the last.
+    """
 
     message: str
     type: str
@@ -35,6 +40,7 @@ class Entry:
     finish_reason: str | None = None
     url: str | None = None
     error: str | None = None
+    secret: str | None = field(default=None, repr=False)
 
     def failed(self, error: str) -> "Entry":
         return replace(self, tries=self.tries + 1, error=error)
@@ -50,8 +56,8 @@ class Entry:
         name = text(message)
         try:
             facts = json.loads(raw)
-            given = {field: facts.get(field) for field in ("finish_reason", "url", "error")}
-            words = {field: str(facts[field]) for field in ("type", "id", "state")}
+            given = {fact: str(facts[fact]) for fact in _MAY_BE_ABSENT if fact in facts}
+            words = {fact: str(facts[fact]) for fact in ("type", "id", "state")}
             return cls(name, ended_ms=int(facts["ended_ms"]), tries=int(facts["tries"]), **words, **given)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise RecordUnreadable(

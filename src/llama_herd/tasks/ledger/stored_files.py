@@ -24,6 +24,9 @@ UPLOAD_MS = 86_400_000
 #: How long to wait before a file is looked at again that has expired and that a batch reads, or that stays.
 AGAIN_MS = 60_000
 
+#: Redis key of the storages of all gateways, by when they are lost.
+STORAGES = "herd:storages"
+
 Order = Literal["asc", "desc"]
 Dropped = Literal["dropped", "unknown", "in_use", "kept"]
 
@@ -172,6 +175,16 @@ def due_members(key: str, limit: int, farthest_ms: int | str = "") -> Call[tuple
     farthest_ms: an entry that is due even later was noted before the clock was put back.
     """
     return Call(_DUE, (key,), (limit, farthest_ms), lambda reply: tuple(map(Due.of, reply)))
+
+
+def storage_seen(storage: str, lost_in_ms: int) -> Call[None]:
+    """Note that a gateway reaches a storage, which is lost in so long unless that is noted again."""
+    return Call(_DELAY, (STORAGES,), (storage, lost_in_ms), lambda reply: None)
+
+
+def lost_storages() -> Call[tuple[str, ...]]:
+    """The ids of storages that no gateway has reached for too long."""
+    return Call(_DUE, (STORAGES,), (MAX_PAGE, ""), lambda reply: tuple(map(text, reply)))
 
 
 def now_ms() -> Call[int]:

@@ -1,9 +1,10 @@
 """OpenAI's objects of batches, and the request that makes one."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, ValidationInfo
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_records import STATES, Asked, BatchRecord, State
@@ -12,6 +13,7 @@ from llama_herd.tasks.openai.answer_schema import Answered
 from llama_herd.tasks.openai.listing import Listing
 from llama_herd.tasks.openai.request import Endpoint
 from llama_herd.tasks.strict_model import StrictModel, at_most
+from llama_herd.tasks.webhook_secret import MAX_SECRET_LENGTH, check_webhook_secret
 from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
 from llama_herd.tasks.wrong_fields import field_errors
 
@@ -28,6 +30,13 @@ Value = Annotated[str, StringConstraints(max_length=512)]
 def _usable(url: str) -> str:
     check_webhook_url(url)
     return url
+
+
+def _usable_secret(secret: str, info: ValidationInfo) -> str:
+    check_webhook_secret(secret)
+    if info.data.get("webhook", "") is None:
+        raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
+    return secret
 
 
 class ExpiresAfter(StrictModel):
@@ -58,6 +67,13 @@ class BatchBody(StrictModel):
         max_length=MAX_URL_LENGTH,
         description="Address that is told of its end, in place of the tenant's. Our own field.",
     )
+    webhook_secret: Annotated[str, AfterValidator(_usable_secret)] | None = Field(
+        default=None,
+        max_length=MAX_SECRET_LENGTH,
+        repr=False,
+        description="What that is signed with, in place of the tenant's secret: `whsec_` and the Base64 of "
+        "24 to 64 bytes. It goes with `webhook` only. Our own field.",
+    )
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
@@ -83,6 +99,7 @@ class BatchBody(StrictModel):
             1000 * life_s or None,
             owner,
             self.webhook or "",
+            hashlib.sha256(self.webhook_secret.encode()).hexdigest() if self.webhook_secret else "",
         )
 
 

@@ -35,7 +35,16 @@ from llama_herd.tasks.ledger.outbox import Entry, Outbox
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
 from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles, due_members, now_ms
+from llama_herd.tasks.ledger.stored_files import (
+    STORAGES,
+    NewFile,
+    Quota,
+    StoredFiles,
+    due_members,
+    lost_storages,
+    now_ms,
+    storage_seen,
+)
 from llama_herd.tasks.ledger.webhooks import SENDER, WEBHOOKS, all_configs, hold_role
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import SEPARATOR, lists_of
@@ -289,7 +298,7 @@ class Acl:
             files.put_off(ANY),
             files.deleted(ANY),
             due_members(files.due_key, 1),
-            now_ms(),
+            *(storage_seen(ANY, 1), lost_storages(), now_ms()),
         )
         yield from (
             batches.create(ANY, asked, 1),
@@ -298,7 +307,7 @@ class Acl:
             batches.cancel(ANY),
         )
         yield from (batches.claim(ANY, 1), batches.note(ANY, 1, 1), batches.start(record, 1, 1, ANY, none))
-        yield from (batches.end(record, "completed", [file]), batches.cleaned(ANY))
+        yield from (batches.end(record, "completed", [file]), batches.cleaned(ANY), batches.num_open())
         yield from (self._ledger.state(ANY), reports.report_batch(status))
 
     def _everything(self, commands: frozenset[str]) -> Rights:
@@ -364,7 +373,7 @@ def _kinds_of(key: str) -> Collection[Kind]:
         return {Kind.KEPT}
     if key == SENDER:
         return {Kind.HASH}
-    if key.startswith(_DUE):
+    if key == STORAGES or key.startswith(_DUE):
         return {Kind.SORTED_SET}
     if key.startswith("herd."):
         return {Kind.LIST}

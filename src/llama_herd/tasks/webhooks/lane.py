@@ -13,8 +13,9 @@ from llama_herd.tasks.ledger.webhooks import WebhookConfig
 
 #: Most tries at a time. A host that does not answer gets one.
 WIDTH = 16
-#: Most messages that wait here. More stay in the outbox.
-DEPTH = 256
+#: Most messages that wait here, and for how long at the pace of the host. More stay in the outbox. When they
+#: come back is a guess: while the cores are busy it is too late by far, so a burst must find room here.
+DEPTH, AHEAD_S = 4096, 10.0
 #: How long messages for a host that does not answer are left alone: twice as long after each failure, up
 #: to the second.
 REST_S, LONGEST_REST_S = 5.0, 600.0
@@ -59,7 +60,7 @@ class Lane:
 
     def take(self, parcel: Parcel) -> float | None:
         """Deliver it soon; or, if there is no room, in how many seconds there may be some."""
-        if len(self._waiting) >= (0 if self.is_silent else DEPTH) and len(self._running) >= self._width:
+        if not self._has_room and len(self._running) >= self._width:
             return self._room_in_s()
         self._waiting.append(parcel)
         self._go_on()
@@ -69,13 +70,22 @@ class Lane:
     def _width(self) -> int:
         return 1 if self.is_silent else WIDTH
 
+    @property
+    def _has_room(self) -> bool:
+        num = len(self._waiting)
+        return not self.is_silent and num < DEPTH and num * self._pace_s(monotonic()) < AHEAD_S
+
+    def _pace_s(self, now_s: float) -> float:
+        """From one end of a try to the next."""
+        return max(self._took_s, now_s - self._moved_s) / WIDTH
+
     def _room_in_s(self) -> float:
         """Each one that is put off comes after the ones before it, at the pace of the host."""
         if self.is_silent:
             rest_s = min(REST_S * 2.0 ** (self._num_failures - 1), LONGEST_REST_S)
             return rest_s * random.uniform(1, 2)
         now_s = monotonic()
-        pace_s = max(self._took_s, now_s - self._moved_s) / WIDTH
+        pace_s = self._pace_s(now_s)
         self._free_at_s = max(self._free_at_s, now_s + len(self._waiting) * pace_s) + pace_s
         return min(max(self._free_at_s - now_s, SHORTEST_WAIT_S), LONGEST_REST_S)
 

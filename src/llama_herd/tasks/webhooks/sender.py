@@ -15,6 +15,7 @@ from llama_herd.tasks.ending import end
 from llama_herd.tasks.ledger.outbox import Entry, Outbox
 from llama_herd.tasks.ledger.redis_call import Apart, Call, Dialogue, ask
 from llama_herd.tasks.ledger.webhooks import StoredConfigs, WebhookConfig, all_configs, hold_role
+from llama_herd.tasks.webhook_secret import check_webhook_secret
 from llama_herd.tasks.webhook_url import check_webhook_url, host_of
 from llama_herd.tasks.webhooks.back_off import PATIENCE_S, delay_ms
 from llama_herd.tasks.webhooks.connection import Connector
@@ -161,7 +162,7 @@ class Sender:
     async def _post(self, config: WebhookConfig, entry: Entry) -> Answer:
         try:
             body = body_of(entry)
-            headers = headers_of(entry, body, config.secret)
+            headers = headers_of(entry, body, entry.secret or config.secret)
             url = entry.url or config.url
             return await post(self._connector, url, headers, body.encode(), self._timeout_s)
         except Exception as error:  # one message that nobody has foreseen holds up no other
@@ -180,13 +181,18 @@ class Sender:
 
 
 def _refusal(config: WebhookConfig, entry: Entry) -> str:
-    """Why a job's own address may not be called; empty if it may. It may be any text of a producer."""
+    """Why a job's own address may not be called; empty if it may. It and its secret may be any text."""
     if entry.url is None:
         return ""
     try:
         check_webhook_url(entry.url)
     except ValueError as error:
         return f"the job's address {error}"
+    try:
+        if entry.secret is not None:
+            check_webhook_secret(entry.secret)
+    except ValueError as error:
+        return f"the job's secret {error}"
     host = host_of(entry.url)
     if host in (host_of(config.url), *config.hosts):
         return ""

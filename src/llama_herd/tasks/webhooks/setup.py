@@ -1,9 +1,6 @@
 """Set-up of a tenant's webhooks by an administrator: set, remove, look at the outbox, try again."""
 
-import binascii
 import re
-import secrets
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from time import time
 from typing import Literal, NamedTuple
@@ -12,11 +9,9 @@ from llama_herd.errors import BadInput, RecordUnreadable
 from llama_herd.tasks.ledger.outbox import Entry, Listed, Outbox, message_of
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.webhooks import WebhookConfig, drop_config, find_config, store_config
+from llama_herd.tasks.webhook_secret import check_webhook_secret, new_secret
 from llama_herd.tasks.webhook_url import check_webhook_url
 
-#: Of each secret, by the specification, and how many bytes it may have.
-PREFIX = "whsec_"
-SECRET_BYTES, MIN_SECRET_BYTES, MAX_SECRET_BYTES = 32, 24, 64
 #: Dead messages that one call lets be due again.
 _LOT = 1000
 
@@ -30,21 +25,12 @@ class NewWebhooks(NamedTuple):
     secret: str | None
 
 
-def new_secret() -> str:
-    return PREFIX + b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
-
-
 def checked_secret(text: str) -> str:
     """A secret from a file. Raises BadInput, which never has it."""
     try:
-        raw = b64decode(text.removeprefix(PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        raw = b""
-    if not text.startswith(PREFIX) or not MIN_SECRET_BYTES <= len(raw) <= MAX_SECRET_BYTES:
-        raise BadInput(
-            f"the secret must be {PREFIX} and the Base64 of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes. "
-            "Fix: leave --secret-file out, and one is made"
-        )
+        check_webhook_secret(text)
+    except ValueError as error:
+        raise BadInput(f"--secret-file: {error}") from None
     return text
 
 

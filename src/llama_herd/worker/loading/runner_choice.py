@@ -1,5 +1,6 @@
 """Which runner the engine gets: one whose steps overlap, where a check on this device finds them right."""
 
+from time import monotonic
 from typing import NamedTuple
 
 import structlog
@@ -42,8 +43,10 @@ def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Choice
         runner = SlotRunner(llama, cache, CudaDevice(), settings.slots, is_captured=is_captured)
         complaint = runner.check()
         if is_captured and not complaint:
+            started_s = monotonic()
             with LoadingBar("capturing graphs", "graphs") as bar:
                 runner.capture_usual(bar.note)
+            log.info("steps captured", seconds=round(monotonic() - started_s, 3))
     except Exception as error:  # whatever a driver may raise: the plain path is there
         raise_if_lost(error)
         if is_lack_of_memory(error):

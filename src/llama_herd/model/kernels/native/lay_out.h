@@ -7,7 +7,7 @@
 
 namespace herd {
 
-// A block is words of 4 bytes, but for its float16 numbers, which stand together somewhere between them.
+// A block is words of 4 bytes, but for its numbers of 16 bits, which stand together somewhere between them.
 struct Blocks {
   const uint8_t* rows;  // one after the other, as many as fill tiles
   int64_t num_rows, row_bytes, block_bytes;

@@ -7,7 +7,19 @@
 
 namespace herd {
 
-enum Type { Q4_0_TYPE = 2, Q8_0_TYPE = 8, Q4_K_TYPE = 12, Q6_K_TYPE = 14, BF16_TYPE = 30 };  // as GGUF numbers them
+// As GGUF numbers them.
+enum Type {
+  Q4_0_TYPE = 2,
+  Q4_1_TYPE = 3,
+  Q5_0_TYPE = 6,
+  Q8_0_TYPE = 8,
+  Q4_K_TYPE = 12,
+  Q5_K_TYPE = 13,
+  Q6_K_TYPE = 14,
+  IQ4_NL_TYPE = 20,
+  IQ4_XS_TYPE = 23,
+  BF16_TYPE = 30,
+};
 enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
 
 template <class T>
@@ -34,12 +46,22 @@ static bool multiply(const Product& p, int type, int kernel) {
   switch (type) {
     case Q4_0_TYPE:
       return multiply_type<Q4_0>(p, kernel);
+    case Q4_1_TYPE:
+      return multiply_type<Q4_1>(p, kernel);
+    case Q5_0_TYPE:
+      return multiply_type<Q5_0>(p, kernel);
     case Q8_0_TYPE:
       return multiply_type<Q8_0>(p, kernel);
     case Q4_K_TYPE:
       return multiply_type<Q4_K>(p, kernel);
+    case Q5_K_TYPE:
+      return multiply_type<Q5_K>(p, kernel);
     case Q6_K_TYPE:
       return multiply_type<Q6_K>(p, kernel);
+    case IQ4_NL_TYPE:
+      return multiply_type<IQ4_NL>(p, kernel);
+    case IQ4_XS_TYPE:
+      return multiply_type<IQ4_XS>(p, kernel);
 #ifdef __AMX_BF16__
     case BF16_TYPE:  // by tiles however few tokens there are: then too the time is that of reading the matrix
       return p.is_bfloat16 && multiply_tiles<Numbers>(p);

@@ -1,97 +1,11 @@
-// What the words of a tile mean, by the type of the blocks.
-//
-// All types are read by slices of 32 columns: value = scale x (number - ZERO) - minimum. The numbers of four
-// neighbouring columns come in one word, each in the lowest BITS of a byte; what stands above them there is of no
-// matter. A slice has one scale, or one for each half.
+// What all types of blocks share: how their tiles follow each other, and how their numbers become values.
 #pragma once
 
-#include "vector.h"
+#include "blocks_of_32.h"
+#include "k_quants.h"
+#include "tables.h"
 
 namespace herd {
-
-struct Scales {
-  Floats halves[2];  // of columns 0-15, and of 16-31
-  Floats minimum;
-};
-
-// As many rows of a tile as a vector has lanes.
-struct Rows {
-  const uint8_t* tile;
-  int first;
-
-  Words word(int number) const { return load_words(tile + 64 * number + 4 * first); }
-  Floats half(int num_words, int number = 0) const {
-    return load_halves(tile + 64 * num_words + 2 * (TILE_ROWS * number + first));
-  }
-};
-
-// 16 bytes: values 0-15 in their low nibbles, 16-31 above.
-struct Q4_0 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 18, BITS = 4, ZERO = 8;
-  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
-
-  static inline Words four(Rows rows, int, int i) {
-    return i < 4 ? rows.word(i) : shift_right(rows.word(i - 4), 4);
-  }
-  static inline Scales scales(Rows rows, int) {
-    const Floats scale = rows.half(4);
-    return {{scale, scale}, zeros()};
-  }
-};
-
-// 32 signed bytes.
-struct Q8_0 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 34, BITS = 8, ZERO = 128;
-  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
-
-  static inline Words four(Rows rows, int, int i) { return exclusive_or(rows.word(i), all_words(0x80808080)); }
-  static inline Scales scales(Rows rows, int) {
-    const Floats scale = rows.half(8);
-    return {{scale, scale}, zeros()};
-  }
-};
-
-// 128 bytes of nibbles, 64 of the two bits above them, 16 scales of signed bytes, and the scale of all.
-// The words of nibbles serve slices 0 and 2, 1 and 3, 4 and 6, 5 and 7; those of bits four slices.
-struct Q6_K {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 210, BITS = 6, ZERO = 32;
-  static constexpr bool HAS_TWO_SCALES = true, HAS_MINIMA = false;
-
-  static inline Words four(Rows rows, int slice, int i) {
-    const int half = slice / 4, quarter = slice % 4;
-    const Words low = shift_right(rows.word(16 * half + 8 * (quarter % 2) + i), 4 * (quarter / 2));
-    const Words high = shift_right(rows.word(32 + 8 * half + i), 2 * quarter);
-    return choose(all_words(0x0f0f0f0f), low, shift_left(high, 4));
-  }
-  static inline Scales scales(Rows rows, int slice) {
-    const Words two = shift_right(rows.word(48 + slice / 2), 16 * (slice % 2));
-    const Floats scale = rows.half(52);
-    return {{multiply(scale, signed_byte(two, 0)), multiply(scale, signed_byte(two, 1))}, zeros()};
-  }
-};
-
-// 12 bytes of scales and minima, 128 of nibbles, and the scales of both. Each 8 words of nibbles serve two slices.
-struct Q4_K {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 144, BITS = 4, ZERO = 0;
-  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = true;
-
-  static inline Words four(Rows rows, int slice, int i) {
-    return shift_right(rows.word(3 + slice / 2 * 8 + i), 4 * (slice % 2));
-  }
-  // Scales and minima have 6 bits. Of slices 0-3 these are the lowest of words 0 and 1; of slices 4-7 four stand in
-  // word 2, and the two above them in the highest of words 0 and 1.
-  static inline Scales scales(Rows rows, int slice) {
-    const int shift = 8 * (slice % 4);
-    Words scale = shift_right(rows.word(0), shift), minimum = shift_right(rows.word(1), shift);
-    if (slice >= 4) {
-      const Words both = shift_right(rows.word(2), shift), low = all_words(15);
-      scale = choose(low, both, shift_right(scale, 2));
-      minimum = choose(low, shift_right(both, 4), shift_right(minimum, 2));
-    }
-    const Floats coarse = rows.half(35), scaled = multiply(coarse, whole(scale, 63));
-    return {{scaled, scaled}, multiply(rows.half(35, 1), whole(minimum, 63))};
-  }
-};
 
 // 32 numbers of bfloat16, which need no reading: a word is two columns, and a tile is what AMX multiplies.
 struct Numbers {

@@ -25,17 +25,26 @@ static inline void store(float* p, Floats values) { _mm512_storeu_ps(p, values);
 static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
+static inline Words load_shorts(const uint8_t* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
 static inline Words shift_left(Words words, int count) { return _mm512_sllv_epi32(words, all_words(uint32_t(count))); }
 static inline Words shift_right(Words words, int count) { return _mm512_srlv_epi32(words, all_words(uint32_t(count))); }
+static inline Words rotate_left(Words words, int count) { return _mm512_rolv_epi32(words, all_words(uint32_t(count))); }
 static inline Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
+static inline Words masked(Words words, uint32_t mask) { return _mm512_and_si512(words, all_words(mask)); }
+static inline Words multiply_words(Words a, Words b) { return _mm512_mullo_epi32(a, b); }
+// For each byte, a place below 16, what stands there in the table.
+static inline Words look_up(const uint8_t* table, Words places) {
+  const __m128i row = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), places);
+}
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xea); }
 // Bits of a where the mask has ones, of b elsewhere.
 static inline Words choose(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xca); }
 static inline Floats as_floats(Words bits) { return _mm512_castsi512_ps(bits); }
-static inline Floats whole(Words words, uint32_t mask) {
-  return _mm512_cvtepi32_ps(_mm512_and_si512(words, all_words(mask)));
-}
+static inline Floats whole(Words words, uint32_t mask) { return _mm512_cvtepi32_ps(masked(words, mask)); }
 static inline Floats signed_byte(Words words, int number) {
   return _mm512_cvtepi32_ps(_mm512_srai_epi32(shift_left(words, 24 - 8 * number), 24));
 }
@@ -53,18 +62,29 @@ static inline void store(float* p, Floats values) { _mm256_storeu_ps(p, values);
 static inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+static inline Words load_shorts(const uint8_t* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm256_set1_epi32(int(value)); }
 static inline Words shift_left(Words words, int count) { return _mm256_slli_epi32(words, count); }
 static inline Words shift_right(Words words, int count) { return _mm256_srli_epi32(words, count); }
+static inline Words rotate_left(Words words, int count) {
+  return _mm256_or_si256(shift_left(words, count), shift_right(words, 32 - count));
+}
 static inline Words exclusive_or(Words a, Words b) { return _mm256_xor_si256(a, b); }
+static inline Words masked(Words words, uint32_t mask) { return _mm256_and_si256(words, all_words(mask)); }
+static inline Words multiply_words(Words a, Words b) { return _mm256_mullo_epi32(a, b); }
+// For each byte, a place below 16, what stands there in the table.
+static inline Words look_up(const uint8_t* table, Words places) {
+  const __m128i row = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(row), places);
+}
 static inline Words masked_or(Words mask, Words a, Words b) { return _mm256_or_si256(_mm256_and_si256(mask, a), b); }
 static inline Words choose(Words mask, Words a, Words b) {
   return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 static inline Floats as_floats(Words bits) { return _mm256_castsi256_ps(bits); }
-static inline Floats whole(Words words, uint32_t mask) {
-  return _mm256_cvtepi32_ps(_mm256_and_si256(words, all_words(mask)));
-}
+static inline Floats whole(Words words, uint32_t mask) { return _mm256_cvtepi32_ps(masked(words, mask)); }
 static inline Floats signed_byte(Words words, int number) {
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(shift_left(words, 24 - 8 * number), 24));
 }

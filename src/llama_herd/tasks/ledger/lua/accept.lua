@@ -53,10 +53,12 @@ local function accept(key, id, now, at, max_jobs, max_tokens)
   check(deadline_ms == '' or is_number((string.gsub(deadline_ms, '^%+', ''))), 'the deadline is not a time in milliseconds')
   check(not_before == '' or is_number(not_before), 'not_before is not a time in milliseconds')
   check(#(key.webhook or '') <= 2048, 'the webhook is too long')
+  check(#(key.secret or '') <= 94, 'the secret of the webhook is too long')
   check(is_number(tokens), 'the estimated tokens are not a number')
 
-  local known = redis.call('HMGET', key.job, 'state', 'body')
-  if known[1] then return known[2] == body and 'exists' or 'conflict' end
+  local known = redis.call('HMGET', key.job, 'state', 'body', 'webhook_secret')
+  local is_same = known[2] == body and (known[3] or '') == (key.secret or '')
+  if known[1] then return is_same and 'exists' or 'conflict' end
 
   local flow, counts = flow_of(key.waiting, queue, now)
   local num_jobs, num_tokens = flow[1], flow[2]

@@ -20,7 +20,8 @@ end
 add_to_quota(KEYS[5], owner, 'rows', -(tonumber(redis.call('HGET', KEYS[1], 'num_rows')) or 0))
 if redis.call('HGET', KEYS[3], 'id') then redis.call('HINCRBY', KEYS[3], 'users', -1) end
 enter(KEYS[1], final, now)
-note_batch_end(outbox_in(KEYS, 7), batch_id, final, now, hook)
+note_batch_end(outbox_in(KEYS, 7), batch_id, final, now, hook, redis.call('HGET', KEYS[1], 'webhook_secret'))
+redis.call('HDEL', KEYS[1], 'webhook_secret')
 redis.call('EXPIRE', KEYS[1], ttl_s)
 redis.call('ZADD', KEYS[2], now, member)
 return 'ok'

@@ -4,12 +4,12 @@
 -- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 worker's name, 6 lease (ms), 7 most attempts,
 --       8 life of a quarantined job (s), 9 to 12 tails of the final event: cancelled, deadline, poisoned, lost;
 --       only for a bare message: 13 body, 14 envelope, 15 deadline (ms or ''),
---       16 not before (ms or ''), 17 estimated tokens, 18 lane, 19 webhook or '', 20 queue
+--       16 not before (ms or ''), 17 estimated tokens, 18 lane, 19 webhook or '', 20 its secret or '', 21 queue
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown |
 --          declare, that last key
 local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
-  waiting = KEYS[6], queue = ARGV[20], webhook = ARGV[19], channel = ARGV[2], ttl_s = ARGV[3]}
+  waiting = KEYS[6], queue = ARGV[21], webhook = ARGV[19], secret = ARGV[20], channel = ARGV[2], ttl_s = ARGV[3]}
 local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local worker, quarantined_s, bare_body, bare_lane, quarantine = ARGV[5], ARGV[8], ARGV[13], ARGV[18], KEYS[12]
 local cancelled_tail, late_tail, poisoned_tail, lost_tail = unpack(ARGV, 9, 12)

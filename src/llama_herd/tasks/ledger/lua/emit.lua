@@ -36,19 +36,20 @@ local function attempts_after(record, n)
   return is_sound and '0' or record[7] or '0'
 end
 
-local function close(tenant, job, events, id, state, hook, event)
+local function close(tenant, job, events, id, state, hook, secret, event)
   redis.call('HSET', job, 'state', state, 'lease', 0)
   local life_s = life_of(id, state, ttl_s)
   redis.call('EXPIRE', job, life_s)
   redis.call('EXPIRE', events, life_s)
   redis.call('ZREM', leases_of[tenant], id)
   renewed[tenant][id] = nil
-  note_end(outbox_of[tenant], id, state, hook, event)
+  note_end(outbox_of[tenant], id, state, hook, secret, event)
 end
 
 local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state, event)
   local record = redis.pcall('HMGET', job,
-    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n', 'webhook')
+    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n', 'webhook',
+    'webhook_secret')
   if record.err then return {'error', 0, 0, record.err} end
   local answer = refusal(record, leases_of[tenant], id, epoch, seq, i, num_ids, kind)
   if answer then return answer end
@@ -65,7 +66,7 @@ local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state
   if type(added) == 'table' and added.err then
     -- If somebody has replaced the stream by another type, no end can be written: only the record is closed.
     if kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
-      close(tenant, job, events, id, state, record[10], event)
+      close(tenant, job, events, id, state, record[10], record[11], event)
       return {'finished', seq - 1, i, state}
     end
     return {'error', seq - 1, i, added.err}
@@ -83,7 +84,7 @@ local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state
     redis.call('HSET', job, 'computing', epoch, 'started_ms', now, 'started_n', i)
   elseif kind == 'end' then
     if not record[3] then redis.call('HSET', job, 'epoch', epoch, 'n', i, 'attempts', 0, 'starts', 0) end
-    close(tenant, job, events, id, state, record[10], event)
+    close(tenant, job, events, id, state, record[10], record[11], event)
   end
   redis.call('PUBLISH', ARGV[6 + tenant] .. id, event)
   return 'ok'

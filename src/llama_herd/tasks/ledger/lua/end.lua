@@ -2,8 +2,9 @@
 -- `tail` is the rest of the event's JSON. The new epoch fences a worker that still believes it owns the job.
 -- XADD comes first: if it fails, nothing has been written.
 local function write_end(key, id, state, tail)
-  local epoch, seq, n, starts, worker, queue, lane, tokens, hook = unpack(
-    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens', 'webhook'))
+  local epoch, seq, n, starts, worker, queue, lane, tokens, hook, secret = unpack(
+    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens', 'webhook',
+      'webhook_secret'))
   epoch, seq = epoch + 1, seq + 1
   local event = string.format(
     '{"v":1,"seq":%d,"job":"%s","epoch":%d,"type":"end","n":%d,"attempts":%d,"worker":%s,%s',
@@ -16,6 +17,6 @@ local function write_end(key, id, state, tail)
   local life_s = life_of(id, state, key.ttl_s)
   redis.call('EXPIRE', key.job, life_s)
   redis.call('EXPIRE', key.events, life_s)
-  note_end(outbox_beside(key.leases), id, state, hook, tail)
+  note_end(outbox_beside(key.leases), id, state, hook, secret, tail)
   redis.call('PUBLISH', key.channel, event)
 end

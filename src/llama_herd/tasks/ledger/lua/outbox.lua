@@ -17,10 +17,11 @@ end
 -- The same id for each try. A full stop would part what is signed, and no id has a tilde.
 local function message_of(id) return 'msg_' .. string.gsub(id, '%.', '~') end
 
--- Puts a message into the outbox, due now. `hook`: the address to send it to, if not the tenant's.
-local function note_webhook(outbox, id, type, state, now, hook, finish_reason)
+-- Puts a message into the outbox, due now. `hook`: the address to send it to, `secret`: what it is signed with, if not
+-- the tenant's.
+local function note_webhook(outbox, id, type, state, now, hook, secret, finish_reason)
   local message, entry = message_of(id), {type = type, id = id, state = state, ended_ms = now, tries = 0}
-  entry.url, entry.finish_reason = hook or nil, finish_reason
+  entry.url, entry.secret, entry.finish_reason = hook or nil, hook and secret or nil, finish_reason
   redis.pcall('ZREM', outbox.dead, message)
   redis.pcall('HSET', outbox.entries, message, cjson.encode(entry))
   redis.pcall('ZADD', outbox.waiting, now, message)
@@ -28,18 +29,18 @@ end
 
 -- Puts the end of a job into the outbox, if its tenant has webhooks, and either it wants all ends, or the job names an
 -- address. The rows of a batch are not told one by one. `event`: the final event, or its tail.
-local function note_end(outbox, id, state, hook, event)
+local function note_end(outbox, id, state, hook, secret, event)
   if string.sub(id, 1, 6) == 'batch-' then return end
   local wants_all = redis.pcall('HMGET', outbox.webhook, 'jobs')[1]
   if not wants_all or wants_all ~= '1' and not hook then return end
   local finish_reason = string.match(event, '"finish_reason":"(%a+)"')
-  note_webhook(outbox, id, END_TYPES[state], state, now_ms(), hook, finish_reason)
+  note_webhook(outbox, id, END_TYPES[state], state, now_ms(), hook, secret, finish_reason)
 end
 
 -- Puts the end of a batch into the outbox, if its tenant has webhooks.
-local function note_batch_end(outbox, id, state, now, hook)
+local function note_batch_end(outbox, id, state, now, hook, secret)
   if not redis.pcall('HMGET', outbox.webhook, 'jobs')[1] then return end
-  note_webhook(outbox, id, 'batch.' .. state, state, now, hook ~= '' and hook)
+  note_webhook(outbox, id, 'batch.' .. state, state, now, hook ~= '' and hook, secret)
 end
 
 local function forget_webhook(outbox, id)

@@ -3,7 +3,7 @@
 -- lane: the end of the name of the list in which its message waits (absent: the queue's plain list)
 -- `bare`: 1 if a bare message brought the job, which carries the prompt itself; 0 if SUBMIT did, which pushes its first
 -- message as soon as the job is due. `counts`: see check_counts.
--- `key.webhook`: the address to tell of its end, if it names one.
+-- `key.webhook`, `key.secret`: the address to tell of its end, and what that is signed with, if it names them.
 -- Raises an error, and writes nothing, if it cannot be completed.
 local function write_record(key, id, now, at, bare, counts)
   local body, envelope, deadline_ms, not_before, tokens, lane = unpack(ARGV, at, at + 5)
@@ -19,5 +19,6 @@ local function write_record(key, id, now, at, bare, counts)
     'pushes', bare == 0 and due <= now and 1 or 0)
   if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end
   if key.webhook and key.webhook ~= '' then redis.call('HSET', key.job, 'webhook', key.webhook) end
+  if key.secret and key.secret ~= '' then redis.call('HSET', key.job, 'webhook_secret', key.secret) end
   return due
 end

@@ -5,13 +5,14 @@
 --       4 body, 5 envelope, 6 deadline (ms, + and ms after it is due, or ''), 7 not before (ms or ''), 8 estimated tokens,
 --       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list),
 --       10 a queue is served for so long after a worker's report (ms; absent or '': nobody asks whether it is),
---       11 webhook: where to tell of its end (absent or '': not at an address of its own)
+--       11 webhook: where to tell of its end (absent or '': not at an address of its own),
+--       12 the secret that this is signed with (absent or '': the tenant's)
 -- Raises an error, and accepts nothing, if the job could not be pushed later, or if a number cannot be read.
 -- Answers: submitted | exists (the same job has this id) | conflict (another job has it) | queue_full | tokens_full,
 --       then: waiting jobs and tokens without this job; jobs taken lately; in how many ms; if that is asked and no
 --       worker serves the queue: some queues that are served
 local key = {job = KEYS[1], pending = KEYS[2], delayed = KEYS[4], waiting = KEYS[5], queue = KEYS[7],
-  webhook = ARGV[11]}
+  webhook = ARGV[11], secret = ARGV[12]}
 local served = KEYS[6]
 local id, max_jobs, max_tokens, served_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[10])
 local now = now_ms()

@@ -1,0 +1,99 @@
+"""Ends the batches of a storage that no gateway has reached for so long that it counts as lost."""
+
+import json
+from collections.abc import Callable
+from time import monotonic
+
+import redis
+from redis.exceptions import ResponseError
+
+from llama_herd.tasks.feeder.lease import Lease
+from llama_herd.tasks.feeder.limits import Limits
+from llama_herd.tasks.ledger.batch_records import BatchRecords, LineError
+from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.stored_files import Due, due_members, lost_storages, storage_seen
+from llama_herd.tasks.storage.storage import Place, Storage
+
+#: How often a gateway tells that it reaches its storage, and looks for lost ones.
+SEEN_S = 30.0
+#: A lost storage is left alone for so long: a gateway that reaches it may come back after an outage of all.
+GRACE_S = 600.0
+#: Most batches of a lost storage that are looked at in one round.
+_MOST = 10_000
+#: Where nothing lies. To ask how much that is takes a storage that can be reached.
+_NOWHERE = Place("nobody", "nothing")
+
+
+class LostStorages:
+    """To be looked after often. cancel: ends the jobs of a tenant's run."""
+
+    def __init__(
+        self,
+        connection: redis.Redis,
+        url: str,
+        storage: Storage,
+        limits: Limits,
+        cancel: Callable[[str, str], object],
+    ) -> None:
+        self._redis = connection
+        self._url = url
+        self._storage = storage
+        self._limits = limits
+        self._cancel = cancel
+        self._looked_s = float("-inf")
+        self._lost_since_s: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Raises RedisError, and StorageUnavailable if this gateway's own storage cannot be reached."""
+        if monotonic() - self._looked_s < SEEN_S:
+            return
+        try:
+            self._tell()
+        finally:
+            self._end_lost()
+        self._looked_s = monotonic()
+
+    def _tell(self) -> None:
+        """Only where there are batches: a gateway without any writes nothing."""
+        if self._storage.is_there and run(self._redis, BatchRecords(storage=self._storage.id).num_open()):
+            self._storage.extent(_NOWHERE)
+            run(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
+
+    def _end_lost(self) -> None:
+        now_s, before = monotonic(), self._lost_since_s
+        self._lost_since_s = {one: before.get(one, now_s) for one in run(self._redis, lost_storages())}
+        for storage, since_s in self._lost_since_s.items():
+            if now_s - since_s >= GRACE_S:
+                self._end_batches(storage)
+
+    def _end_batches(self, storage: str) -> None:
+        """They stay due: if the storage comes back, its gateways delete their parts."""
+        refused: ResponseError | None = None
+        for due in run(self._redis, due_members(BatchRecords(storage=storage).due_key, _MOST)):
+            try:
+                self._end(BatchRecords(due.tenant, storage), due)
+            except ResponseError as error:  # rights in its tenant lack, or its record is spoilt
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def _end(self, records: BatchRecords, due: Due) -> None:
+        record = run(self._redis, records.get(due.id))
+        if record is None:
+            run(self._redis, records.cleaned(due.id))
+        if record is None or record.is_final:
+            return
+        claimed = run(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        if claimed is not None:
+            self._cancel(due.tenant, record.run_id)
+            lease = Lease(self._redis, self._url, records, claimed, self._limits.lease_s)
+            lease.end("failed", errors=json.dumps([self._why]))
+
+    @property
+    def _why(self) -> LineError:
+        lost_s = self._limits.storage_lost_s
+        return LineError(
+            "storage_lost",
+            f"no gateway has reached the storage of its files for {lost_s:g} s. Fix: upload the input again; "
+            "HERD_GATEWAY_STORAGE_LOST_S says how long batches wait for a storage",
+        )
