@@ -14,6 +14,7 @@ HerdError
 ├── QueueFull           the queue's limit of jobs or tokens is reached; `retry_after_s` says when to try again
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
+├── HubUnavailable      Hugging Face cannot be reached, and what is wanted of it is not in the cache
 ├── StorageUnavailable  files of a gateway cannot be stored or read
 │   └── FileLost        the bytes of a file are not where they were stored
 ├── RecordUnreadable    a job's data in Redis is incomplete, or was not written by llama-herd
@@ -178,6 +179,10 @@ class JobNotFound(HerdError):
 
 class JobRunning(HerdError):
     """A worker is running the job. Cancel it, or wait for its end."""
+
+
+class HubUnavailable(HerdError):
+    """Hugging Face cannot be reached, and what is wanted of it is not in the cache. The message says why."""
 
 
 class StorageUnavailable(HerdError):

@@ -12,6 +12,9 @@ from llama_herd.errors import BadInput
 #: Modules of the extra `cli`.
 CLI_MODULES = ("rich", "typer")
 
+#: Modules of the extra `hub`.
+HUB_MODULES = ("huggingface_hub",)
+
 #: Modules of the extra `worker`.
 WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
 
@@ -48,6 +51,13 @@ def need_worker_extra(command: str) -> None:
     missing = missing_worker_modules()
     if missing:
         raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('worker')}")
+
+
+def need_hub_extra(command: str) -> None:
+    """Raise BadInput, with the fix, when the package that asks Hugging Face is not installed."""
+    missing = [name for name in HUB_MODULES if find_spec(name) is None]
+    if missing:
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('hub')}")
 
 
 def need_gateway_extra(command: str) -> None:

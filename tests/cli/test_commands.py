@@ -23,7 +23,7 @@ from tests.cli.herd_command import environment, invoke
 NO_REDIS = {"HERD_REDIS_URL": "redis://user:secret@127.0.0.1:1/0"}
 COMMANDS = (
     *("demo", "worker", "generate", "batch", "watch", "cancel", "purge", "dead", "status"),
-    *("inspect", "tokenize", "doctor", "health", "settings"),
+    *("pull", "inspect", "tokenize", "doctor", "health", "settings"),
 )
 
 

@@ -26,6 +26,7 @@ from llama_herd.cli.inspect import inspect
 from llama_herd.cli.jobs import jobs
 from llama_herd.cli.kernels import kernels
 from llama_herd.cli.keys import keys
+from llama_herd.cli.pull import pull
 from llama_herd.cli.purge import purge
 from llama_herd.cli.settings import settings
 from llama_herd.cli.status import status
@@ -72,6 +73,7 @@ for command in (
     purge,
     status,
     jobs,
+    pull,
     inspect,
     tokenize,
     doctor,

@@ -151,11 +151,12 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     from llama_herd.cli.signals import on_interrupt
     from llama_herd.cli.torch_import import load_torch
     from llama_herd.extras import need_worker_extra
+    from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd generate --local")
     override(model=model)
-    settings = read(WorkerSettings)
+    settings = with_model_here(read(WorkerSettings))
     load_torch()
     from llama_herd.local.local_job import LocalJob
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.cli.size_text import size_text
+from llama_herd.size_text import size_text
 
 if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def inspect(
     model: Annotated[
-        Path | None, typer.Argument(help="GGUF file or Hugging Face folder; absent: HERD_MODEL.")
+        Path | None,
+        typer.Argument(help="GGUF file, folder or hf:OWNER/NAME; absent: HERD_MODEL."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -33,11 +34,12 @@ def inspect(
     from llama_herd.cli.terminal import harmless
     from llama_herd.errors import BadInput
     from llama_herd.extras import need_worker_extra
+    from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd inspect")
     override(model=model)
-    settings = read(WorkerSettings)
+    settings = with_model_here(read(WorkerSettings))
     from llama_herd.worker.loading.model_summary import ModelSummary
 
     summary = ModelSummary.of(settings)

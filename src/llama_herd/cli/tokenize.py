@@ -41,11 +41,12 @@ def tokenize(
     from llama_herd.cli.environment import override, read
     from llama_herd.cli.terminal import text_or_stdin
     from llama_herd.extras import need_worker_extra
+    from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd tokenize")
     override(model=model)
-    settings = read(WorkerSettings)
+    settings = with_model_here(read(WorkerSettings))
     if (text is None) == (chat is None):
         raise BadInput("herd tokenize takes a text or --chat FILE")
     prompt = text_or_stdin(text or "")

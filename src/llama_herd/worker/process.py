@@ -12,6 +12,7 @@ from llama_herd.errors import DeviceLost
 from llama_herd.tasks.redis_url import celery_url
 from llama_herd.tasks.sentinel_url import is_sentinel
 from llama_herd.worker.loading.device import begin_anew, on_device, pin_device
+from llama_herd.worker.loading.hub_model import with_model_here
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -31,8 +32,11 @@ EXIT_DEVICE_LOST = 73
 
 @cache
 def settings() -> WorkerSettings:
-    """Read the process's settings once, with the device that it takes. Raises BadInput."""
-    return on_device(WorkerSettings.read())
+    """Read the process's settings once, with the device that it takes and the file of its model.
+
+    Raises BadInput, or HubUnavailable.
+    """
+    return with_model_here(on_device(WorkerSettings.read()))
 
 
 def has_sentinels() -> bool:

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from llama_herd.model.hub.name import PART, HubName
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import AUTO, NONE
 from llama_herd.tasks.ledger.keys import joined
@@ -32,13 +33,14 @@ class WorkerSettings(Settings):
 
     model: Path = Field(
         BUNDLED_MODEL,
-        description="GGUF file or Hugging Face folder of the model; the bundled one unless set.",
+        description="GGUF file or Hugging Face folder of the model; or hf:OWNER/NAME, at Hugging Face, which "
+        "is fetched, with :FILE.gguf or a type such as :Q4_K_M behind it. The bundled one unless set.",
     )
     served_model_name: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
         description="Name under which the worker serves its model: jobs name it, and it names the queue. "
-        "Empty: HERD_MODEL_NAME, else the name of the model file without the ending.",
+        "Empty: HERD_MODEL_NAME, else the name of the model file without the ending, or of the repository.",
     )
     tenants: str = Field(
         "",
@@ -188,8 +190,10 @@ class WorkerSettings(Settings):
     @property
     def served_model(self) -> str:
         """The name whose queue this worker reads."""
-        name = self.served_model_name or self.model_name
-        return name or re.sub(r"-\d{5}-of-\d{5}$", "", self.model.stem)  # a part stands for all
+        if name := self.served_model_name or self.model_name:
+            return name
+        hub_name = HubName.of_model(self.model)
+        return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # a part stands for all
 
     @property
     def queue(self) -> str:
@@ -221,6 +225,12 @@ class WorkerSettings(Settings):
     @property
     def _tenant_names(self) -> list[str]:
         return self.tenants.split(",") if self.tenants else [self.tenant]
+
+    @field_validator("model")
+    @classmethod
+    def _names_a_repository(cls, model: Path) -> Path:
+        HubName.of_model(model)
+        return model
 
     @field_validator("log_level", mode="before")
     @classmethod

@@ -63,6 +63,19 @@ def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path, kerne
     assert len(lines[-1]) <= 100
 
 
+def test_a_model_of_hugging_face_that_is_not_here_is_named_and_not_fetched(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    found = findings(redis_url, exit_code=0, HERD_MODEL="hf:owner/tiny:Q4_0")
+    assert found["model"] == (
+        "warn",
+        "owner/tiny:Q4_0 is not here yet: a worker fetches it",
+        "herd pull owner/tiny:Q4_0",
+    )
+
+
 def test_it_says_the_same_of_memory_as_inspect(redis_url: str, tiny_path: Path) -> None:
     _, detail, _ = findings(redis_url, exit_code=0, HERD_MODEL=str(tiny_path))["memory"]
     shown = invoke("inspect", HERD_MODEL=str(tiny_path)).stdout

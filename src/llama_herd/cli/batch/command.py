@@ -164,11 +164,12 @@ def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
     from llama_herd.extras import need_worker_extra
     from llama_herd.local.own_herd import own_herd
     from llama_herd.tasks.client.client import Client
+    from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd batch --local")
     override(model=model)
-    with own_herd(read(WorkerSettings)) as herd, Client(settings=herd.settings) as client:
+    with own_herd(with_model_here(read(WorkerSettings))) as herd, Client(settings=herd.settings) as client:
         options = replace(plan.options, model=herd.settings.served_model)
         plan = replace(plan, options=options)
         return _run_with(client, herd.settings, plan, as_json=as_json, own=herd)

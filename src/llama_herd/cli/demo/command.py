@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def demo(
     model: Annotated[
         Path | None,
-        typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL, else the bundled one."),
+        typer.Option(
+            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     web: Annotated[
@@ -29,13 +31,15 @@ def demo(
     """
     from llama_herd.cli.environment import override, read
     from llama_herd.extras import need_gateway_extra, need_worker_extra
+    from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd demo")
     if web:
         need_gateway_extra("herd demo --web")
     override(model=model)
-    settings = read(WorkerSettings)
+    named = read(WorkerSettings)
+    settings = with_model_here(named)
     if web:
         _stay(settings, as_json)
         return
@@ -49,7 +53,7 @@ def demo(
     except (WorkerDied, TimeoutError) as error:
         print(f"herd: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    steps = next_steps(settings)
+    steps = next_steps(named)
     if as_json:
         print(json.dumps(report.to_dict() | {"next": [step._asdict() for step in steps]}))
     else:

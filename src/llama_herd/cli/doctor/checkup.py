@@ -7,9 +7,9 @@ from llama_herd.cli.doctor.finding import Finding
 from llama_herd.cli.doctor.machine import check_open_files, check_python, check_torch
 from llama_herd.cli.doctor.redis_server import check_redis
 from llama_herd.cli.environment import unknown_variables
-from llama_herd.cli.size_text import size_text
 from llama_herd.errors import BadInput
 from llama_herd.extras import missing_worker_modules
+from llama_herd.size_text import size_text
 from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.worker.loading.device import on_device, torch_name
 from llama_herd.worker.settings import WorkerSettings
@@ -46,9 +46,17 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
 
     `has_device`: whether the device is there and pinned, so that its memory can be checked.
     """
+    from llama_herd.model.hub.name import SCHEME
+    from llama_herd.worker.loading.hub_model import if_model_here
     from llama_herd.worker.loading.servable_model import ServableModel
 
     subject, fix = "model", "set HERD_MODEL to another file"
+    here = if_model_here(settings)
+    if here is None:
+        name = str(settings.model).removeprefix(SCHEME)
+        yield Finding("model", "warn", f"{name} is not here yet: a worker fetches it", f"herd pull {name}")
+        return
+    settings = here
     device = torch_name(settings.device)
     try:
         with ServableModel.open(settings, device) as servable:

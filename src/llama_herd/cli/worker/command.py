@@ -12,7 +12,9 @@ import typer
 def worker(
     model: Annotated[
         Path | None,
-        typer.Option(help="GGUF file or Hugging Face folder; absent: HERD_MODEL, else the bundled one."),
+        typer.Option(
+            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
+        ),
     ] = None,
     served_model_name: Annotated[
         str | None,

@@ -12,8 +12,8 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.repository import how_to_fetch
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
+from llama_herd.model.hub.name import how_to_fetch
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from celery import Celery, signals
 from kombu import Exchange, Queue
 
-from llama_herd.errors import BadInput
+from llama_herd.errors import BadInput, HubUnavailable
 from llama_herd.tasks.app import app, broker_options, make_app
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.worker import process
@@ -98,6 +98,9 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except HubUnavailable as error:  # it may answer next time
+        print(f"herd worker: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # The finisher logs in one line what Celery's tracer cannot store.
     warnings.filterwarnings("ignore", "Exception raised outside body", RuntimeWarning)

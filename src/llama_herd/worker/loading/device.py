@@ -44,7 +44,7 @@ def on_device(settings: WorkerSettings) -> WorkerSettings:
         settings = settings.model_copy(update={"device": device})
     if settings.device == "cpu" or "slots" in settings.model_fields_set:
         return settings
-    return settings.model_copy(update={"slots": default_slots(_card_gb(settings.device))})
+    return settings.model_copy(update={"slots": default_slots(card_gb(settings.device))})
 
 
 def default_slots(card_gb: float) -> int:
@@ -52,7 +52,7 @@ def default_slots(card_gb: float) -> int:
     return max(LEAST_SLOTS, min(MOST_SLOTS, int(card_gb) * SLOTS_A_GB // 16 * 16))
 
 
-def _card_gb(device: str) -> float:
+def card_gb(device: str) -> float:
     """Memory of a GPU that this process may use; 0 if nvidia-smi does not tell."""
     index, cards = int(device.removeprefix("cuda:")), _visible()
     return cards[index].gb if index < len(cards) else 0.0

@@ -80,7 +80,7 @@ class MemoryPlan:
         Where the form of the weights is free, the first one is taken that leaves room for a cache. `free` are
         the bytes that there are for it; None: those of this machine's device.
         """
-        free = _allowed_bytes(settings, device) if free is None else free
+        free = allowed_bytes(settings, device) if free is None else free
         *preferred, smallest = (form.with_kernels(kernels) for form in FORMS[settings.weights])
         for form in preferred:
             plan = cls._in_form(form, settings, file, device, free)
@@ -252,7 +252,7 @@ class MemoryPlan:
         )
 
 
-def _allowed_bytes(settings: WorkerSettings, device: str) -> int:
+def allowed_bytes(settings: WorkerSettings, device: str) -> int:
     """Return the free bytes of a device, but no more than this worker's share of all its memory."""
     free = free_bytes(device)
     return free if settings.memory_share == 1 else min(free, int(settings.memory_share * total_bytes(device)))

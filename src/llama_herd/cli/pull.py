@@ -1,0 +1,31 @@
+"""`herd pull`: a model of Hugging Face, into the cache that other tools share."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def pull(
+    name: Annotated[
+        str, typer.Argument(help="OWNER/NAME, with :FILE.gguf or a type such as :Q4_K_M behind it if wanted.")
+    ],
+) -> None:
+    """Fetch a model from Hugging Face, or what is new of it.
+
+    Without a file or a type it takes the GGUF file that suits this machine's memory; a repository without
+    GGUF files comes as a folder. A download that broke off goes on where it was. Prints the path.
+    """
+    from llama_herd.cli.environment import read
+    from llama_herd.extras import need_hub_extra
+    from llama_herd.model.hub.name import HubName
+    from llama_herd.worker.loading.hub_model import fetch
+    from llama_herd.worker.settings import WorkerSettings
+
+    need_hub_extra("herd pull")
+    wanted = HubName.parse(name)
+    found = fetch(wanted, read(WorkerSettings))
+    if not found.is_new:
+        print(f"herd: it was there already: {found.choice.why}", file=sys.stderr)
+    print(found.path, flush=True)
+    print(f"herd: serve it by herd worker --model hf:{wanted}", file=sys.stderr)

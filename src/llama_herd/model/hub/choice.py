@@ -1,0 +1,198 @@
+"""Which files of a repository are taken as the model, and why."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.hub.listing import HubFile, Listing
+from llama_herd.model.hub.name import PART, HubName
+from llama_herd.size_text import size_text
+
+#: Types of GGUF files that workers multiply as they are stored, the most exact first.
+PREFERRED_TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_K_S", "Q4_0")
+
+#: Most names that an error lists.
+MAX_SHOWN = 12
+
+_TYPE = re.compile(
+    r"(?:^|[-._])(?P<type>(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|FP16|F32))$", re.IGNORECASE
+)
+#: GGUF files that are no model of text: what sees images, and statistics of a quantiser.
+_ASIDE = re.compile(r"mmproj|imatrix", re.IGNORECASE)
+
+_CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+#: Other files of a folder that a worker reads, where they are.
+_BESIDE = (
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+class Room(NamedTuple):
+    """The bytes that weights may take on this machine, and where."""
+
+    num_bytes: int
+    where: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The files of a model, in the order in which they are fetched: its weights last."""
+
+    name: str  # of the file that is opened; empty: the folder
+    files: tuple[HubFile, ...]
+    why: str
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+
+class Candidate(NamedTuple):
+    """A model as a GGUF file, or as all of its parts."""
+
+    name: str  # of its first part
+    type: str  # in capitals; empty: the name tells none
+    files: tuple[HubFile, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+    def chosen(self, why: str) -> Choice:
+        return Choice(self.name, self.files, why)
+
+
+def choose(listing: Listing, name: HubName, room: Callable[[], Room]) -> Choice:
+    """Choose what a name asks for. Raises ModelFileError, which lists what there is.
+
+    `room` is asked only where several files would do.
+    """
+    found = candidates(listing.files)
+    if name.file:
+        return _of_file(found, name)
+    if name.type:
+        return _of_type(found, name)
+    if not found:
+        return _folder(listing)
+    if len(found) == 1:
+        return found[0].chosen("the only GGUF model there")
+    return _best(found, name, room())
+
+
+def candidates(files: Iterable[HubFile]) -> list[Candidate]:
+    """The GGUF models among files; one that lacks a part is none."""
+    groups: dict[str, list[HubFile]] = {}
+    for file in sorted(files, key=lambda one: one.name):
+        if file.name.lower().endswith(".gguf") and not _ASIDE.search(file.name):
+            groups.setdefault(PART.sub("", file.name), []).append(file)
+    return [
+        Candidate(group[0].name, _type_of(whole), tuple(group))
+        for whole, group in groups.items()
+        if _is_whole(group)
+    ]
+
+
+def _is_whole(group: Sequence[HubFile]) -> bool:
+    parts = [PART.search(file.name) for file in group]
+    counts = [int(part["count"]) for part in parts if part is not None]
+    return len(group) == 1 if not counts else counts == [len(group)] * len(group)
+
+
+def _type_of(name: str) -> str:
+    match = _TYPE.search(PurePosixPath(name).stem)
+    return match["type"].upper() if match else ""
+
+
+def _of_file(found: Sequence[Candidate], name: HubName) -> Choice:
+    """The model that has a file of this name; its folder may be left out."""
+    fits = [
+        one
+        for one in found
+        if any(name.file in (file.name, PurePosixPath(file.name).name) for file in one.files)
+    ]
+    if len(fits) != 1:
+        raise _unknown(found, name, f"no GGUF file {name.file}" if not fits else f"several {name.file}")
+    return fits[0].chosen("named")
+
+
+def _of_type(found: Sequence[Candidate], name: HubName) -> Choice:
+    fits = [one for one in found if one.type == name.type.upper()]
+    if len(fits) != 1:
+        problem = f"{len(fits)} files of type" if fits else "no GGUF file of type"
+        raise _unknown(found, name, f"{problem} {name.type}")
+    return fits[0].chosen("the type that was named")
+
+
+def _best(found: Sequence[Candidate], name: HubName, room: Room) -> Choice:
+    """The most exact model that there is room for; those first that are multiplied as they are stored."""
+    fitting = [one for one in found if one.num_bytes <= room.num_bytes]
+    if not fitting:
+        least = min(found, key=lambda one: one.num_bytes)
+        raise ModelFileError(
+            f"{name.repo}: its smallest file, {least.name}, takes {size_text(least.num_bytes)}, and weights "
+            f"may take {size_text(room.num_bytes)} ({room.where}). Fix: name a smaller model, or this file "
+            f"all the same: {name.repo}:{least.name}"
+        )
+    best = min(fitting, key=_rank)
+    how = "the most exact" if best.type in PREFERRED_TYPES else "the largest"
+    return best.chosen(f"{how} of {len(found)} that fits {size_text(room.num_bytes)} ({room.where})")
+
+
+def _rank(one: Candidate) -> tuple[int, int]:
+    place = PREFERRED_TYPES.index(one.type) if one.type in PREFERRED_TYPES else len(PREFERRED_TYPES)
+    return place, -one.num_bytes
+
+
+def _folder(listing: Listing) -> Choice:
+    """The safetensors of the repository's top, with all that a worker reads beside them."""
+    files = {file.name: file for file in listing.files}
+    weights = [files[_WHOLE]] if _WHOLE in files else _shards(listing, files)
+    if not weights or _CONFIG not in files:
+        raise ModelFileError(
+            f"{listing.repo}: holds neither GGUF files nor {_CONFIG} with safetensors beside it. "
+            "Fix: name a repository with one of them"
+        )
+    if _TOKENIZER not in files:
+        raise ModelFileError(
+            f"{listing.repo}: holds no {_TOKENIZER}, which a worker needs. Fix: name a repository with one, "
+            "or with GGUF files of the model"
+        )
+    index = [] if _WHOLE in files else [_INDEX]
+    beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE, *index) if one in files]
+    return Choice("", (*beside, *weights), "safetensors, as there is no GGUF file")
+
+
+def _shards(listing: Listing, files: dict[str, HubFile]) -> list[HubFile]:
+    """The shards of a model in several files; none where one is missing."""
+    if _INDEX not in files:
+        return []
+    named = _named_by(listing)
+    if named is None:  # the index is not here yet: what is listed is all that there is
+        return [file for name, file in files.items() if _SHARD.fullmatch(name)]
+    return [files[name] for name in sorted(named)] if named <= files.keys() else []
+
+
+def _named_by(listing: Listing) -> set[str] | None:
+    """The files that the index in the cache names; None: it cannot be read."""
+    try:
+        return set(json.loads((listing.folder / _INDEX).read_text())["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _unknown(found: Sequence[Candidate], name: HubName, problem: str) -> ModelFileError:
+    shown = [one.name for one in found[:MAX_SHOWN]]
+    more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+    listed = f"name one of {', '.join(shown)}{more}" if shown else "it holds no GGUF file: name it alone"
+    return ModelFileError(f"{name.repo}: {problem}. Fix: {listed}")

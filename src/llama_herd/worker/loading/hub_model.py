@@ -1,0 +1,72 @@
+"""A worker's model where its settings name one of Hugging Face."""
+
+import sys
+
+from llama_herd.extras import need_hub_extra, need_worker_extra
+from llama_herd.model.hub.choice import Choice, Room
+from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
+from llama_herd.model.hub.name import HubName
+from llama_herd.size_text import size_text
+from llama_herd.worker.loading.device import card_gb, on_device
+from llama_herd.worker.loading.loading_bar import LoadingBar
+from llama_herd.worker.settings import WorkerSettings
+
+#: The most of the memory for a model that its weights may take: the rest is for the cache and the steps.
+WEIGHTS_PART = 2 / 3
+
+
+def with_model_here(settings: WorkerSettings) -> WorkerSettings:
+    """The settings with the path of their model; one that `hf:` names is fetched if it is not in the cache.
+
+    What is in the cache is taken as it is, without asking anybody. Raises BadInput, or HubUnavailable.
+    """
+    name = HubName.of_model(settings.model)
+    if name is None:
+        return settings
+    need_hub_extra(f"HERD_MODEL=hf:{name}")
+    found = find_model(name, lambda: room(settings)) or fetch(name, settings)
+    return _at(found, settings)
+
+
+def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
+    """The settings with the path of their model; None: it is not in the cache."""
+    name = HubName.of_model(settings.model)
+    if name is None:
+        return settings
+    need_hub_extra(f"HERD_MODEL=hf:{name}")
+    found = find_model(name, lambda: room(settings))
+    return None if found is None else _at(found, settings)
+
+
+def _at(found: HubModel, settings: WorkerSettings) -> WorkerSettings:
+    own = {"model": found.path, "served_model_name": settings.served_model}
+    return settings.model_copy(update=own)
+
+
+def fetch(name: HubName, settings: WorkerSettings) -> HubModel:
+    """Fetch a model, with a bar on a terminal, and say on standard error what comes, and why that."""
+
+    def tell(choice: Choice) -> None:
+        what = choice.name or f"{len(choice.files)} files"
+        _say(f"fetching {what} of {name.repo}, {size_text(choice.num_bytes)}: {choice.why}")
+
+    with LoadingBar(f"fetching {name}") as bar:
+        return fetch_model(name, lambda: room(settings), tell, bar.note)
+
+
+def room(settings: WorkerSettings) -> Room:
+    """The memory that weights may take on the device of these settings. Raises BadInput."""
+    need_worker_extra("a model that is chosen by this machine's memory, without :FILE.gguf or :TYPE,")
+    from llama_herd.worker.loading.memory_plan import PROCESS_BYTES, allowed_bytes
+
+    settings = on_device(settings)
+    if settings.device == "cpu":
+        free = allowed_bytes(settings, "cpu")
+    else:  # torch is not imported for it
+        free = int(settings.memory_share * card_gb(settings.device) * 1e9)
+    left = max(0, free - PROCESS_BYTES[settings.device.partition(":")[0]])
+    return Room(int(WEIGHTS_PART * left), f"of {size_text(free)} free on {settings.device}")
+
+
+def _say(line: str) -> None:
+    print(f"herd: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,66 @@
+"""What is told while a model comes."""
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.hub.choice import Choice, Room
+from llama_herd.model.hub.fetch import HubModel, fetch_model
+from llama_herd.model.hub.name import HubName
+from tests.hub_server import HubServer
+
+constants = pytest.importorskip("huggingface_hub.constants")
+
+REPO = "owner/big"
+PARTS = {f"big-0000{number}-of-00002.gguf": os.urandom(12_000_000) for number in (1, 2)}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A hub that this process asks; huggingface_hub has read its variables long before."""
+    with HubServer({REPO: dict(PARTS)}) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield server
+
+
+def fetched(told: list[Choice], notes: list[tuple[int, int]]) -> HubModel:
+    return fetch_model(
+        HubName(REPO), lambda: Room(0, ""), told.append, lambda done, whole: notes.append((done, whole))
+    )
+
+
+def test_the_bytes_of_all_files_are_told_as_they_come(hub: HubServer) -> None:
+    notes: list[tuple[int, int]] = []
+    told: list[Choice] = []
+    model = fetched(told, notes)
+    assert model.is_new
+    assert told == [model.choice]
+    assert {whole for _, whole in notes} == {24_000_000}
+    done = [num_done for num_done, _ in notes]
+    assert (done[0], done[-1]) == (0, 24_000_000)
+    assert len(set(done)) > 3
+    assert all(earlier <= later for earlier, later in pairwise(done))
+    assert not fetched(told, notes).is_new
+    assert len(told) == 1
+
+
+def test_a_disk_that_is_too_small_is_named_before_anything_comes(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    with pytest.raises(
+        ModelFileError, match=r"12\.0 MB are to come, but .* has 1\.0 MB free\. Fix: .*HF_HOME"
+    ):
+        fetched([], [])
+    assert all(hub.ranges(name) == [] for name in PARTS)
