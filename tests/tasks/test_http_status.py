@@ -22,7 +22,7 @@ from llama_herd.http_status import STATUS_OF_ERROR, http_headers, http_status
 PAGE = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
 
 #: Errors that no client meets.
-OF_WORKERS = ("ModelFileError", "DeviceError", "DeviceLost")
+OF_WORKERS = ("ModelFileError", "DeviceError", "DeviceLost", "HubUnavailable")
 
 FULL = QueueFull("herd.tales", "jobs", 9, 9, retry_after_s=6.2)
 

@@ -43,7 +43,7 @@ TOLD = (
     HerdError("else"),
 )
 #: Kinds that no row names: no client meets them, or a wider row tells them.
-WIDER = {"ModelFileError", "DeviceError", "DeviceLost", "SettingsError"}
+WIDER = {"ModelFileError", "DeviceError", "DeviceLost", "HubUnavailable", "SettingsError"}
 
 
 def test_every_row_is_met_and_none_hides_another() -> None:
