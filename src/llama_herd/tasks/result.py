@@ -29,12 +29,11 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-class Choice(BaseModel):
-    """An output of a job."""
+class Output(BaseModel):
+    """All that one output of a job came to."""
 
     model_config = ConfigDict(frozen=True)
 
-    index: int = Field(description="Number of the output, from 0.")
     text: str = Field(description="All of its text.")
     ids: tuple[int, ...] = Field(description="Ids of its tokens.")
     finish_reason: FinishReason = Field(description="Why it ended.")
@@ -60,6 +59,17 @@ class Choice(BaseModel):
         description="For each id the most likely tokens at its position, as pairs of id and log-probability.",
     )
 
+    @property
+    def answer(self) -> str:
+        """The text of the output without its reasoning and its calls of tools."""
+        return self.text if self.content is None else self.content
+
+
+class Choice(Output):
+    """One of several outputs of a job."""
+
+    index: int = Field(description="Number of the output, from 0.")
+
     @classmethod
     def of(cls, index: int, tokens: Sequence[Token], end: End) -> Self:
         """Fold the events of one output. If it was not complete, it ended as the job did."""
@@ -78,45 +88,20 @@ class Choice(BaseModel):
         )
 
 
-class Result(BaseModel):
+class Result(Output):
     """The outcome of a job. `text` and `ids` hold all that was generated, however the job ended.
 
-    If the job has several outputs, these are the first one's, and `choices` has all of them.
+    If the job has several outputs, these are the first one's, and `choices` has all of them; `finish_reason`
+    and `stop_reason` are the job's.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     job: str = Field(description="Id of the job.")
-    text: str = Field(description="All that was generated.")
-    ids: tuple[int, ...] = Field(description="Ids of the tokens.")
-    finish_reason: FinishReason = Field(description="Why the job ended.")
-    stop_reason: StopReason = Field(
-        default=None, description="The stop string or id that matched, or the limit that was reached."
-    )
-    reasoning: str | None = Field(
-        default=None, description="What the model thought before it answered; null: nothing."
-    )
-    content: str | None = Field(
-        default=None,
-        description="What it said: `text` without its reasoning and its calls. Null: the text was not read "
-        "for these.",
-    )
-    tool_calls: tuple[ToolCall, ...] | None = Field(
-        default=None, description="The calls of tools that it asked for; null: none."
-    )
     usage: Usage | None = Field(description="Tokens of the whole job; null if no worker counted them.")
     error: Failure | None = Field(description="What went wrong, if `finish_reason` is `error`.")
     seed: int | None = Field(description="The seed in effect; null if the job was never started.")
     attempts: int = Field(description="Number of starts of the job.")
     worker: str | None = Field(description="The worker that ended it; null if none did.")
     timings: Timings | None = Field(description="Times of the whole job; null if no worker took them.")
-    logprobs: tuple[float, ...] | None = Field(
-        default=None, description="Log-probability of each id, if requested."
-    )
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = Field(
-        default=None,
-        description="For each id the most likely tokens at its position, as pairs of id and log-probability.",
-    )
     prompt_logprobs: tuple[float, ...] | None = Field(
         default=None, description="Log-probability of each prompt token except the first, if requested."
     )
@@ -138,11 +123,6 @@ class Result(BaseModel):
         "number.",
     )
     choices: tuple[Choice, ...] | None = Field(default=None, description="All outputs, if there are several.")
-
-    @property
-    def answer(self) -> str:
-        """The text of the output without its reasoning and its calls of tools."""
-        return self.text if self.content is None else self.content
 
     def parsed(self, kind: type[M]) -> M:
         """The output as an object of the class that the job gave as `response_format`.
@@ -177,15 +157,11 @@ class Result(BaseModel):
             Choice.of(index, [token for token in tokens if (token.choice or 0) == index], end)
             for index in range(min(started.n, MAX_CHOICES) if started else 1)
         ]
+        first = {name: getattr(choices[0], name) for name in Output.model_fields}
+        first |= {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
         return cls(
             job=end.job,
-            text=choices[0].text,
-            ids=choices[0].ids,
-            reasoning=choices[0].reasoning,
-            content=choices[0].content,
-            tool_calls=choices[0].tool_calls,
-            logprobs=choices[0].logprobs,
-            top_logprobs=choices[0].top_logprobs,
+            **first,
             prompt_logprobs=scored and scored.prompt_logprobs,
             top_prompt_logprobs=scored and scored.top_prompt_logprobs,
             prompt_ids=echoed and echoed.prompt_ids,
@@ -193,8 +169,6 @@ class Result(BaseModel):
             context_tokens=echoed and echoed.context_tokens,
             pieces=_united([*(one.pieces for one in starts), *(one.pieces for one in tokens)]),
             choices=tuple(choices) if len(choices) > 1 else None,
-            finish_reason=end.finish_reason,
-            stop_reason=end.stop_reason,
             usage=end.usage,
             error=end.error,
             seed=started.seed if started else None,

@@ -12,7 +12,7 @@ from llama_herd.model.hub.listing import HubFile, Listing
 from llama_herd.model.hub.name import PART, HubName
 from llama_herd.size_text import size_text
 
-#: Types of GGUF files that workers multiply as they are stored, the most exact first.
+#: Types of GGUF files that workers multiply as they are stored on any device, the most exact first.
 PREFERRED_TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_K_S", "Q4_0")
 
 #: Most names that an error lists.

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -258,7 +258,7 @@ class Answer:
         number = event.seq if len(self._ids) == 1 else None
         for chunk in chunks.of(event):
             yield sse(compact(chunk), number=number)
-        if isinstance(event, End) and _is_bad_end(event):
+        if _is_bad_end(event):
             yield failure(Problem.of_end(event, self._source(event)), self._notes)
         elif chunks.is_over:
             yield DONE
@@ -285,11 +285,11 @@ def check_end(events: list[Event], source: str) -> None:
 
     source: where the request has its prompt.
     """
-    if events and isinstance(end := events[-1], End) and _is_bad_end(end):
+    if events and _is_bad_end(end := events[-1]):
         raise Problem.of_end(end, source)
 
 
-def _is_bad_end(event: Event) -> bool:
+def _is_bad_end(event: Event) -> TypeGuard[End]:
     return isinstance(event, End) and event.finish_reason not in GOOD_ENDS
 
 

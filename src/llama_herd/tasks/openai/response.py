@@ -8,7 +8,7 @@ from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
 from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import logprobs_of, named
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
-from llama_herd.tasks.result import Choice, Result
+from llama_herd.tasks.result import Output, Result
 
 #: Which version of ours made an answer.
 FINGERPRINT = f"llama-herd-{version('llama-herd')}"
@@ -18,7 +18,8 @@ def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Re
     """The result in the form of its endpoint."""
     is_chat = endpoint == CHAT
     make = _chat_choice if is_chat else _completion_choice
-    choices = [make(choice, result.pieces) for choice in _choices(result)]
+    outputs = result.choices or (result,)
+    choices = [{"index": index, **make(one, result.pieces)} for index, one in enumerate(outputs)]
     echo = None if is_chat else Echo.of_result(result)
     if echo is not None:
         choices = [echo.before(choice) for choice in choices]
@@ -41,41 +42,30 @@ def answer_id(endpoint: Endpoint, job_id: str) -> str:
     return f"{'chatcmpl' if endpoint == CHAT else 'cmpl'}-{job_id}"
 
 
-def _choices(result: Result) -> tuple[Choice, ...]:
-    """All outputs, also when there is only one."""
-    if result.choices is not None:
-        return result.choices
-    fields = Choice.model_fields.keys() - {"index"}
-    return (Choice.model_construct(index=0, **{name: getattr(result, name) for name in fields}),)
-
-
-def _completion_choice(choice: Choice, pieces: Pieces | None) -> dict[str, Any]:
+def _completion_choice(output: Output, pieces: Pieces | None) -> dict[str, Any]:
     return {
-        "index": choice.index,
-        "text": choice.text,
-        "logprobs": logprobs_of(COMPLETIONS, choice, pieces),
-        **_reasons(choice),
+        "text": output.text,
+        "logprobs": logprobs_of(COMPLETIONS, output, pieces),
+        **_reasons(output),
     }
 
 
-def _chat_choice(choice: Choice, pieces: Pieces | None) -> dict[str, Any]:
+def _chat_choice(output: Output, pieces: Pieces | None) -> dict[str, Any]:
     return {
-        "index": choice.index,
-        "message": _message(choice),
-        "logprobs": logprobs_of(CHAT, choice, pieces),
-        **_reasons(choice),
+        "message": _message(output),
+        "logprobs": logprobs_of(CHAT, output, pieces),
+        **_reasons(output),
     }
 
 
-def _message(choice: Choice) -> dict[str, Any]:
+def _message(output: Output) -> dict[str, Any]:
     """The message of an output as OpenAI writes it. Content is null if the model only calls tools."""
-    calls = choice.tool_calls or ()
-    content = choice.text if choice.content is None else choice.content
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if choice.reasoning:
-        message["reasoning_content"] = choice.reasoning
-    if calls:
-        message |= {"content": content or None, "tool_calls": [call_object(call) for call in calls]}
+    message: dict[str, Any] = {"role": "assistant", "content": output.answer, "refusal": None}
+    if output.reasoning:
+        message["reasoning_content"] = output.reasoning
+    if output.tool_calls:
+        calls = [call_object(call) for call in output.tool_calls]
+        message |= {"content": output.answer or None, "tool_calls": calls}
     return message
 
 
@@ -90,12 +80,12 @@ def finish_reason_of(reason: FinishReason, *, has_calls: bool) -> str:
     return "tool_calls" if has_calls and reason == "stop" else reason
 
 
-def _reasons(choice: Choice) -> dict[str, Any]:
+def _reasons(output: Output) -> dict[str, Any]:
     """Why the output ended. `stop_reason` is vLLM's: the stop string or token id that matched, else null."""
-    has_stopped = choice.finish_reason == "stop"
+    has_stopped = output.finish_reason == "stop"
     return {
-        "finish_reason": finish_reason_of(choice.finish_reason, has_calls=bool(choice.tool_calls)),
-        "stop_reason": choice.stop_reason if has_stopped else None,
+        "finish_reason": finish_reason_of(output.finish_reason, has_calls=bool(output.tool_calls)),
+        "stop_reason": output.stop_reason if has_stopped else None,
     }
 
 

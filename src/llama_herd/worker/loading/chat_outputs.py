@@ -63,10 +63,9 @@ class ChatOutputs:
         """
         if job.messages is None:
             return job.output_form
-        tail, reasoning = self._tail(prompt_ids), self.formats.reasoning
-        has_thought = reasoning is not None and tail.rstrip().endswith(reasoning.closing)
+        tail = self._tail(prompt_ids)
         return WholeOutput.of(
-            replace(self.formats, reasoning=None) if has_thought else self.formats,
+            replace(self.formats, reasoning=None) if self.formats.ends_reasoning(tail) else self.formats,
             self._mark_ids,
             tools=job.tools or (),
             choice=job.tool_choice or "auto",
