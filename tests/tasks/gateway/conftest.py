@@ -29,18 +29,20 @@ def lasting_closed_gateway(redis_server: EmbeddedRedis) -> Iterator[GatewayThrea
 
 
 @pytest.fixture
-def closed_gateway(redis: Redis, lasting_closed_gateway: GatewayThread) -> GatewayThread:
+def closed_gateway(redis: Redis, lasting_closed_gateway: GatewayThread) -> Iterator[GatewayThread]:
     """One that lets nobody in without a key."""
     lasting_closed_gateway.forget()
-    return lasting_closed_gateway
+    yield lasting_closed_gateway
+    lasting_closed_gateway.leave_batches()
 
 
 @pytest.fixture
-def gateway(redis: Redis, lasting_gateway: GatewayThread) -> GatewayThread:
+def gateway(redis: Redis, lasting_gateway: GatewayThread) -> Iterator[GatewayThread]:
     """One that is open, and knows nothing, since it has nothing to know: the next test gets the same one."""
     wait_until(lambda: not lasting_gateway.door.places.num_taken, "earlier answers have ended")
     lasting_gateway.forget()
-    return lasting_gateway
+    yield lasting_gateway
+    lasting_gateway.leave_batches()
 
 
 @pytest.fixture(scope="session")
@@ -50,10 +52,11 @@ def lasting_telling_gateway(redis_server: EmbeddedRedis) -> Iterator[GatewayThre
 
 
 @pytest.fixture
-def telling_gateway(redis: Redis, lasting_telling_gateway: GatewayThread) -> GatewayThread:
+def telling_gateway(redis: Redis, lasting_telling_gateway: GatewayThread) -> Iterator[GatewayThread]:
     """One that is open, and logs each request."""
     lasting_telling_gateway.forget()
-    return lasting_telling_gateway
+    yield lasting_telling_gateway
+    lasting_telling_gateway.leave_batches()
 
 
 @pytest.fixture
