@@ -39,7 +39,7 @@ def closed_gateway(redis: Redis, lasting_closed_gateway: GatewayThread) -> Itera
 @pytest.fixture
 def gateway(redis: Redis, lasting_gateway: GatewayThread) -> Iterator[GatewayThread]:
     """One that is open, and knows nothing, since it has nothing to know: the next test gets the same one."""
-    wait_until(lambda: not lasting_gateway.door.places.num_taken, "earlier answers have ended")
+    wait_until(lambda: not lasting_gateway.context.concurrency.num_taken, "earlier answers have ended")
     lasting_gateway.forget()
     yield lasting_gateway
     lasting_gateway.leave_batches()

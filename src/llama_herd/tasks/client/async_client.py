@@ -16,11 +16,11 @@ from llama_herd.tasks.client.dead import Retried
 from llama_herd.tasks.client.follow import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
-from llama_herd.tasks.client.line import Line
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.patient_read import PatientRead
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
+from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.status import Status
 from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.connection import connect_async
@@ -149,7 +149,7 @@ class AsyncClient:
         for closed in [one for one in self._readers_by_loop if one.is_closed()]:
             del self._readers_by_loop[closed]
         if loop not in self._readers_by_loop:
-            self._readers_by_loop[loop] = Readers(self._core.ledger, Line(self._core.url))
+            self._readers_by_loop[loop] = Readers(self._core.ledger, SharedConnections(self._core.url))
         return self._readers_by_loop[loop]
 
     async def result(
@@ -261,7 +261,7 @@ class AsyncClient:
         readers = self._readers_by_loop.pop(asyncio.get_running_loop(), None)
         if readers is not None:
             await readers.end()
-            await readers.line.close()
+            await readers.connections.close()
         await self._redis.aclose()
 
     async def __aenter__(self) -> Self:
@@ -271,4 +271,4 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, dialogue: Dialogue[T]) -> T:
-        return await self._readers().line.run(dialogue)
+        return await self._readers().connections.run(dialogue)

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import End, Started, Token
-from llama_herd.tasks.gateway.door import door_of
+from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.health import Health
 from llama_herd.tasks.gateway.herd_routes import HerdView
 from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView
@@ -337,5 +337,5 @@ def _content(schemas: Mapping[str, str]) -> dict[str, Any]:
 
 async def show_document(request: Request) -> Response:
     """The OpenAPI document."""
-    await door_of(request).admit(request, KeyRole.SUBSCRIBER)
+    await context_of(request).admit(request, KeyRole.SUBSCRIBER)
     return JSONResponse(document())

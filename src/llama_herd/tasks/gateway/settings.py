@@ -10,7 +10,7 @@ from llama_herd.tasks.settings import MAX_TTL_S, ReadableFile, Settings
 
 
 class GatewaySettings(Settings):
-    """Settings of a client, and those of the door that others come in by."""
+    """Settings of a client, and those of the gateway by which others reach it over HTTP."""
 
     gateway_host: str = Field(
         default="127.0.0.1",

@@ -35,7 +35,7 @@ LOT = 500
 CLOSED = "the connections to Redis were closed, and with them this stream"
 
 
-class Hub:
+class SubscriptionHub:
     """Hands what is published on a channel to all who listen to it.
 
     It connects when somebody listens, and again for as long as it takes.

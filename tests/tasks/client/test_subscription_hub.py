@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.client import hub as hubs
-from llama_herd.tasks.client.hub import Hub
-from llama_herd.tasks.client.line import Line
+from llama_herd.tasks.client import subscription_hub as hubs
+from llama_herd.tasks.client.shared_connections import SharedConnections
+from llama_herd.tasks.client.subscription_hub import SubscriptionHub
 
 pytestmark = pytest.mark.redis
 
@@ -18,16 +18,16 @@ PATIENCE_S = 20.0
 
 
 @asynccontextmanager
-async def open_hub(url: str) -> AsyncIterator[Hub]:
-    line = Line(url)
+async def open_hub(url: str) -> AsyncIterator[SubscriptionHub]:
+    connections = SharedConnections(url)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            yield line.hub
+            yield connections.hub
     finally:
-        await line.close()
+        await connections.close()
 
 
-async def hear(hub: Hub, channel: str) -> list[bytes]:
+async def hear(hub: SubscriptionHub, channel: str) -> list[bytes]:
     """The first messages of a channel."""
     async with hub.listening(channel) as inbox:
         while not (messages := await inbox.take(1)):

@@ -22,7 +22,7 @@ from llama_herd.errors import (
     StorageUnavailable,
 )
 from llama_herd.http_status import http_status
-from llama_herd.tasks.gateway.errors import ROWS, Problem, row_of
+from llama_herd.tasks.gateway.problem import WORDINGS, Problem, wording_of
 
 #: An error for each row, in their order.
 TOLD = (
@@ -47,12 +47,12 @@ WIDER = {"ModelFileError", "DeviceError", "DeviceLost", "HubUnavailable", "Setti
 
 
 def test_every_row_is_met_and_none_hides_another() -> None:
-    assert [ROWS.index(row_of(error)) for error in TOLD] == list(range(len(ROWS)))
+    assert [WORDINGS.index(wording_of(error)) for error in TOLD] == list(range(len(WORDINGS)))
 
 
 def test_every_error_of_the_tree_has_a_row() -> None:
     public = {kind for kind in kinds(HerdError) if kind.__module__ == HerdError.__module__}
-    assert {kind.__name__ for kind in public.difference(row.kind for row in ROWS)} == WIDER
+    assert {kind.__name__ for kind in public.difference(row.kind for row in WORDINGS)} == WIDER
 
 
 def kinds(kind: type[HerdError]) -> set[type[HerdError]]:
@@ -61,7 +61,7 @@ def kinds(kind: type[HerdError]) -> set[type[HerdError]]:
 
 @pytest.mark.parametrize("error", TOLD, ids=lambda error: type(error).__name__)
 def test_what_is_told_is_whole_and_keeps_the_operators_secrets(error: HerdError) -> None:
-    problem = Problem.of(error)
+    problem = Problem.from_error(error)
     assert problem.status == {422: 400}.get(http_status(error), http_status(error))
     assert "secret" not in str(problem.body)
     assert "{e" not in f"{problem.body}{problem.cause}"
@@ -70,12 +70,12 @@ def test_what_is_told_is_whole_and_keeps_the_operators_secrets(error: HerdError)
 
 @pytest.mark.parametrize("code", ErrorCode)
 def test_an_error_of_a_job_keeps_its_code_and_its_words(code: ErrorCode) -> None:
-    problem = Problem.of(GenerationError(code, "so many {tokens}"))
+    problem = Problem.from_error(GenerationError(code, "so many {tokens}"))
     assert (problem.code, problem.message, problem.cause) == (code, "so many {tokens}", code)
 
 
 def test_wrong_fields_are_named_and_logged_by_known_names_only() -> None:
-    problem = Problem.of(TOLD[1], bad_status=422)
+    problem = Problem.from_error(TOLD[1], bad_status=422)
     assert (problem.status, problem.param) == (422, None)
     assert problem.cause == "sampling.n: must be at most 8; ?: unknown field"
-    assert Problem.of(InvalidJob([FieldError("n", "no"), FieldError("body", "no")])).param == "n"
+    assert Problem.from_error(InvalidJob([FieldError("n", "no"), FieldError("body", "no")])).param == "n"

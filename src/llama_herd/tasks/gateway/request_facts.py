@@ -1,4 +1,4 @@
-"""Notes: facts about a request that are gathered on its way, for its line in the log."""
+"""Facts about a request that are gathered while it is answered, for its line in the log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from typing import cast
 
 from starlette.types import Scope
 
-from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.message import TRACEPARENT, trace_id_of
 
-_PLACE = "llama_herd.notes"
+_SCOPE_KEY = "llama_herd.facts"
 
 
 @dataclass(slots=True)
-class Notes:
+class RequestFacts:
     """Facts for a request's line in the log. key: its name. error, cause: a code, and why; never its text."""
 
     key: str | None = None
@@ -24,13 +24,14 @@ class Notes:
     cause: str | None = None
 
     def fail(self, problem: Problem) -> None:
+        """Note why the request was not answered as it was meant."""
         self.error = problem.code
         self.cause = problem.message if problem.cause is None else problem.cause
 
 
-def notes_of(scope: Scope) -> Notes:
-    """The notes of a request."""
-    return cast(Notes, scope.setdefault(_PLACE, Notes()))
+def facts_of(scope: Scope) -> RequestFacts:
+    """The facts of a request, which its ASGI scope holds."""
+    return cast(RequestFacts, scope.setdefault(_SCOPE_KEY, RequestFacts()))
 
 
 def traceparent_of(headers: Mapping[str, str]) -> str | None:

@@ -35,10 +35,10 @@ from llama_herd.tasks.sampling import SamplingParams
 _FIELDS = frozenset(
     name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
 ).union(NEUTRAL, CHAT_NAMES, (BODY, "stream", "stream_options", "traceparent"))
-#: The headers of what passes by itself.
+#: The headers of a problem that passes by itself.
 PASSES = {"Retry-After": str(RETRY_S)}
 #: OpenAI's type of each status; others below 500 are those of a bad request.
-_TYPES = {
+_OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -64,7 +64,9 @@ class Problem(HerdError):
     @property
     def body(self) -> dict[str, Any]:
         """The error as OpenAI's object."""
-        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        kind = _OPENAI_TYPES.get(
+            self.status, "invalid_request_error" if self.status < 500 else "server_error"
+        )
         error = ErrorWords(message=self.message, type=kind, param=self.param, code=self.code)
         return ErrorAnswer(error=error).model_dump()
 
@@ -72,31 +74,31 @@ class Problem(HerdError):
         return f"{self.status} {self.code}: {self.message}"
 
     @classmethod
-    def of(cls, error: HerdError, *, bad_status: int = 400) -> "Problem":
+    def from_error(cls, error: HerdError, *, bad_status: int = 400) -> "Problem":
         """The problem that one of our errors is, with the status that `http_status` knows.
 
         bad_status: in place of 422, which OpenAI does not answer.
         """
         if isinstance(error, Problem):
             return error
-        status, row = http_status(error), row_of(error)
-        told = (row.code.format(e=error), row.message.format(e=error))
+        status, words = http_status(error), wording_of(error)
+        told = (words.code.format(e=error), words.message.format(e=error))
         problem = cls(bad_status if status == 422 else status, *told, headers=http_headers(error))
-        problem.cause = row.cause and row.cause.format(e=error)
+        problem.cause = words.cause and words.cause.format(e=error)
         if isinstance(error, InvalidJob):
-            problem.param, problem.cause = _one_field(error), _known_words(error)
+            problem.param, problem.cause = _one_field(error), _loggable(error)
         return problem
 
     @classmethod
-    def of_end(cls, end: End, source: str = "prompt") -> "Problem":
+    def from_end(cls, end: End, source: str = "prompt") -> "Problem":
         """The problem that a job's end is, if it is no answer. source: where the request has its prompt."""
         if end.error is not None:
             told = in_own_words(end.error.message, source)
-            problem = cls.of(GenerationError(end.error.code, told.message, end.error.retriable))
+            problem = cls.from_error(GenerationError(end.error.code, told.message, end.error.retriable))
             problem.param = told.param
             return problem
         if end.finish_reason == "deadline":
-            return cls.of(DeadlineExceeded())
+            return cls.from_error(DeadlineExceeded())
         return cls(409, ErrorCode.CANCELLED, "the job was cancelled")
 
 
@@ -122,7 +124,7 @@ def _one_field(error: InvalidJob) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _known_words(error: InvalidJob) -> str:
+def _loggable(error: InvalidJob) -> str:
     """The wrong fields for the log: an unknown field is not named, since its name may be a prompt's."""
     return "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
 
@@ -133,7 +135,7 @@ def _known_name(field: str) -> str:
     return field if all(part.isdigit() or part in _FIELDS for part in parts) else "?"
 
 
-class Row(NamedTuple):
+class Wording(NamedTuple):
     """The words in which errors of a kind are told, without what only the operator should read.
 
     Each text may name fields of the error `e`. cause: what the log says in place of the message.
@@ -146,25 +148,29 @@ class Row(NamedTuple):
 
 
 #: The first whose kind an error is of counts. The last one fits all.
-ROWS = (
-    Row(GenerationError, "{e.code}", "{e.message}", "{e.code}"),
-    Row(InvalidJob, ErrorCode.INVALID_JOB),
-    Row(JobConflict, "job_conflict"),
-    Row(JobRunning, "job_running", "a worker runs this job: cancel it first"),
-    Row(JobNotFound, "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"),
-    Row(QueueFull, "queue_full", "{e.depth} {e.unit} wait, and the limit is {e.limit}"),
-    Row(NotPermitted, "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl", "{e}"),
-    Row(NotReplicated, "not_replicated", cause="{e}"),
-    Row(RedisUnavailable, "queue_unavailable", "the queue is away", "{e}"),
-    Row(FileLost, "file_lost", "the bytes of this file are gone", "{e}"),
-    Row(StorageUnavailable, "files_unavailable", "files cannot be stored or read here", "{e}"),
-    Row(DeadlineExceeded, ErrorCode.DEADLINE, "the job was not finished by its deadline"),
-    Row(RecordUnreadable, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}"),
-    Row(BadInput, "bad_input"),
-    Row(HerdError, "internal_error"),
+WORDINGS = (
+    Wording(GenerationError, "{e.code}", "{e.message}", "{e.code}"),
+    Wording(InvalidJob, ErrorCode.INVALID_JOB),
+    Wording(JobConflict, "job_conflict"),
+    Wording(JobRunning, "job_running", "a worker runs this job: cancel it first"),
+    Wording(
+        JobNotFound, "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
+    ),
+    Wording(QueueFull, "queue_full", "{e.depth} {e.unit} wait, and the limit is {e.limit}"),
+    Wording(
+        NotPermitted, "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl", "{e}"
+    ),
+    Wording(NotReplicated, "not_replicated", cause="{e}"),
+    Wording(RedisUnavailable, "queue_unavailable", "the queue is away", "{e}"),
+    Wording(FileLost, "file_lost", "the bytes of this file are gone", "{e}"),
+    Wording(StorageUnavailable, "files_unavailable", "files cannot be stored or read here", "{e}"),
+    Wording(DeadlineExceeded, ErrorCode.DEADLINE, "the job was not finished by its deadline"),
+    Wording(RecordUnreadable, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}"),
+    Wording(BadInput, "bad_input"),
+    Wording(HerdError, "internal_error"),
 )
 
 
-def row_of(error: HerdError) -> Row:
-    """The row by which an error is told."""
-    return next(row for row in ROWS if isinstance(error, row.kind))
+def wording_of(error: HerdError) -> Wording:
+    """The wording for an error."""
+    return next(words for words in WORDINGS if isinstance(error, words.kind))

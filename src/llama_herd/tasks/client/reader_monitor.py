@@ -30,7 +30,7 @@ LOT = 256
 REFUSED_S = 60.0
 
 
-class Lookout:
+class ReaderMonitor:
     """Looks after one tenant's readers that have been silent for `silence_s`, some hundred at a time.
 
     Those that may have missed something are told to read their streams, and those whose jobs wait are told

@@ -10,20 +10,20 @@ from typing import Any
 from llama_herd.errors import HerdError
 from llama_herd.tasks.ending import end
 from llama_herd.tasks.events import Event
-from llama_herd.tasks.gateway.errors import Problem
-from llama_herd.tasks.gateway.notes import Notes
+from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.request_facts import RequestFacts
 from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
 
 
-async def pump(
+async def stream_body(
     events: AsyncGenerator[list[Event]],
     write: Callable[[Event], Iterator[bytes]],
-    notes: Notes,
+    facts: RequestFacts,
     *,
     heartbeat_s: float,
     idle: Callable[[], bytes] | None = None,
 ) -> AsyncGenerator[bytes]:
-    """The parts of a stream. An error on the way is its last event, since its status has been sent.
+    """The parts of the body. An error on the way is the last event, since the status has been sent by then.
 
     idle: what to send while nothing comes; empty: a comment, when it is time.
     """
@@ -40,22 +40,22 @@ async def pump(
                     yield part
                     spoke_s = monotonic()
         except HerdError as error:
-            yield failure(Problem.of(error), notes)
+            yield error_event(Problem.from_error(error), facts)
 
 
-async def merged(streams: Sequence[AsyncGenerator[list[Event]]]) -> AsyncGenerator[list[Event]]:
+async def merge_streams(streams: Sequence[AsyncGenerator[list[Event]]]) -> AsyncGenerator[list[Event]]:
     """The events of several jobs as they come, those of each in order; little is read ahead."""
     if len(streams) == 1:
         async with aclosing(streams[0]) as only:
             async for found in only:
                 yield found
         return
-    come: asyncio.Queue[list[Event] | Exception | None] = asyncio.Queue(maxsize=len(streams))
-    reading = [asyncio.create_task(_read(stream, come)) for stream in streams]
+    arrived: asyncio.Queue[list[Event] | Exception | None] = asyncio.Queue(maxsize=len(streams))
+    forwarding = [asyncio.create_task(_forward(stream, arrived)) for stream in streams]
     try:
         num_left = len(streams)
         while num_left:
-            match await come.get():
+            match await arrived.get():
                 case None:
                     num_left -= 1
                 case Exception() as error:
@@ -63,36 +63,36 @@ async def merged(streams: Sequence[AsyncGenerator[list[Event]]]) -> AsyncGenerat
                 case found:
                     yield found
     finally:
-        await end(*reading)
+        await end(*forwarding)
 
 
-async def _read(
-    stream: AsyncGenerator[list[Event]], come: "asyncio.Queue[list[Event] | Exception | None]"
+async def _forward(
+    stream: AsyncGenerator[list[Event]], arrived: "asyncio.Queue[list[Event] | Exception | None]"
 ) -> None:
-    """Put what comes there, and None, or an error, at its end."""
+    """Put the events of a stream into the queue as they come; at its end None, or the error that ended it."""
     try:
         async with aclosing(stream):
             async for found in stream:
-                await come.put(found)
+                await arrived.put(found)
     except Exception as error:
-        await come.put(error)
+        await arrived.put(error)
     else:
-        await come.put(None)
+        await arrived.put(None)
 
 
-def failure(problem: Problem, notes: Notes) -> bytes:
-    """A problem as an event. It is noted, too."""
-    notes.fail(problem)
-    return sse(compact(problem.body), name="error")
+def error_event(problem: Problem, facts: RequestFacts) -> bytes:
+    """A problem as an event of the stream. The request's log line gets it, too."""
+    facts.fail(problem)
+    return sse(compact_json(problem.body), name="error")
 
 
-def compact(value: Any) -> str:
+def compact_json(value: Any) -> str:
     """JSON on one line."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-async def from_first(events: AsyncGenerator[list[Event]], first: list[Event]) -> AsyncGenerator[list[Event]]:
-    """The events again, with those that were taken first."""
+async def prepend(events: AsyncGenerator[list[Event]], first: list[Event]) -> AsyncGenerator[list[Event]]:
+    """A stream with the events put back that were taken from it first."""
     async with aclosing(events):
         yield first
         async for found in events:

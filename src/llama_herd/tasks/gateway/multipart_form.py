@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from llama_herd.tasks.gateway.errors import Problem, bad_request
+from llama_herd.tasks.gateway.problem import Problem, bad_request
 
 #: Fields of a form, and bytes of one.
 MAX_FIELDS, MAX_FIELD_BYTES = 16, 1024
 MAX_NAME_CHARS = 255
 
 
-class Form:
-    """`feed` it with the body, and take what is known of it at the end.
+class MultipartForm:
+    """A parser: `feed` it with the body piece by piece, then `check_complete`, then use `fields`.
 
     filename: of the file; None until it has come. fields: the others, by name.
     """
 
     def __init__(self, content_type: str) -> None:
-        """Raises Problem if that is no form."""
+        """Raises Problem if the content type is not that of a form."""
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
@@ -29,13 +29,13 @@ class Form:
         self._parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": self._begin,
+                "on_part_begin": self._begin_part,
                 "on_header_field": self._header_field,
                 "on_header_value": self._header_value,
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._end_headers,
-                "on_part_data": self._part,
-                "on_end": self._end,
+                "on_part_data": self._part_data,
+                "on_end": self._end_form,
             },
         )
         self._is_over = False
@@ -56,14 +56,14 @@ class Form:
         self._file.clear()
         return found
 
-    def close(self) -> None:
+    def check_complete(self) -> None:
         """Raises Problem if the form is not whole, or has no file."""
         if not self._is_over:
             raise _broken()
         if self.filename is None:
             raise bad_request("must be a file", "missing_file", "file")
 
-    def _begin(self) -> None:
+    def _begin_part(self) -> None:
         self._num_parts += 1
         if self._num_parts > MAX_FIELDS:
             raise bad_request(f"the form must have at most {MAX_FIELDS} fields", "invalid_form")
@@ -94,7 +94,7 @@ class Form:
         else:
             self.filename = _printable(_text(options, b"filename")) or "file"
 
-    def _part(self, data: bytes, start: int, end: int) -> None:
+    def _part_data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
             self._file += data[start:end]
             return
@@ -105,7 +105,7 @@ class Form:
             )
         self.fields[self._name] = text
 
-    def _end(self) -> None:
+    def _end_form(self) -> None:
         self._is_over = True
 
 

@@ -1,4 +1,4 @@
-"""Takes a file in: its bytes go to the storage as they come, and its record is made when they are safe."""
+"""Uploads of files: the bytes go to the storage as they come, and the record is made when they are safe."""
 
 import asyncio
 import secrets
@@ -8,13 +8,13 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.gateway.desk import Desk
-from llama_herd.tasks.gateway.errors import Problem, bad_request
-from llama_herd.tasks.gateway.form import Form
+from llama_herd.tasks.gateway.body import CLOSE
 from llama_herd.tasks.gateway.identity import Caller
-from llama_herd.tasks.gateway.limits import CLOSE
+from llama_herd.tasks.gateway.multipart_form import MultipartForm
+from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.gateway.stores import files_of, too_much
+from llama_herd.tasks.gateway.stores import files_of, quota_exceeded
+from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_files import INPUT, Full, NewFile, Quota, StoredFile
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
@@ -30,20 +30,22 @@ MAX_OTHER_BYTES = 1 << 17
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
 
 
-async def upload(request: Request, caller: Caller, desk: Desk, storage: Storage) -> StoredFile:
+async def store_upload(
+    request: Request, caller: Caller, client: TenantClient, storage: Storage
+) -> StoredFile:
     """Store the file of a form, and return its record. Raises Problem, StorageUnavailable."""
-    form = Form(request.headers.get("content-type", ""))
+    form = MultipartForm(request.headers.get("content-type", ""))
     files = await asyncio.to_thread(files_of, storage, caller.tenant)
     place = Place(caller.tenant, f"file-{secrets.token_hex(12)}")
-    await desk.run(ask(files.begin(place.name)))
-    num_bytes = await _store(request, form, storage, place, desk.settings)
-    life_ms = _life_ms(form, desk.settings)
+    await client.run(ask(files.begin(place.name)))
+    num_bytes = await _write_file(request, form, storage, place, client.settings)
+    life_ms = _life_ms(form, client.settings)
     file = NewFile(place.name, form.filename or "", INPUT, num_bytes, caller.fingerprint or "", life_ms)
-    added = await desk.run(ask(files.add(file, *quotas(desk.settings))))
+    added = await client.run(ask(files.add(file, *quotas(client.settings))))
     if isinstance(added, Full):
         await asyncio.to_thread(storage.delete, place)
-        await desk.run(ask(files.deleted(file.id)))
-        raise too_much(added, "delete files", "file")
+        await client.run(ask(files.deleted(file.id)))
+        raise quota_exceeded(added, "delete files", "file")
     return added
 
 
@@ -55,25 +57,26 @@ def quotas(settings: GatewaySettings) -> tuple[Quota, Quota]:
     )
 
 
-async def _store(
-    request: Request, form: Form, storage: Storage, place: Place, settings: GatewaySettings
+async def _write_file(
+    request: Request, form: MultipartForm, storage: Storage, place: Place, settings: GatewaySettings
 ) -> int:
-    """Write the file's bytes, and return their number. Fields that are wrong are told before it is kept."""
-    context = storage.draft(place)
-    draft = await asyncio.to_thread(context.__enter__)
+    """Write the file's bytes, and return their number. Wrong fields raise before the file is kept."""
+    opening = storage.draft(place)
+    draft = await asyncio.to_thread(opening.__enter__)
     try:
-        await _receive(request, form, draft, settings)
-        form.close()
+        await _copy_file(request, form, draft, settings)
+        form.check_complete()
         _check_fields(form)
         await asyncio.to_thread(draft.keep)
         return draft.num_bytes
     finally:
-        await asyncio.to_thread(context.__exit__, None, None, None)
+        await asyncio.to_thread(opening.__exit__, None, None, None)
 
 
-async def _receive(request: Request, form: Form, draft: Draft, settings: GatewaySettings) -> None:
+async def _copy_file(request: Request, form: MultipartForm, draft: Draft, settings: GatewaySettings) -> None:
+    """Pass the file's bytes on from the body to the draft, within the limits. Raises Problem."""
     most, piece, num_bytes, num_others = settings.gateway_file_bytes, bytearray(), 0, 0
-    async for part in _body(request, settings.gateway_idle_s):
+    async for part in _body_parts(request, settings.gateway_idle_s):
         found = form.feed(part)
         num_bytes += len(found)
         num_others += len(part) - len(found)
@@ -90,8 +93,8 @@ async def _receive(request: Request, form: Form, draft: Draft, settings: Gateway
     await asyncio.to_thread(draft.write, bytes(piece))
 
 
-async def _body(request: Request, idle_s: float) -> AsyncIterator[bytes]:
-    """The body, as long as something comes. Raises Problem."""
+async def _body_parts(request: Request, idle_s: float) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises Problem if nothing comes for `idle_s`."""
     parts = aiter(request.stream())
     try:
         while True:
@@ -106,7 +109,7 @@ async def _body(request: Request, idle_s: float) -> AsyncIterator[bytes]:
         raise bad_request("the body is not whole") from None
 
 
-def _check_fields(form: Form) -> None:
+def _check_fields(form: MultipartForm) -> None:
     """Raise Problem for a field that is missing, wrong or unknown."""
     purpose = form.fields.get(_PURPOSE)
     if purpose != INPUT:
@@ -117,8 +120,8 @@ def _check_fields(form: Form) -> None:
     _expires_after(form)
 
 
-def _expires_after(form: Form) -> ExpiresAfter | None:
-    """Read when the form wants the file to expire. Raises InvalidJob."""
+def _expires_after(form: MultipartForm) -> ExpiresAfter | None:
+    """When the form says that the file expires; None if it does not. Raises InvalidJob."""
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
         return None
@@ -129,6 +132,7 @@ def _expires_after(form: Form) -> ExpiresAfter | None:
         raise InvalidJob(field_errors(error, ExpiresAfter.model_fields)) from None
 
 
-def _life_ms(form: Form, settings: GatewaySettings) -> int | None:
+def _life_ms(form: MultipartForm, settings: GatewaySettings) -> int | None:
+    """How long the file is kept; None: for ever."""
     expires = _expires_after(form)
     return 1000 * (settings.gateway_file_life_s if expires is None else expires.seconds) or None

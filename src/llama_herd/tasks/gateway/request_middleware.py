@@ -1,4 +1,4 @@
-"""Watched: counts every request, and logs it at its end."""
+"""The middleware around all others: it counts every request, and logs it at its end."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -8,21 +8,21 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.tasks.gateway.answer_count import NO_ROUTE, NO_STATUS, AnswerCount
-from llama_herd.tasks.gateway.notes import notes_of
-from llama_herd.tasks.gateway.request_log import tell
+from llama_herd.tasks.gateway.request_facts import facts_of
+from llama_herd.tasks.gateway.request_log import log_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.message import trace_id_of
 
 
-class Watched:
-    """An application whose requests are counted and logged by route, as the route is written."""
+class RequestMiddleware:
+    """Counts and logs the requests of an application, each by the path of its route, not by its own."""
 
     def __init__(
         self, app: ASGIApp, settings: GatewaySettings, count: AnswerCount, routes: Mapping[object, str]
     ) -> None:
-        """Watch an application. routes: the paths of its endpoints."""
+        """routes: the path of each endpoint."""
         self._app = app
-        self._log = settings.gateway_request_log
+        self._wanted = settings.gateway_request_log
         self._count = count
         self._routes = routes
 
@@ -31,7 +31,7 @@ class Watched:
             return await self._app(scope, receive, send)
         status: int = NO_STATUS
         began_s = monotonic()
-        notes_of(scope).trace_id = trace_id_of(Headers(scope=scope))
+        facts_of(scope).trace_id = trace_id_of(Headers(scope=scope))
 
         async def pass_on(message: Message) -> None:
             nonlocal status
@@ -47,9 +47,11 @@ class Watched:
         finally:
             route = self._routes.get(scope.get("endpoint"), NO_ROUTE)
             self._count.end(route, status)
-            self._tell(scope, route, status, monotonic() - began_s)
+            self._log_request(scope, route, status, monotonic() - began_s)
 
-    def _tell(self, scope: Scope, route: str, status: int, took_s: float) -> None:
-        if self._log != "off":
-            only_errors = self._log == "errors"
-            tell(scope["method"], route, status or None, took_s, notes_of(scope), only_errors=only_errors)
+    def _log_request(self, scope: Scope, route: str, status: int, took_s: float) -> None:
+        if self._wanted != "off":
+            only_errors = self._wanted == "errors"
+            log_request(
+                scope["method"], route, status or None, took_s, facts_of(scope), only_errors=only_errors
+            )

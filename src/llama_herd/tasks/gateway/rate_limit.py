@@ -1,9 +1,9 @@
-"""Rates: how many requests each key may send a second."""
+"""How many requests each key may send a second."""
 
 from math import ceil
 from time import monotonic
 
-from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
 #: A key that was idle may do at once what it may do in so many seconds.
@@ -12,13 +12,14 @@ BURST_S = 10.0
 BODY_BYTES = 65_536
 
 
-class Rates:
-    """The requests that each key has left. It is let in while any is left, and may leave a debt."""
+class RateLimit:
+    """A token bucket for each key. A request is let in unless its bucket is empty, and may leave a debt."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._per_s = settings.gateway_key_rate
         self._most = BURST_S * self._per_s
-        self._left: dict[str, tuple[float, float]] = {}  # and when, by time.monotonic
+        #: By fingerprint: the requests that were left, and when, by time.monotonic.
+        self._left: dict[str, tuple[float, float]] = {}
 
     def charge(self, fingerprint: str | None, cost: float = 1.0) -> None:
         """Take a request's cost. Raises Problem if none is left. fingerprint None: no key, and no limit."""
