@@ -14,11 +14,11 @@ from rich.console import Console, Group
 
 from llama_herd.cli.status_view import jobs_view, view
 from llama_herd.errors import UnservedModel
-from llama_herd.tasks.client import status
+from llama_herd.tasks.client import tenant_status
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
-from llama_herd.tasks.client.notes import duration
-from llama_herd.tasks.client.status import QueueStatus, Status
+from llama_herd.tasks.client.status_texts import duration_text
+from llama_herd.tasks.client.tenant_status import QueueStatus, Status
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run, run_many
@@ -152,7 +152,7 @@ def test_an_id_can_be_copied_at(width: int) -> None:
     ],
 )
 def test_a_duration_is_short(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text
+    assert duration_text(seconds) == text
 
 
 def scaler() -> str:
@@ -198,7 +198,7 @@ def test_a_scaler_buys_workers_for_what_is_due_for_their_model_alone(redis: Redi
 def test_the_running_jobs_of_a_large_herd_are_estimated(
     redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "MAX_LOOKS", 10)
+    monkeypatch.setattr(tenant_status, "MAX_LOOKS", 10)
     job = GenerationJob(prompt="a", model="tales")
     for number in range(40):
         run(redis, Ledger().submit(f"{number}", job, Envelope.of(f"{number}", "herd.tales")))

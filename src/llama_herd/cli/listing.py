@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llama_herd.cli.terminal import harmless
-from llama_herd.tasks.client.notes import UNKNOWN
+from llama_herd.tasks.client.status_texts import UNKNOWN_TEXT
 
 
 class Kind(Enum):
@@ -68,7 +68,7 @@ class Listing:
 
 
 def _says(cell: str) -> bool:
-    return cell not in ("", UNKNOWN)
+    return cell not in ("", UNKNOWN_TEXT)
 
 
 def _lines(facts: Sequence[str], width: int) -> Iterator[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from llama_herd.tasks.client.job_status import JobStatus
-    from llama_herd.tasks.client.status import Status
+    from llama_herd.tasks.client.tenant_status import Status
 
 #: Workers report once a second.
 REFRESH_S = 1.0
@@ -66,7 +66,7 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
 
     from llama_herd.cli.status_view import job_view, view
     from llama_herd.tasks.client.job_status import JobStatus
-    from llama_herd.tasks.client.status import Status
+    from llama_herd.tasks.client.tenant_status import Status
 
     def shown(found: Status | JobStatus) -> "Group | Table":
         return job_view(found) if isinstance(found, JobStatus) else view(found)

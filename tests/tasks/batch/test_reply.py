@@ -7,7 +7,7 @@ import pytest
 
 from llama_herd.tasks.batch.reply import error_line, output_line
 from llama_herd.tasks.batch.request import Request
-from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure, FinishReason, Usage
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Result

@@ -7,7 +7,7 @@ import pytest
 from llama_herd.tasks.batch.request import Request, RequestReader
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.source_row import SourceRow
-from llama_herd.tasks.client.batch.row import BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
 from llama_herd.tasks.settings import Settings

@@ -10,8 +10,8 @@ from redis import Redis
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.status import Status
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.place_watch import Queued
+from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.redis_call import run, run_many
 from llama_herd.tasks.ledger.reports import Reports

@@ -16,11 +16,11 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client import subscription_hub
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import Settings
@@ -48,14 +48,14 @@ async def readers_at(url: str, silence_s: float = SILENCE_S) -> AsyncIterator[Re
     try:
         yield readers
     finally:
-        await readers.end()
+        await readers.close()
         await readers.connections.close()
 
 
 async def rounds_of(readers: Readers, reader: Reader, url: str) -> AsyncGenerator[list[Event]]:
     core = ClientCore(Settings.read(redis_url=url))
     async with aclosing(
-        reader.rounds(lambda: readers.connections.run(core.catch_up(reader.follower)))
+        reader.events(lambda: readers.connections.run(core.read_new(reader.follower)))
     ) as found:
         async for events in found:
             yield events

@@ -6,7 +6,7 @@ from redis import Redis
 
 from llama_herd.tasks.batch.line_id import row_of
 from llama_herd.tasks.batch.request import Request
-from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.feeder.lease import Lease
 from llama_herd.tasks.feeder.parts import Parts

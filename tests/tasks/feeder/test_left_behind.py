@@ -10,7 +10,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder import feeding
 from llama_herd.tasks.feeder.feeding import Left

@@ -13,7 +13,7 @@ from redis import Redis
 
 from llama_herd.errors import HerdError, InvalidJob, RecordUnreadable
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.follower import Follower
 from llama_herd.tasks.ledger.answers import DeadLetter, Record
 from llama_herd.tasks.ledger.keys import Keys
 from tests.cli.herd_command import invoke

@@ -15,7 +15,7 @@ from llama_herd.tasks.batch.answer_file import AnswerFile
 from llama_herd.tasks.batch.done_lines import DoneLines
 from llama_herd.tasks.batch.reply import error_line, output_line
 from llama_herd.tasks.batch.request import RequestReader
-from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
 
 

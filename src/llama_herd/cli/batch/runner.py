@@ -12,8 +12,8 @@ from llama_herd.cli.batch.summary import Summary
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch.figures import Figures
 from llama_herd.tasks.batch.run import BatchRun
-from llama_herd.tasks.client.batch.batch import Batch
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Runner:
     def __init__(
         self,
         files: BatchFiles,
-        batch: Batch,
+        batch: ClientBatch,
         client: Client,
         screen: Screen,
         *,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llama_herd.percentiles import Percentiles
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 
 #: Seconds over which the speed is measured.
 SPAN_S = 15.0

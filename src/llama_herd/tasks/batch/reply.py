@@ -6,7 +6,7 @@ from typing import Any
 
 from llama_herd.tasks.batch.line_id import line_id
 from llama_herd.tasks.batch.request import Request
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.job import SOURCES, GenerationJob
 from llama_herd.tasks.openai.response import response_body
 

@@ -11,8 +11,8 @@ from llama_herd.tasks.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custom
 from llama_herd.tasks.batch.done_lines import DoneLines
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.source_row import SourceRow
-from llama_herd.tasks.client.batch.feed import BULK
-from llama_herd.tasks.client.batch.row import BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchRow
+from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob, seed_of

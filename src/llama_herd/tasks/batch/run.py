@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.batch.figures import Figures
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
 
 #: So many failures and not one answer since the start end it, unless `max_errors` says how many may be.

@@ -36,9 +36,9 @@ CLOSED = "the connections to Redis were closed, and with them this stream"
 
 
 class SubscriptionHub:
-    """Hands what is published on a channel to all who listen to it.
+    """One connection that subscribes to channels, and puts each message into the inboxes of its channel.
 
-    It connects when somebody listens, and again for as long as it takes.
+    It connects with the first inbox, and again after each loss, for as long as there is one.
     """
 
     def __init__(self, connection: redis.asyncio.Redis, url: str) -> None:
@@ -47,11 +47,11 @@ class SubscriptionHub:
         self._url = url
         self._inboxes: dict[bytes, set[Inbox]] = defaultdict(set)
         #: Channels of each SUBSCRIBE that Redis has not answered whole, in the order of the commands.
-        self._asked: deque[set[bytes]] = deque()
+        self._unconfirmed: deque[set[bytes]] = deque()
         self._connection: Any = None
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._heard_s = self._left_s = monotonic()
+        self._heard_s = self._idle_since_s = monotonic()
 
     @property
     def num_channels(self) -> int:
@@ -59,7 +59,7 @@ class SubscriptionHub:
 
     @asynccontextmanager
     async def listening(self, channel: str) -> AsyncIterator[Inbox]:
-        """An inbox for a channel. Once the subscription holds, it is told that it has missed something."""
+        """An inbox for a channel, for the block. What is published before Redis confirms counts as missed."""
         name, inbox = channel.encode(), Inbox()
         is_first = name not in self._inboxes
         self._inboxes[name].add(inbox)
@@ -74,11 +74,11 @@ class SubscriptionHub:
             self._inboxes[name].discard(inbox)
             if not self._inboxes[name]:
                 del self._inboxes[name]
-                self._left_s = monotonic()
+                self._idle_since_s = monotonic()
                 await asyncio.shield(self._send("UNSUBSCRIBE", [name]))
 
     async def close(self) -> None:
-        """Close the connection. Who listens still gets an error."""
+        """Close the connection. Readers that still listen get an error."""
         if self._task is not None:
             await end(self._task)
 
@@ -88,23 +88,23 @@ class SubscriptionHub:
             self._fail(self._inboxes, error)
 
     async def _run(self) -> None:
-        """Receive, until nobody has listened for a while."""
-        is_told = False
-        while self._inboxes or monotonic() - self._left_s < IDLE_S:
+        """Receive messages, connecting as often as needed, until nobody has listened for IDLE_S."""
+        is_logged = False
+        while self._inboxes or monotonic() - self._idle_since_s < IDLE_S:
             try:
                 await self._connect()
-                is_told = False
+                is_logged = False
                 async with asyncio.TaskGroup() as tasks:
                     receiving = tasks.create_task(self._receive())
-                    await self._keep()
+                    await self._ping_until_idle()
                     receiving.cancel()
             except* (RedisError, OSError) as errors:
-                if not is_told:
+                if not is_logged:
                     log.warning("the subscription is lost: %s", type(errors.exceptions[0]).__name__)
-                is_told = True
+                is_logged = True
             finally:
                 connection, self._connection = self._connection, None
-                self._asked.clear()
+                self._unconfirmed.clear()
                 if connection is not None:
                     await connection.disconnect(nowait=True)
             self._miss(name for name in self._inboxes)
@@ -121,6 +121,7 @@ class SubscriptionHub:
             await self._send("SUBSCRIBE", names[start : start + LOT])
 
     async def _receive(self) -> None:
+        """Put messages into inboxes as they come, and note which subscriptions Redis confirms."""
         while True:
             try:
                 reply = await self._connection.read_response(disconnect_on_error=False, push_request=True)
@@ -135,9 +136,9 @@ class SubscriptionHub:
                 case [b"subscribe", bytes(name), _]:
                     self._confirm(name)
 
-    async def _keep(self) -> None:
-        """Notice a Redis that has gone without a word; return once nobody listens."""
-        while self._inboxes or monotonic() - self._left_s < IDLE_S:
+    async def _ping_until_idle(self) -> None:
+        """Ping, to notice a Redis that is gone without a word; return once nobody has listened for IDLE_S."""
+        while self._inboxes or monotonic() - self._idle_since_s < IDLE_S:
             await asyncio.sleep(PING_S)
             if monotonic() - self._heard_s > SILENT_S:
                 raise redis.exceptions.ConnectionError("Redis has fallen silent")
@@ -149,22 +150,22 @@ class SubscriptionHub:
             connection = self._connection
             if connection is not None and connection.is_connected:
                 if command == "SUBSCRIBE":
-                    self._asked.append(set(names))
+                    self._unconfirmed.append(set(names))
                 with suppress(RedisError, OSError):  # the receiver meets it, too, or nothing is heard
                     async with asyncio.timeout(SILENT_S):
                         await connection.send_command(command, *names, check_health=False)
 
     def _confirm(self, name: bytes) -> None:
-        if self._asked:
-            self._asked[0].discard(name)
-            if not self._asked[0]:
-                self._asked.popleft()
+        if self._unconfirmed:
+            self._unconfirmed[0].discard(name)
+            if not self._unconfirmed[0]:
+                self._unconfirmed.popleft()
         self._miss([name])
 
     def _refuse(self, error: RedisError) -> None:
         """Redis rejects a whole command if this user may not listen to one of its channels."""
-        if self._asked:
-            self._fail(self._asked.popleft(), unavailable(error, self._url))
+        if self._unconfirmed:
+            self._fail(self._unconfirmed.popleft(), unavailable(error, self._url))
 
     def _fail(self, names: Iterable[bytes], error: BaseException) -> None:
         for name in names:

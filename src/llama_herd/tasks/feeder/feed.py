@@ -17,8 +17,8 @@ from llama_herd.tasks.batch.request import RequestReader
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.run import BatchRun, is_cancelled
 from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
-from llama_herd.tasks.client.batch.row import BatchItem
 from llama_herd.tasks.client.batch.row_job import forget_jobs
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.core import ClientCore

@@ -6,8 +6,8 @@ from time import monotonic
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch.run import BatchRun
-from llama_herd.tasks.client.batch.batch import Batch
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.lease import Lease
@@ -38,7 +38,7 @@ class Feeding:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: ClientBatch,
         run: BatchRun,
         parts: Parts,
         lease: Lease,

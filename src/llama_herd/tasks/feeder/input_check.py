@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.batch.request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
-from llama_herd.tasks.client.batch.row import BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.ledger.batch_records import LineError
 
 #: Most errors that are told of an input.

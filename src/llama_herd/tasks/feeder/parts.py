@@ -13,7 +13,7 @@ from typing import Literal
 from llama_herd.tasks.batch.done_lines import DoneLines
 from llama_herd.tasks.batch.line_id import row_of
 from llama_herd.tasks.batch.reply import error_line, output_line
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.lease import Lease
 from llama_herd.tasks.ledger.batch_records import BatchRecord, Sealed
 from llama_herd.tasks.storage.storage import Journal, Place, Storage

@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.client.waiting import Waiting
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.completion_request import KEY_HEADER
@@ -158,7 +158,7 @@ class _EventAnswer:
         yield f"retry: {RECONNECT_MS}\n\n".encode()
         async with self._client.reading(self._job_id, after=self._after, asks_place=True) as reader:
             events = self._client.events_of(reader)
-            waiting = _PlaceEvents(self._client.core.waiting(self._job_id, self._after), reader)
+            waiting = _PlaceEvents(self._client.core.place_watch(self._job_id, self._after), reader)
             parts = stream_body(events, _sse_event, self._facts, heartbeat_s=heartbeat_s, idle=waiting)
             async with aclosing(parts):
                 async for part in parts:
@@ -173,13 +173,13 @@ def _sse_event(event: Event) -> Iterator[bytes]:
 class _PlaceEvents:
     """Makes an event of each new place of a job in the queue, as long as it has not begun."""
 
-    def __init__(self, waiting: Waiting, reader: Reader) -> None:
+    def __init__(self, waiting: PlaceWatch, reader: Reader) -> None:
         self._waiting = waiting
         self._reader = reader
 
     def __call__(self) -> bytes:
         """The event, or nothing if the place has not changed."""
-        told = self._waiting.told((), self._reader.place) if self._reader.is_waiting else ()
+        told = self._waiting.changes((), self._reader.place) if self._reader.is_waiting else ()
         return b"".join(sse(queued.model_dump_json(), name=queued.type) for queued in told)
 
 

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.health import Health

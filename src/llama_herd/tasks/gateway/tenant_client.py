@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from llama_herd.errors import NotPermitted
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.follower import Follower
 from llama_herd.tasks.client.lots import JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.patient_read import PatientRead
 from llama_herd.tasks.client.reader import Reader
@@ -43,7 +43,7 @@ class TenantClient:
         self._readers = Readers(self.core.ledger, connections, silence_s)
         #: All live workers, and the whole tenant, as of a second ago at most, however many requests ask.
         self.workers = CachedValue(lambda: self.run(self.core.workers()))
-        self.glance = CachedValue(lambda: self.run(self.core.glance(MAX_JOBS)))
+        self.snapshot = CachedValue(lambda: self.run(self.core.snapshot(MAX_JOBS)))
 
     async def run(self, dialogue: Dialogue[T]) -> T:
         """Run a dialogue. Raises Problem if the gateway lacks the right, and what the dialogue raises."""
@@ -108,9 +108,9 @@ class TenantClient:
         """
 
         def read() -> Awaitable[list[Event]]:
-            return self.run(self.core.catch_up(reader.follower, PAGE))
+            return self.run(self.core.read_new(reader.follower, PAGE))
 
-        return reader.rounds(PatientRead(read, OUTAGE_S, is_patient_at_first=True))
+        return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=True))
 
     async def events(self, job_id: str) -> AsyncGenerator[list[Event]]:
         """All events of a job as they come: see `events_of`."""
@@ -124,7 +124,7 @@ class TenantClient:
 
     async def close(self) -> None:
         """End this tenant's streams. The connections stay open for other tenants."""
-        await self._readers.end()
+        await self._readers.close()
 
 
 def _one_round_trip(calls: Iterable[Call[Any]]) -> Dialogue[list[Any]]:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob, JobNotFound
-from llama_herd.tasks.client.history import history
-from llama_herd.tasks.client.purge import purge
-from llama_herd.tasks.client.submission import NewJob, checked_id, enqueue, id_of_retry
+from llama_herd.tasks.client.history import read_history
+from llama_herd.tasks.client.job_purge import purge_job
+from llama_herd.tasks.client.submission import NewJob, checked_job_id, enqueue, id_of_retry
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
@@ -24,8 +24,8 @@ class Retried(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Dead:
-    """Poisoned jobs, named by their ids, and dead letters, named by their numbers."""
+class DeadItems:
+    """Lists, retries and deletes poisoned jobs, by their ids, and dead letters, by their numbers."""
 
     settings: Settings
     ledger: Ledger
@@ -59,14 +59,14 @@ class Dead:
         """Delete a letter, or purge a job, whose message may be in `queue`. Raises JobNotFound."""
         if is_letter_number(name) and (yield self.letters.drop(name)):
             return
-        yield from purge(self.ledger, checked_id(name), queue)
+        yield from purge_job(self.ledger, checked_job_id(name), queue)
 
     def _run_again(self, job_id: str) -> Dialogue[Retried]:
         """Run a job under a new id. The id is derived from the old one, so a retry may be repeated.
 
         The job's times are dropped, since they are over.
         """
-        kept = yield from history(self.ledger, job_id)
+        kept = yield from read_history(self.ledger, job_id)
         secret = yield self.ledger.webhook_secret(job_id)
         changed: dict[str, object] = {"deadline_ms": None, "not_before": None, "webhook_secret": secret}
         job = GenerationJob.parse(kept.body | changed, self.settings)

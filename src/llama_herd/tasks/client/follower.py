@@ -2,7 +2,7 @@
 
 Live events come by a channel, which keeps nothing; the stream keeps all events. A reader subscribes, reads
 the stream from its position on, and continues live. It reads the stream again whenever it may have missed an
-event. `rounds` is the loop around this class.
+event. `follow_loop.py` has the loop around this class.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from time import monotonic
 from pydantic import ValidationError
 
 from llama_herd.errors import JobNotFound, RecordUnreadable
-from llama_herd.tasks.client.submission import checked_id
+from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.events import End, Event, parse_event
 from llama_herd.tasks.ledger.answers import Record
 
@@ -21,7 +21,7 @@ SILENCE_S = 2.0
 
 
 def time_limit_s(timeout_s: float | None, timeout: float | None) -> float | None:
-    """The limit under whichever of its names it is given: `timeout` is what Celery's results call it."""
+    """The time limit, given as `timeout_s` or, as in Celery, `timeout`. Raises TypeError for both."""
     if timeout_s is not None and timeout is not None:
         raise TypeError("give timeout_s or timeout, which mean the same, not both")
     return timeout if timeout_s is None else timeout_s
@@ -43,11 +43,11 @@ class Follower:
         waits: bool = True,
     ) -> None:
         """Make a follower. Raises InvalidJob if `job_id` cannot be an id."""
-        self.job_id = checked_id(job_id)
+        self.job_id = checked_job_id(job_id)
         self.last = after
         self.has_ended = False
         self._after = after
-        #: Whether the record has said that the job is over, and the stream has not been read since then.
+        #: Whether the record has said that the job is over, and the stream was not read since then.
         self._is_final = False
         #: Whether the stream must be read before live events can be passed on.
         self.is_behind = True
@@ -78,19 +78,19 @@ class Follower:
         for message in messages:
             with suppress(ValidationError):
                 events.append(parse_event(message))
-        return self._accept(event for event in events if event.job == self.job_id)
+        return self._take_fresh(event for event in events if event.job == self.job_id)
 
     def stored(self, events: Iterable[Event]) -> list[Event]:
         """The events to pass on after a read of the stream. Raises RecordUnreadable if it is damaged."""
         found = list(events)
         if any(event.job != self.job_id for event in found):
             raise RecordUnreadable(f"the stream of job {self.job_id} contains an event of another job")
-        fresh = self._accept(found)
+        fresh = self._take_fresh(found)
         if self.is_behind:
             raise RecordUnreadable(f"the stream of job {self.job_id} lacks the event after {self.last}")
         return fresh
 
-    def _accept(self, events: Iterable[Event]) -> list[Event]:
+    def _take_fresh(self, events: Iterable[Event]) -> list[Event]:
         """The events that directly follow those passed on before, in order."""
         fresh: list[Event] = []
         self.is_behind = False

@@ -5,7 +5,7 @@ from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.client.batch.row import BatchItem, BatchJob, BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRow
 from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob

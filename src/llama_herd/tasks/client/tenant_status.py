@@ -93,7 +93,7 @@ class Status:
         return sorted(queue.model for queue in self.queues if queue.is_served)
 
 
-def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
+def read_status(ledger: Ledger, queue: str) -> Dialogue[Status]:
     """Look at the whole tenant in two round trips; `queue` is that of the client's own model."""
     overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
     standing = (queue_name(model, ledger.tenant) for model in ledger.standing_models)
@@ -105,7 +105,7 @@ def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
         reports.batches(),
     ]
     share = min(1.0, MAX_LOOKS / max(1, running))  # of the running jobs that were looked at
-    queues = [_of_queue(counts, found.now_ms, ledger.tenant, workers, share) for counts in found.queues]
+    queues = [_queue_status(counts, found.now_ms, ledger.tenant, workers, share) for counts in found.queues]
     shown = (one for one in queues if one.is_served or not one.is_empty)
     return Status(
         queue=queue,
@@ -121,7 +121,7 @@ def status(ledger: Ledger, queue: str) -> Dialogue[Status]:
     )
 
 
-def _of_queue(
+def _queue_status(
     counts: QueueCounts, now_ms: int, tenant: str, workers: Sequence[WorkerStatus], share: float
 ) -> QueueStatus:
     model = model_of(counts.queue, tenant)

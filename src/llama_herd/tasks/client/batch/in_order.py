@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 
 
 class InOrder:

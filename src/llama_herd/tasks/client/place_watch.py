@@ -25,13 +25,13 @@ class Queued(BaseModel, frozen=True):
     )
 
 
-def places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None]]:
+def read_places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None]]:
     """Where each job stands; None if it does not wait, or if this user of Redis may not know it."""
     answers = (yield Apart([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
-    return [_told(answer) for answer in answers]
+    return [_place_or_none(answer) for answer in answers]
 
 
-def _told(answer: Place | ResponseError | None) -> Place | None:
+def _place_or_none(answer: Place | ResponseError | None) -> Place | None:
     if not isinstance(answer, ResponseError):
         return answer
     if is_withheld(answer):
@@ -44,26 +44,26 @@ def is_withheld(error: ResponseError) -> bool:
     return is_denied(error) or isinstance(error, NoScriptError)
 
 
-class Waiting:
-    """Tells a job's places until its first event, each that differs from the last."""
+class PlaceWatch:
+    """Reports a job's place in the queue each time that it has changed, until the job's first event."""
 
     def __init__(self, ledger: Ledger, job_id: str, *, after: int) -> None:
-        """Begin to tell places. after: number of the last event that the reader knows: 0: none yet."""
+        """after: number of the last event that the reader knows; 0: none yet."""
         self._ledger = ledger
         self._job_id = job_id
         self._has_begun = after > 0
         self._last: Place | None = None
 
-    def told(self, events: Sequence[Event], place: Place | None) -> list[Queued]:
-        """Turn a place that was found after these events into a list of one `Queued`, or none if not new."""
+    def changes(self, events: Sequence[Event], place: Place | None) -> list[Queued]:
+        """The place that was looked up after these events, as a `Queued`; none if it is not new."""
         self._has_begun |= bool(events)
         if self._has_begun or place is None or place == self._last:
             return []
         self._last = place
         return [Queued(position=place.position, estimated_wait_s=place.wait_s)]
 
-    def place(self, events: list[Event]) -> Dialogue[list[Queued]]:
-        """Look the job's place up after these events, and return it as `told` does.
+    def look_up(self, events: list[Event]) -> Dialogue[list[Queued]]:
+        """Look up the job's place after these events, and return it as `changes` does.
 
         There is none for a user of Redis who may not know it.
         """
@@ -77,4 +77,4 @@ class Waiting:
                 raise
             self._has_begun = True  # lest Redis note a refusal at each look
             return []
-        return self.told(events, place)
+        return self.changes(events, place)

@@ -1,9 +1,9 @@
-"""Cancelling many jobs at once: those of a queue, or those of a batch."""
+"""Many jobs at once, to be counted or cancelled: those of a model, those of a batch."""
 
 import re
 from dataclasses import dataclass
 
-from llama_herd.tasks.client.submission import checked_run
+from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
@@ -15,7 +15,7 @@ MAX_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class JobSelection:
     """The waiting and running jobs of a model, of a batch, or of a model in a batch."""
 
     ledger: Ledger
@@ -25,7 +25,7 @@ class Selection:
     def __post_init__(self) -> None:
         """Raises InvalidJob if `run_id` cannot be the name of a batch."""
         if self.run_id is not None:
-            checked_run(self.run_id)
+            checked_run_id(self.run_id)
 
     def count(self) -> Dialogue[int]:
         """How many jobs these are."""

@@ -7,7 +7,7 @@ MAX_PAUSE_S = 0.2
 _WANTED = 2
 
 
-class Pace:
+class PollPace:
     """Short pauses if jobs end fast, long ones if they take their time."""
 
     def __init__(self) -> None:

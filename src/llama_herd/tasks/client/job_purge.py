@@ -22,7 +22,7 @@ from llama_herd.tasks.priority import LANES
 STEP = 1000
 
 
-def purge(ledger: Ledger, job_id: str, queue: str, *, search: bool = False) -> Dialogue[None]:
+def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = False) -> Dialogue[None]:
     """Purge one job. search: if it has no record, look for its bare message in `queue`.
 
     Raises JobRunning, and JobNotFound if Redis has nothing of the job.
@@ -32,24 +32,24 @@ def purge(ledger: Ledger, job_id: str, queue: str, *, search: bool = False) -> D
     if answer is Purge.RUNNING:
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
     if answer is Purge.BARE:
-        yield from _forget_messages(ledger, {job_id}, _own(ledger, record) or {queue})
+        yield from _forget_messages(ledger, {job_id}, _own_queues(ledger, record) or {queue})
     if answer is Purge.UNKNOWN:
         found = search and (yield from _forget_messages(ledger, {job_id}, {queue}))
         if not found:
-            yield from _nothing_of(ledger, job_id, search)
+            yield from _raise_not_found(ledger, job_id, search)
 
 
-def _nothing_of(ledger: Ledger, job_id: str, has_searched: bool) -> Dialogue[None]:
-    """Raises JobNotFound. The mark that kept a message from running while it was searched goes."""
+def _raise_not_found(ledger: Ledger, job_id: str, has_searched: bool) -> Dialogue[None]:
+    """Raise JobNotFound. The mark goes that kept the job from running while its message was searched."""
     if has_searched:
         yield ledger.unmark(job_id)
     raise JobNotFound.of(job_id)
 
 
-def purge_ended(ledger: Ledger) -> Dialogue[int]:
+def purge_ended_jobs(ledger: Ledger) -> Dialogue[int]:
     """Purge every job that is over, and return how many."""
     prefix, _, suffix = ledger.job_key("\0").partition("\0")
-    pattern = f"{_literal(prefix)}*{_literal(suffix)}"
+    pattern = f"{_escaped_pattern(prefix)}*{_escaped_pattern(suffix)}"
     num_purged = 0
     bare_ids: set[str] = set()
     queues: set[str] = set()
@@ -67,13 +67,13 @@ def purge_ended(ledger: Ledger) -> Dialogue[int]:
         num_purged += len(over)
         bare = {job_id for job_id, answer in zip(over, answers, strict=True) if answer is Purge.BARE}
         bare_ids |= bare
-        queues.update(*(_own(ledger, over[job_id]) for job_id in bare))
+        queues.update(*(_own_queues(ledger, over[job_id]) for job_id in bare))
     if bare_ids:
         yield from _forget_messages(ledger, bare_ids, queues)
     return num_purged
 
 
-def _own(ledger: Ledger, record: Record | None) -> set[str]:
+def _own_queues(ledger: Ledger, record: Record | None) -> set[str]:
     """The queue in a record, if it is a queue of this tenant; anybody may have written the record."""
     return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
 
@@ -85,12 +85,12 @@ def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collectio
     """
     num_found = 0
     for messages in (queue + lane for queue in queues for lane in LANES):
-        num_found += yield from _forget_waiting(messages, job_ids)
+        num_found += yield from _forget_queued(messages, job_ids)
     num_found += yield from _forget_unacked(ledger, job_ids)
     return num_found + (yield from _forget_letters(DeadLetters(ledger.tenant), job_ids))
 
 
-def _forget_waiting(queue: str, job_ids: Collection[str]) -> Dialogue[int]:
+def _forget_queued(queue: str, job_ids: Collection[str]) -> Dialogue[int]:
     """Search from the end where messages enter: a new message then shifts the others, but hides none."""
     num_found, place = 0, 0
     while messages := (yield Call("LRANGE", (queue,), (place, place + STEP - 1), list)):
@@ -129,7 +129,7 @@ def _scan(command: str, keys: Sequence[str], cursor: int, *args: str) -> Call[tu
     )
 
 
-def _literal(text: str) -> str:
+def _escaped_pattern(text: str) -> str:
     """`text` escaped, so that as a pattern it matches only itself."""
     return "".join(f"\\{char}" if char in "[]?*\\^{}" else char for char in text)
 

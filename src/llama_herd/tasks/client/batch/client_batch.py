@@ -6,13 +6,13 @@ from time import monotonic, sleep
 
 import redis
 
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.connection import redis_errors
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 
 
-class Batch:
+class ClientBatch:
     """The items of a batch, as its jobs end or in order. Made by `Client.batch`.
 
     Asking for the next item deletes the jobs of those before it from Redis. After RedisUnavailable nothing is
