@@ -31,7 +31,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.ledger.webhooks import SENDER
+from llama_herd.tasks.ledger.webhook_configs import SENDER
 from llama_herd.tasks.webhook_secret import new_secret
 from llama_herd.tasks.webhooks.setup import set_webhooks
 

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.end_tail import end_tail
+from llama_herd.tasks.ledger.script_events import end_tail
 from llama_herd.tasks.schema import schemas, text_of
 from tests.tasks.test_events import EVENTS
 

@@ -12,7 +12,7 @@ from llama_herd.cli.console import table_console
 
 if TYPE_CHECKING:
     from llama_herd.cli.listing import Listing
-    from llama_herd.tasks.ledger.outbox import Listed
+    from llama_herd.tasks.ledger.outbox import ListedWebhook
     from llama_herd.tasks.ledger.redis_call import Dialogue
 
 webhooks = typer.Typer(
@@ -135,7 +135,7 @@ def listen(
             return
 
 
-def _facts(one: "Listed") -> dict[str, Any]:
+def _facts(one: "ListedWebhook") -> dict[str, Any]:
     from llama_herd.tasks.webhook_url import shown
 
     entry = one.entry
@@ -144,7 +144,7 @@ def _facts(one: "Listed") -> dict[str, Any]:
     return facts | {"is_dead": one.is_dead, "at_ms": one.at_ms}
 
 
-def _table(found: "list[Listed]") -> "Listing":
+def _table(found: "list[ListedWebhook]") -> "Listing":
     from datetime import UTC, datetime
 
     from llama_herd.cli.listing import FIGURE, NAME, WHOLE, Listing

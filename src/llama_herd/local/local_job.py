@@ -10,7 +10,7 @@ from llama_herd.errors import GenerationError
 from llama_herd.tasks.events import Event, Failure, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
@@ -75,5 +75,5 @@ class LocalJob:
             yield from map(_event, [*entries, *attempt.stream.flush()])
 
 
-def _event(entry: Entry) -> Event:
+def _event(entry: EmitEntry) -> Event:
     return parse_event(entry.event)

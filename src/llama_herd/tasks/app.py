@@ -18,7 +18,7 @@ from llama_herd.tasks.worker_checks import check_worker_start, refuse_settings
 def make_app(settings: Settings) -> Celery:
     """A Celery app for one Redis and tenant."""
     app = Celery("llama_herd", include=["llama_herd.tasks.generate"])
-    url, ledger = celery_url(settings.redis_url), Ledger.of(settings)
+    url, ledger = celery_url(settings.redis_url), Ledger.from_settings(settings)
     app.conf.update(
         # Queue, ledger and results share one database: a job and its message come into being in one script.
         broker_url=url,

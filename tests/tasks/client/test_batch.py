@@ -20,7 +20,7 @@ from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS, Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.priority import LOW
 from llama_herd.tasks.security.acl import Acl, Dialect, Role
 from tests.tasks.herd import Herd, commands, end, started
@@ -42,7 +42,7 @@ def prompts(num: int) -> list[dict[str, Any]]:
 
 
 def depth(redis: Redis) -> int:
-    return run(redis, Ledger().queue_depth("herd.tales"))
+    return run_call(redis, Ledger().queue_depth("herd.tales"))
 
 
 def texts(items: Sequence[BatchItem]) -> dict[int, str]:

@@ -10,8 +10,9 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.feeder.lease import Lease
 from llama_herd.tasks.feeder.parts import Parts
-from llama_herd.tasks.ledger.batch_records import Asked, BatchRecords
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.batch_record import BatchRequest
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles
 from llama_herd.tasks.storage.storage import Storage
 
@@ -35,13 +36,15 @@ class Batch:
         self._records = BatchRecords("acme", storage.id)
         none = Quota(0, 0)
         files = StoredFiles("acme", storage.id)
-        run(redis, files.add(NewFile("file-1", "in", "batch", 0), none, none))
-        run(redis, self._records.create("batch_1", Asked("file-1", "/v1/completions", "24h"), 10**8))
+        run_call(redis, files.add(NewFile("file-1", "in", "batch", 0), none, none))
+        run_call(
+            redis, self._records.create("batch_1", BatchRequest("file-1", "/v1/completions", "24h"), 10**8)
+        )
 
     def taken(self) -> Parts:
         """By another feeder, although the last one has not gone."""
         self._redis.zadd(self._records.due_key, {"acme/batch_1": 1})
-        claimed = run(self._redis, self._records.claim("batch_1", 60_000))
+        claimed = run_call(self._redis, self._records.claim("batch_1", 60_000))
         assert claimed is not None
         return Parts(self._storage, "acme", Lease(self._redis, "", self._records, claimed, 60.0))
 

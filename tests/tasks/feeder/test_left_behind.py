@@ -17,8 +17,8 @@ from llama_herd.tasks.feeder.feeding import Left
 from llama_herd.tasks.feeder.parts import Parts
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -105,7 +105,7 @@ def test_a_batch_whose_time_was_over_before_its_turn_has_a_line_for_each_row(
 class Stuck(StandIn):
     """Begins each job, and never ends that of one row."""
 
-    def _entries(self, job_id: str, claim: Claimed) -> list[Entry]:
+    def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
         return [] if job_id.endswith("-4") else super()._entries(job_id, claim)
 
 
@@ -138,7 +138,7 @@ def test_who_was_fenced_leaves_no_parts_of_a_batch_that_is_over(
         (late / "output-1.jsonl").write_bytes(b"late\n")
         records = BatchRecords(storage=Folder(files).id)
         redis.hset(records.batch_key(batch_id), mapping={"epoch": 9, "state": "completed"})
-        run(redis, records.cleaned(batch_id))
+        run_call(redis, records.cleaned(batch_id))
         wait_until(lambda: not late.exists(), "its parts are deleted")
 
 

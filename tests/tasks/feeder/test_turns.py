@@ -11,16 +11,16 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.feeder.turns import in_turn, who_gives_way
-from llama_herd.tasks.ledger.stored_files import Due
+from llama_herd.tasks.ledger.stored_files import DueItem
 from tests.batch_api import BatchApi, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 
-def of(tenant: str, num: int, first: int = 0) -> list[Due]:
-    return [Due(tenant, f"{tenant}{number}") for number in range(first, first + num)]
+def of(tenant: str, num: int, first: int = 0) -> list[DueItem]:
+    return [DueItem(tenant, f"{tenant}{number}") for number in range(first, first + num)]
 
 
-def counts(batches: list[Due]) -> dict[str, int]:
+def counts(batches: list[DueItem]) -> dict[str, int]:
     return {tenant: sum(one.tenant == tenant for one in batches) for tenant in "abcd"}
 
 
@@ -37,8 +37,8 @@ def test_the_tenant_that_has_the_fewest_is_next_and_of_it_the_oldest() -> None:
 
 
 def test_the_last_batch_of_who_has_the_most_gives_way() -> None:
-    assert who_gives_way(of("b", 5), of("a", 8)) == Due("a", "a7")
-    assert who_gives_way(of("b", 5), of("b", 1) + of("a", 3)) == Due("a", "a2")
+    assert who_gives_way(of("b", 5), of("a", 8)) == DueItem("a", "a7")
+    assert who_gives_way(of("b", 5), of("b", 1) + of("a", 3)) == DueItem("a", "a2")
 
 
 def test_nobody_gives_way_for_who_would_then_have_more() -> None:
@@ -56,8 +56,8 @@ def test_in_the_end_no_tenant_that_waits_has_two_fewer_than_another(
     waiting: list[str], running: list[str]
 ) -> None:
     """Whoever waits and whoever runs, after so many turns as there are places nobody gives way any more."""
-    left = [Due(tenant, f"new{number}") for number, tenant in enumerate(waiting)]
-    places = [Due(tenant, f"old{number}") for number, tenant in enumerate(running)]
+    left = [DueItem(tenant, f"new{number}") for number, tenant in enumerate(waiting)]
+    places = [DueItem(tenant, f"old{number}") for number, tenant in enumerate(running)]
     for _ in range(8):
         taken = in_turn(left, places)[: 8 - len(places)]
         places += taken

@@ -13,9 +13,9 @@ from llama_herd.errors import BadInput, RecordUnreadable, SettingsError
 from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys
 from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
+from llama_herd.tasks.ledger.stored_api_keys import API_KEYS, all_keys
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
 from tests.guarded_redis import GuardedRedis, write_users

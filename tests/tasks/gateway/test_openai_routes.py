@@ -9,7 +9,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End, Failure
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 
@@ -165,7 +165,7 @@ def test_a_stream_that_fails_on_its_way_says_so_last(gateway: GatewayThread, her
         job_id = begun(herd, answer)
         failure = Failure(code="model_error", message="the device was lost")
         last = End(seq=3, job=job_id, epoch=1, finish_reason="error", n=1, attempts=1, error=failure)
-        herd.emit("one", token(job_id, 2, 0), Entry.of(last, 1))
+        herd.emit("one", token(job_id, 2, 0), EmitEntry.from_event(last, 1))
         *_, found = events_of(answer)
     assert (found.name, found.json["error"]["code"]) == ("error", "model_error")
 

@@ -13,7 +13,7 @@ from llama_herd.tasks.complaint import FULL, complaint_of
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.message import Envelope, queue_name
 from tests.tasks.herd import JOB, QUEUE
 from tests.tasks.ledger.test_ledger_submit import SPOILT, contents
@@ -59,10 +59,10 @@ def submitted(
     redis: Redis, ledger: Ledger, jobs: Sequence[tuple[str, GenerationJob]], *, at_once: bool
 ) -> list[Any]:
     """The answers to these jobs, sent in one call or in one each."""
-    new = [(name, job, Envelope.of(name, queue_name(str(job.model)))) for name, job in jobs]
+    new = [(name, job, Envelope.for_job(name, queue_name(str(job.model)))) for name, job in jobs]
     if at_once:
-        return run(redis, ledger.submit_many([ledger.parcel(*one) for one in new]))
-    return [run_many(redis, [ledger.submit(*one)])[0] for one in new]
+        return run_call(redis, ledger.submit_many([ledger.submit_item(*one) for one in new]))
+    return [run_calls(redis, [ledger.submit(*one)])[0] for one in new]
 
 
 def told(answer: Submitted | ResponseError) -> object:

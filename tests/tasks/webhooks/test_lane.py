@@ -6,8 +6,8 @@ from time import monotonic
 import pytest
 
 from llama_herd.chaos.patience import PATIENCE_S
-from llama_herd.tasks.ledger.outbox import Entry
-from llama_herd.tasks.ledger.webhooks import WebhookConfig
+from llama_herd.tasks.ledger.outbox import WebhookEntry
+from llama_herd.tasks.ledger.webhook_configs import WebhookConfig
 from llama_herd.tasks.webhooks import lane
 from llama_herd.tasks.webhooks.lane import DEPTH, LONGEST_REST_S, REST_S, WIDTH, Lane, Parcel
 
@@ -27,7 +27,7 @@ class Host:
         return await answer
 
     def take(self, *, until_s: float = float("inf")) -> float | None:
-        return self.lane.take(Parcel(CONFIG, Entry("m", "job.completed", "a", "done", 1), until_s))
+        return self.lane.take(Parcel(CONFIG, WebhookEntry("m", "job.completed", "a", "done", 1), until_s))
 
     async def answer(self, num: int, has_answered: bool) -> None:
         """End the first tries, and let others begin."""

@@ -12,8 +12,8 @@ from redis import Redis
 from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run, run_dialogue
-from llama_herd.tasks.ledger.webhooks import SENDER
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.ledger.webhook_configs import SENDER
 from llama_herd.tasks.webhooks import lane
 from llama_herd.tasks.webhooks.setup import remove_webhooks, retry, set_webhooks
 from tests.tasks.herd import JOB, Herd
@@ -212,7 +212,7 @@ def test_any_text_as_a_secret_is_refused_by_name_and_not_shown(tenant: Tenant, r
     for number, text in enumerate(("canary", "whsec_canary", "whsec_\x00", "whsec_")):
         tenant.herd.submit(f"a{number}", JOB.model_copy(update={"webhook": "https://example.com/"}))
         tenant.herd.redis.hset(tenant.herd.ledger.job_key(f"a{number}"), "webhook_secret", text)
-        run(tenant.herd.redis, tenant.herd.ledger.cancel(f"a{number}"))
+        run_call(tenant.herd.redis, tenant.herd.ledger.cancel(f"a{number}"))
     with SenderThread(redis_url):
         errors = [str(tenant.wait_for_dead(f"a{number}").entry.error) for number in range(4)]
     assert all(error.startswith("the job's secret must ") and "canary" not in error for error in errors)

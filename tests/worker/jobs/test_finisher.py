@@ -17,7 +17,7 @@ from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.generate import fail, trace
 from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -235,7 +235,7 @@ def test_the_end_of_a_worker_that_died_at_the_very_end_is_told_by_another(
     herd: Herd, finisher: Finisher, worker_app: Celery, short_hold: None, tenancy: Tenancy
 ) -> None:
     ended(herd, "left", "length")
-    run(herd.redis, herd.ledger.settling("left", "died", 600))
+    run_call(herd.redis, herd.ledger.settling("left", "died", 600))
     other = Told(worker_app, "left")
     finisher.settle(tenancy, "left", [other])
     wait_until(lambda: other.told, "the other tells it")

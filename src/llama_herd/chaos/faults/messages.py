@@ -10,7 +10,7 @@ from llama_herd.chaos.malformed import UNREADABLE, mutants
 from llama_herd.chaos.patience import wait_until
 from llama_herd.chaos.verdict import BrokenLaw
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 
 #: Random messages per strike, besides the known kinds.
 NUM_MUTANTS = 300
@@ -53,7 +53,7 @@ def vanished(herd: Herd, harms: Sequence[Harm]) -> list[Harm]:
     Call it when all have been read. They must be few enough that every dead letter is kept. A job that waits
     for its time is cancelled.
     """
-    letters = run(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
+    letters = run_call(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
     buried = {(letter.num_bytes, letter.raw) for letter in letters}
     left = [harm for harm in harms if (len(harm.raw), harm.raw[:MAX_LETTER_BYTES]) not in buried]
     left = [harm for harm in left if harm.kind not in TRACELESS]
@@ -61,7 +61,7 @@ def vanished(herd: Herd, harms: Sequence[Harm]) -> list[Harm]:
     def all_have_ended() -> bool:
         for job_id in herd.jobs.redis.zrange(herd.jobs.ledger.key("delayed"), 0, -1):
             herd.jobs.client.cancel(job_id.decode())
-        records = run_many(herd.jobs.redis, [herd.jobs.ledger.record(harm.job_id or "\0") for harm in left])
+        records = run_calls(herd.jobs.redis, [herd.jobs.ledger.record(harm.job_id or "\0") for harm in left])
         pairs = zip(left, records, strict=True)
         left[:] = [harm for harm, record in pairs if not getattr(record, "is_final", False)]
         return not left

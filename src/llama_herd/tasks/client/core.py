@@ -44,9 +44,9 @@ class ClientCore:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.url = checked_url(self.settings.redis_url)
-        self.ledger = Ledger.of(self.settings)
+        self.ledger = Ledger.from_settings(self.settings)
         self.reports = Reports(self.settings.tenant)
-        self.dead = DeadItems(self.settings, self.ledger, DeadLetters.of(self.settings))
+        self.dead = DeadItems(self.settings, self.ledger, DeadLetters.from_settings(self.settings))
 
     @classmethod
     def from_settings(cls, settings: Settings | None, **given: str | int | None) -> Self:

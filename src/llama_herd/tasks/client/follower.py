@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.events import End, Event, parse_event
-from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.answers import JobRecord
 
 #: How long a client waits for an event before it reads the stream, since a channel may lose events.
 SILENCE_S = 2.0
@@ -105,7 +105,7 @@ class Follower:
             fresh.append(event)
         return fresh
 
-    def check_record(self, record: Record | None) -> None:
+    def check_record(self, record: JobRecord | None) -> None:
         """Decide by the record, after a read of nothing new, whether events can still come.
 
         Raises JobNotFound if the job has been forgotten, or does not exist and is not waited for, or does not

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.events import Event
-from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
 
@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.redis_call import Dialogue
 class History(NamedTuple):
     """A job's record, its events, and its body: the job as it was accepted, with its prompt."""
 
-    record: Record
+    record: JobRecord
     events: list[Event]
     body: dict[str, Any]
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from llama_herd.errors import JobNotFound, JobRunning
-from llama_herd.tasks.ledger.answers import Purge, Record
+from llama_herd.tasks.ledger.answers import JobRecord, Purge
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Call, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.message import is_queue_of
 from llama_herd.tasks.priority import LANES
@@ -73,7 +73,7 @@ def purge_ended_jobs(ledger: Ledger) -> Dialogue[int]:
     return num_purged
 
 
-def _own_queues(ledger: Ledger, record: Record | None) -> set[str]:
+def _own_queues(ledger: Ledger, record: JobRecord | None) -> set[str]:
     """The queue in a record, if it is a queue of this tenant; anybody may have written the record."""
     return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
 
@@ -93,10 +93,10 @@ def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collectio
 def _forget_queued(queue: str, job_ids: Collection[str]) -> Dialogue[int]:
     """Search from the end where messages enter: a new message then shifts the others, but hides none."""
     num_found, place = 0, 0
-    while messages := (yield Call("LRANGE", (queue,), (place, place + STEP - 1), list)):
+    while messages := (yield RedisCall("LRANGE", (queue,), (place, place + STEP - 1), list)):
         for message in messages:
             if _job_of(message) in job_ids:
-                num_found += yield Call("LREM", (queue,), (1, message), int)
+                num_found += yield RedisCall("LREM", (queue,), (1, message), int)
                 place -= 1
         place += len(messages)
     return num_found
@@ -109,8 +109,8 @@ def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> Dialogue[int]:
         cursor, fields = yield _scan("HSCAN", (ledger.unacked_key,), cursor)
         for tag, held in fields.items():
             if _job_of(held) in job_ids:
-                num_found += yield Call("HDEL", (ledger.unacked_key,), (tag,), int)
-                yield Call("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
+                num_found += yield RedisCall("HDEL", (ledger.unacked_key,), (tag,), int)
+                yield RedisCall("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
     return num_found
 
 
@@ -122,9 +122,9 @@ def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> Dialogue[
     return num_found
 
 
-def _scan(command: str, keys: Sequence[str], cursor: int, *args: str) -> Call[tuple[int | None, Any]]:
+def _scan(command: str, keys: Sequence[str], cursor: int, *args: str) -> RedisCall[tuple[int | None, Any]]:
     """One step of a scan. Answers the cursor of the next step, None after the last, and the finds."""
-    return Call(
+    return RedisCall(
         command, keys, (cursor, *args, "COUNT", STEP), lambda reply: (int(reply[0]) or None, reply[1])
     )
 

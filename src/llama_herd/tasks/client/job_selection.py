@@ -7,7 +7,7 @@ from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
-from llama_herd.tasks.ledger.redis_call import Apart, Call, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall
 from llama_herd.tasks.message import queue_name
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
@@ -55,14 +55,14 @@ class JobSelection:
         place: int | None = 0
         while place is not None:
             page = yield self._page(index, place)
-            answers = yield Apart([self.ledger.cancel(job_id) for job_id in self._ids(page)])
+            answers = yield IndependentCalls([self.ledger.cancel(job_id) for job_id in self._ids(page)])
             num_gone = answers.count(Cancellation.CANCELLED)
             num_ended += num_gone
             num_asked += answers.count(Cancellation.ASKED)
             place = None if page.next is None else max(0, page.next - num_gone)
         return num_ended, num_asked
 
-    def _page(self, index: Index, place: int) -> Call[JobPage]:
+    def _page(self, index: Index, place: int) -> RedisCall[JobPage]:
         queue = "" if self.model is None else queue_name(self.model, self.ledger.tenant)
         prefix = "" if self.run_id is None else f"batch-{self.run_id}-"
         return Overview(self.ledger.tenant).jobs(index, place, queue=queue, prefix=prefix)

@@ -134,7 +134,7 @@ def _lists_to_read(state: ActiveState | None, queue: str, found: Status) -> Iter
         yield ("pending",)
     elif state in (None, "queued", "unserved"):
         wanted = [one for one in found.queues if queue in ("", one.queue) and _is_in_state(state, one)]
-        yield tuple(line for one in wanted for line in Overview.lines(one.queue))
+        yield tuple(line for one in wanted for line in Overview.line_names(one.queue))
     if state == "delayed" or (state is None and queue):
         yield ("delayed",)
 

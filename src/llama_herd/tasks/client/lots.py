@@ -18,8 +18,8 @@ from llama_herd.tasks.connection import unavailable
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.parcel import Parcel
-from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
+from llama_herd.tasks.ledger.submit_item import SubmitItem
 from llama_herd.tasks.settings import Settings
 
 #: Most jobs of a lot.
@@ -53,11 +53,11 @@ class PreparedJob(NamedTuple):
     """A valid job, ready to be sent."""
 
     new: NewJob
-    parcel: Parcel
+    item: SubmitItem
 
     @classmethod
     def prepare(cls, new: NewJob, ledger: Ledger) -> "PreparedJob":
-        return cls(new, ledger.parcel(new.job_id, new.job, new.envelope))
+        return cls(new, ledger.submit_item(new.job_id, new.job, new.envelope))
 
 
 #: A job of a lot; one that is not valid has its outcome already.
@@ -136,7 +136,7 @@ def cut_into_lots(entries: Iterable[E], max_jobs: int = MAX_LOT_JOBS) -> Iterato
     lot: list[E] = []
     num_bytes = 0
     for one in entries:
-        size = one.parcel.num_bytes if isinstance(one, PreparedJob) else 0
+        size = one.item.num_bytes if isinstance(one, PreparedJob) else 0
         if lot and num_bytes + size > MAX_LOT_BYTES:
             yield lot
             lot, num_bytes = [], 0
@@ -156,12 +156,12 @@ def submit_lot(ledger: Ledger, posts: Sequence[PreparedJob]) -> Dialogue[list[Su
     to which the user has no right.
     """
     calls = [posts[first : first + MAX_CALL_JOBS] for first in range(0, len(posts), MAX_CALL_JOBS)]
-    replies = yield Apart([ledger.submit_many([post.parcel for post in call]) for call in calls])
+    replies = yield IndependentCalls([ledger.submit_many([post.item for post in call]) for call in calls])
     answers: list[Submitted | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
         if isinstance(reply, ResponseError):
             singles = [ledger.submit(new.job_id, new.job, new.envelope) for new, _ in call]
-            answers += yield Apart(singles)
+            answers += yield IndependentCalls(singles)
         else:
             answers += reply
     return answers

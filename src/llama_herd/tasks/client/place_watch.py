@@ -10,7 +10,7 @@ from llama_herd.tasks.complaint import is_denied
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
 
 
 class Queued(BaseModel, frozen=True):
@@ -27,7 +27,7 @@ class Queued(BaseModel, frozen=True):
 
 def read_places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None]]:
     """Where each job stands; None if it does not wait, or if this user of Redis may not know it."""
-    answers = (yield Apart([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
+    answers = (yield IndependentCalls([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
     return [_place_or_none(answer) for answer in answers]
 
 

@@ -19,7 +19,7 @@ from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.ending import end
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Apart, Call, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class ReaderMonitor:
             last = reader.follower.last
             cursors[reader.job_id] = min(last, cursors.get(reader.job_id, last))
         ids, ledger = list(cursors), self._ledger
-        news = yield from self._ask("news", [ledger.with_news(cursors)])
+        news = yield from self._ask("news", [ledger.jobs_with_news(cursors)])
         if news is None:
             return readers
         stale = [reader for reader in readers if reader.job_id in news[0] and reader.note_lag()]
@@ -145,11 +145,11 @@ class ReaderMonitor:
         found = yield from self._ask("places", [self._ledger.places([reader.job_id for reader in readers])])
         return [None] * len(readers) if found is None else found[0]
 
-    def _ask(self, what: str, calls: Sequence[Call[Any]]) -> Dialogue[list[Any] | None]:
+    def _ask(self, what: str, calls: Sequence[RedisCall[Any]]) -> Dialogue[list[Any] | None]:
         """The answers to calls; None if Redis rejects one. A user who lacks a right asks seldom."""
         if monotonic() < self._refused_until_s.get(what, 0.0):
             return None
-        answers: list[Any] = yield Apart(calls)
+        answers: list[Any] = yield IndependentCalls(calls)
         errors = [answer for answer in answers if isinstance(answer, ResponseError)]
         if any(map(is_withheld, errors)):
             self._refused_until_s[what] = monotonic() + REFUSED_S

@@ -10,7 +10,7 @@ from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Call, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
 from llama_herd.tasks.message import TRACEPARENT, Envelope, model_of, queue_name, trace_id_of
 from llama_herd.tasks.settings import Settings
 
@@ -63,7 +63,7 @@ def new_job(
     elif job_id is None:
         job_id = str(uuid.uuid4())
     queue, trace = queue_name(model, settings.tenant), checked_traceparent(traceparent)
-    return NewJob(checked_job_id(job_id), name, Envelope.of(job_id, queue, traceparent=trace), job)
+    return NewJob(checked_job_id(job_id), name, Envelope.for_job(job_id, queue, traceparent=trace), job)
 
 
 def new_job_from_arguments(given: GenerationJob | Mapping[str, Any], settings: Settings) -> NewJob:
@@ -130,8 +130,8 @@ def _num_replicas(
     """
     *records, _, num = yield [
         *map(ledger.record, job_ids),
-        Call("PUBLISH", (), (ledger.channel(""), ""), int),
-        Call("WAIT", (), (wanted, int(1000 * timeout_s)), int),
+        RedisCall("PUBLISH", (), (ledger.channel(""), ""), int),
+        RedisCall("WAIT", (), (wanted, int(1000 * timeout_s)), int),
     ]
     return [0 if record is None else int(num) for record in records]
 

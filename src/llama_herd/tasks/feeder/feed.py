@@ -31,7 +31,7 @@ from llama_herd.tasks.feeder.joining import Joined, file_id, join
 from llama_herd.tasks.feeder.lease import Fenced, Lease
 from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.feeder.parts import KINDS, Kind, Parts, parts_place
-from llama_herd.tasks.ledger.batch_records import LineError, Outcome
+from llama_herd.tasks.ledger.batch_record import BatchOutcome, LineError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.settings import Settings
@@ -96,7 +96,7 @@ class Feed:
 
     def _start(self) -> Sequence[LineError]:
         """Let the rows run if all of them are valid, and if there may be so many. Returns why not."""
-        endpoint, max_rows = self.lease.record.asked.endpoint, self.limits.max_rows
+        endpoint, max_rows = self.lease.record.request.endpoint, self.limits.max_rows
         with self._rows() as rows:
             found = check_input(rows, self._reader(), endpoint, max_rows, self._breath())
         if found.errors:
@@ -111,7 +111,7 @@ class Feed:
         )
         return [LineError("too_many_rows_under_way", message)]
 
-    def _feed(self, parts: Parts) -> Outcome:
+    def _feed(self, parts: Parts) -> BatchOutcome:
         """Run the rows that have no line. Returns how the batch is to end."""
         record = self.lease.record
         self._forget_written(parts)
@@ -137,7 +137,7 @@ class Feed:
 
     def _forget_written(self, parts: Parts) -> None:
         """Let Redis forget jobs whose answers a feeder had written that was killed before it did this."""
-        ledger, rows, breathe = Ledger.of(self.settings), iter(parts.last_rows), self._breath()
+        ledger, rows, breathe = Ledger.from_settings(self.settings), iter(parts.last_rows), self._breath()
         while lot := list(islice(rows, _LOT)):
             self.lease.talk(forget_jobs(ledger, self.lease.record.run_id, lot))
             breathe()
@@ -156,10 +156,10 @@ class Feed:
                 breathe()
                 self.leaving.wait(begun.pause_s)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> BatchOutcome:
         return "cancelled" if self.lease.state == "cancelling" else "expired"
 
-    def _close(self, parts: Parts, outcome: Outcome) -> None:
+    def _close(self, parts: Parts, outcome: BatchOutcome) -> None:
         """Give every row its line, make the files of the lines, and end the batch."""
         self.lease.note("finalizing", outcome=outcome)
         if outcome != "completed":
@@ -196,7 +196,7 @@ class Feed:
     @contextmanager
     def _rows(self) -> Iterator[Iterator[SourceRow]]:
         """The rows of the input. Raises FileLost."""
-        place = Place(self.files.tenant, self.lease.record.asked.input_file_id)
+        place = Place(self.files.tenant, self.lease.record.request.input_file_id)
         with self.storage.read(place) as file:
             yield (row for row in map(read_row, read_lines(file)) if row is not None)
 

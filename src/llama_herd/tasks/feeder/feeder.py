@@ -22,8 +22,8 @@ from llama_herd.tasks.feeder.limits import Limits
 from llama_herd.tasks.feeder.lost import LostStorages
 from llama_herd.tasks.feeder.turns import in_turn, who_gives_way
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.redis_call import Call, run
-from llama_herd.tasks.ledger.stored_files import Due, StoredFiles, due_members
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.stored_files import DueItem, StoredFiles, due_items
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.storage.storage import Storage
 
@@ -57,7 +57,7 @@ class Feeder:
         self._limits = limits
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._places: dict[Due, Place] = {}
+        self._places: dict[DueItem, Place] = {}
         self._clients: dict[str, Client] = {}
         self._looking = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
         self._making = threading.Lock()
@@ -65,7 +65,7 @@ class Feeder:
         self._janitor = Janitor(self._redis, storage)
         self._lost = LostStorages(self._redis, settings.redis_url, storage, limits, self._cancel)
         #: Batches that Redis did not let it take.
-        self._refused: set[Due] = set()
+        self._refused: set[DueItem] = set()
         #: What was wrong at the last look: it is logged once, as long as it lasts.
         self._complaints: set[str] = set()
 
@@ -116,7 +116,7 @@ class Feeder:
             self._see_to_lost()
             if not self._storage.is_there:
                 return
-            self._share([due for due in run(self._redis, self._due) if due not in self._places])
+            self._share([due for due in run_call(self._redis, self._due) if due not in self._places])
             self._janitor.delete_due()
 
     def _see_to_lost(self) -> None:
@@ -126,11 +126,11 @@ class Feeder:
             self._complaints.add(str(unavailable(error, self._settings.redis_url)))
 
     @property
-    def _due(self) -> Call[tuple[Due, ...]]:
+    def _due(self) -> RedisCall[tuple[DueItem, ...]]:
         key = BatchRecords(storage=self._storage.id).due_key
-        return due_members(key, _MOST, int(1000 * self._limits.lease_s))
+        return due_items(key, _MOST, int(1000 * self._limits.lease_s))
 
-    def _share(self, waiting: Sequence[Due]) -> None:
+    def _share(self, waiting: Sequence[DueItem]) -> None:
         """Give the free places to batches that wait. If there is none, one batch may have to make room."""
         if len(self._places) < self._limits.max_batches:
             self._refused = {due for due in in_turn(waiting, self._places) if self._is_refused(due)}
@@ -139,7 +139,7 @@ class Feeder:
             if leaves is not None:
                 self._places[leaves].leaving.set()
 
-    def _is_refused(self, due: Due) -> bool:
+    def _is_refused(self, due: DueItem) -> bool:
         """Take a batch, unless Redis refuses: rights in its tenant may lack, or its record may be spoilt."""
         try:
             self._take(due)
@@ -148,12 +148,12 @@ class Feeder:
             return True
         return False
 
-    def _take(self, due: Due) -> None:
+    def _take(self, due: DueItem) -> None:
         """Run a batch in a thread, unless another feeder was faster."""
         if len(self._places) >= self._limits.max_batches:
             return
         records = BatchRecords(due.tenant, self._storage.id)
-        claimed = run(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
         if claimed is not None:
             lease = Lease(self._redis, self._settings.redis_url, records, claimed, self._limits.lease_s)
             leaving = threading.Event()
@@ -161,7 +161,7 @@ class Feeder:
             self._places[due] = Place(thread, leaving)
             thread.start()
 
-    def _run(self, due: Due, lease: Lease, leaving: threading.Event) -> None:
+    def _run(self, due: DueItem, lease: Lease, leaving: threading.Event) -> None:
         self._count.begin()
         try:
             self._feed(due, lease, leaving).run()
@@ -188,7 +188,7 @@ class Feeder:
     def _settings_of(self, tenant: str) -> Settings:
         return self._settings.model_copy(update={"tenant": tenant})
 
-    def _feed(self, due: Due, lease: Lease, leaving: threading.Event) -> Feed:
+    def _feed(self, due: DueItem, lease: Lease, leaving: threading.Event) -> Feed:
         settings = self._settings_of(due.tenant)
         files = StoredFiles(due.tenant, self._storage.id)
         client = self._client_of(settings)

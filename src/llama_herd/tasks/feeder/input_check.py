@@ -7,7 +7,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.batch.request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
-from llama_herd.tasks.ledger.batch_records import LineError
+from llama_herd.tasks.ledger.batch_record import LineError
 
 #: Most errors that are told of an input.
 MAX_ERRORS = 100

@@ -48,5 +48,5 @@ def join(parts: Parts, kind: Kind, storage: Storage, place: Place, breathe: Call
         draft.keep()
         num_bytes = draft.num_bytes
     name = f"{parts.record.id}_{kind}.jsonl"
-    file = NewFile(place.name, name, OUTPUT, num_bytes, parts.record.asked.owner)
+    file = NewFile(place.name, name, OUTPUT, num_bytes, parts.record.request.owner)
     return Joined(file, prompt_tokens, completion_tokens)

@@ -9,9 +9,10 @@ import redis
 from llama_herd.errors import HerdError
 from llama_herd.tasks.connection import redis_errors
 from llama_herd.tasks.ledger import redis_call
-from llama_herd.tasks.ledger.batch_records import BatchRecords, Claimed, State
-from llama_herd.tasks.ledger.redis_call import Argument, Call, Dialogue
-from llama_herd.tasks.ledger.stored_files import Full, NewFile, Quota
+from llama_herd.tasks.ledger.batch_record import BatchState
+from llama_herd.tasks.ledger.batch_records import BatchRecords, ClaimedBatch
+from llama_herd.tasks.ledger.redis_call import Argument, Dialogue, RedisCall
+from llama_herd.tasks.ledger.stored_files import NewFile, Quota, QuotaExceeded
 
 T = TypeVar("T")
 
@@ -30,10 +31,10 @@ class Lease:
     """
 
     def __init__(
-        self, connection: redis.Redis, url: str, records: BatchRecords, claimed: Claimed, lease_s: float
+        self, connection: redis.Redis, url: str, records: BatchRecords, claimed: ClaimedBatch, lease_s: float
     ) -> None:
         self.record = claimed.record
-        self.state: State = claimed.record.state
+        self.state: BatchState = claimed.record.state
         self.num_rows = claimed.record.num_rows
         self._redis = connection
         self._url = url
@@ -65,7 +66,7 @@ class Lease:
         self._note(self._lease_ms, None, fields)
         return True
 
-    def note(self, enters: State | None = None, **fields: Argument) -> None:
+    def note(self, enters: BatchState | None = None, **fields: Argument) -> None:
         """Renew the lease, and note fields of the record. Raises Fenced."""
         self._note(self._lease_ms, enters, fields)
 
@@ -73,7 +74,7 @@ class Lease:
         """Let another feeder have the batch, after a while."""
         self._note(int(1000 * delay_s), None, {})
 
-    def _note(self, lease_ms: int, enters: State | None, fields: dict[str, Argument]) -> None:
+    def _note(self, lease_ms: int, enters: BatchState | None, fields: dict[str, Argument]) -> None:
         record = self.record
         asked_s = monotonic()
         state = self.run(self._records.note(record.id, record.epoch, lease_ms, enters, fields))
@@ -81,17 +82,17 @@ class Lease:
             raise Fenced
         self.state, self._renewed_s = state, asked_s
 
-    def start(self, num_rows: int, model: str, rows: Quota) -> Full | None:
+    def start(self, num_rows: int, model: str, rows: Quota) -> QuotaExceeded | None:
         """Let the rows run, unless the tenant or the key has too many of them. Raises Fenced."""
         answer = self.run(self._records.start(self.record, self._lease_ms, num_rows, model, rows))
         if answer is None:
             raise Fenced
-        if isinstance(answer, Full):
+        if isinstance(answer, QuotaExceeded):
             return answer
         self.state, self.num_rows = answer, num_rows
         return None
 
-    def end(self, final: State, files: Sequence[NewFile] = (), **fields: Argument) -> None:
+    def end(self, final: BatchState, files: Sequence[NewFile] = (), **fields: Argument) -> None:
         """End the batch, and record its files. Raises Fenced."""
         if not self.run(self._records.end(self.record, final, files, fields)):
             raise Fenced
@@ -110,10 +111,10 @@ class Lease:
         """Note that nothing is left to be done."""
         self.run(self._records.cleaned(self.record.id))
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: RedisCall[T]) -> T:
         """Make a call."""
         with redis_errors(self._url):
-            return redis_call.run(self._redis, call)
+            return redis_call.run_call(self._redis, call)
 
     def talk(self, dialogue: Dialogue[T]) -> T:
         """Make the calls of a dialogue."""

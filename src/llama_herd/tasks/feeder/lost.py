@@ -9,9 +9,10 @@ from redis.exceptions import ResponseError
 
 from llama_herd.tasks.feeder.lease import Lease
 from llama_herd.tasks.feeder.limits import Limits
-from llama_herd.tasks.ledger.batch_records import BatchRecords, LineError
-from llama_herd.tasks.ledger.redis_call import run
-from llama_herd.tasks.ledger.stored_files import Due, due_members, lost_storages, storage_seen
+from llama_herd.tasks.ledger.batch_record import LineError
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.stored_files import DueItem, due_items, lost_storages, storage_seen
 from llama_herd.tasks.storage.storage import Place, Storage
 
 #: How often a gateway tells that it reaches its storage, and looks for lost ones.
@@ -55,13 +56,15 @@ class LostStorages:
 
     def _tell(self) -> None:
         """Only where there are batches: a gateway without any writes nothing."""
-        if self._storage.is_there and run(self._redis, BatchRecords(storage=self._storage.id).num_open()):
+        if self._storage.is_there and run_call(
+            self._redis, BatchRecords(storage=self._storage.id).num_open()
+        ):
             self._storage.extent(_NOWHERE)
-            run(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
+            run_call(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
 
     def _end_lost(self) -> None:
         now_s, before = monotonic(), self._lost_since_s
-        self._lost_since_s = {one: before.get(one, now_s) for one in run(self._redis, lost_storages())}
+        self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self._redis, lost_storages())}
         for storage, since_s in self._lost_since_s.items():
             if now_s - since_s >= GRACE_S:
                 self._end_batches(storage)
@@ -69,7 +72,7 @@ class LostStorages:
     def _end_batches(self, storage: str) -> None:
         """They stay due: if the storage comes back, its gateways delete their parts."""
         refused: ResponseError | None = None
-        for due in run(self._redis, due_members(BatchRecords(storage=storage).due_key, _MOST)):
+        for due in run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST)):
             try:
                 self._end(BatchRecords(due.tenant, storage), due)
             except ResponseError as error:  # rights in its tenant lack, or its record is spoilt
@@ -77,13 +80,13 @@ class LostStorages:
         if refused is not None:
             raise refused
 
-    def _end(self, records: BatchRecords, due: Due) -> None:
-        record = run(self._redis, records.get(due.id))
+    def _end(self, records: BatchRecords, due: DueItem) -> None:
+        record = run_call(self._redis, records.get(due.id))
         if record is None:
-            run(self._redis, records.cleaned(due.id))
+            run_call(self._redis, records.cleaned(due.id))
         if record is None or record.is_final:
             return
-        claimed = run(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
         if claimed is not None:
             self._cancel(due.tenant, record.run_id)
             lease = Lease(self._redis, self._url, records, claimed, self._limits.lease_s)

@@ -15,7 +15,7 @@ from llama_herd.tasks.batch.line_id import row_of
 from llama_herd.tasks.batch.reply import error_line, output_line
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.lease import Lease
-from llama_herd.tasks.ledger.batch_records import BatchRecord, Sealed
+from llama_herd.tasks.ledger.batch_record import BatchRecord, SealedPart
 from llama_herd.tasks.storage.storage import Journal, Place, Storage
 
 Kind = Literal["output", "errors"]
@@ -81,11 +81,11 @@ class Parts:
             self._journals[kind] = self._open.enter_context(journal)
         self._journals[kind].append(lines)
 
-    def _seal(self) -> tuple[Sealed, ...]:
+    def _seal(self) -> tuple[SealedPart, ...]:
         known = self.record.sealed
         last = max((one.epoch for one in known), default=0)
         found = tuple(
-            Sealed(epoch, *(self._storage.extent(self._place(kind, epoch)) for kind in KINDS))
+            SealedPart(epoch, *(self._storage.extent(self._place(kind, epoch)) for kind in KINDS))
             for epoch in range(last + 1, self.record.epoch)
         )
         if not found:

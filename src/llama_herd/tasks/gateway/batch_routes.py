@@ -22,9 +22,10 @@ from llama_herd.tasks.gateway.stores import (
     quota_exceeded,
 )
 from llama_herd.tasks.gateway.tenant_client import TenantClient
-from llama_herd.tasks.ledger.batch_records import ENDED_TTL_S, BatchRecord, BatchRecords, Refusal
+from llama_herd.tasks.ledger.batch_record import BatchRecord
+from llama_herd.tasks.ledger.batch_records import ENDED_TTL_S, BatchRecords, BatchRefusal
 from llama_herd.tasks.ledger.redis_call import ask
-from llama_herd.tasks.ledger.stored_files import Full
+from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -39,11 +40,11 @@ async def create_batch(request: Request) -> Response:
     body = await context.read(request, caller, BatchBody.parse)
     batches = await _batches(context, client)
     batch_id = _new_id(caller.tenant, request.headers.get(KEY_HEADER))
-    asked = body.asked(caller.fingerprint or "", context.settings.gateway_file_life_s)
+    asked = body.to_request(caller.fingerprint or "", context.settings.gateway_file_life_s)
     most = context.settings.gateway_max_tenant_batches
     create = batches.create(batch_id, asked, body.window_ms, most, body.webhook_secret or "")
     made = await client.run(ask(create))
-    if isinstance(made, Full):
+    if isinstance(made, QuotaExceeded):
         raise quota_exceeded(made, f"wait until some of them have ended for {ENDED_TTL_S // 86_400} days")
     if not isinstance(made, BatchRecord):
         raise _refusal_problem(made)
@@ -60,7 +61,7 @@ def _new_id(tenant: str, key: str | None) -> str:
     return f"batch_{hashlib.sha256(f'{tenant}/batch/{key}'.encode()).hexdigest()[:24]}"
 
 
-def _refusal_problem(why: Refusal) -> Problem:
+def _refusal_problem(why: BatchRefusal) -> Problem:
     match why:
         case "conflict":
             return Problem.from_error(JobConflict("another batch has this Idempotency-Key"))

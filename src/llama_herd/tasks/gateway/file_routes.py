@@ -13,7 +13,7 @@ from llama_herd.tasks.gateway.file_upload import store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.stores import checked_file_id, file_elsewhere, files_of, no_file
 from llama_herd.tasks.ledger.redis_call import Dialogue, ask
-from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, now_ms
+from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, redis_time_ms
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.storage import Place, Storage
@@ -123,7 +123,7 @@ async def _file_of(
 
 def _record_and_time(files: StoredFiles, file_id: str) -> Dialogue[tuple[StoredFile | None, int]]:
     """A dialogue: the record, and the time in milliseconds."""
-    file, at_ms = yield [files.get(file_id), now_ms()]
+    file, at_ms = yield [files.get(file_id), redis_time_ms()]
     return file, at_ms
 
 

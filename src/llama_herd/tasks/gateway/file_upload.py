@@ -16,7 +16,7 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.stores import files_of, quota_exceeded
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.redis_call import ask
-from llama_herd.tasks.ledger.stored_files import INPUT, Full, NewFile, Quota, StoredFile
+from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
 from llama_herd.tasks.storage.storage import Draft, Place, Storage
 from llama_herd.tasks.wrong_fields import field_errors
@@ -42,7 +42,7 @@ async def store_upload(
     life_ms = _life_ms(form, client.settings)
     file = NewFile(place.name, form.filename or "", INPUT, num_bytes, caller.fingerprint or "", life_ms)
     added = await client.run(ask(files.add(file, *quotas(client.settings))))
-    if isinstance(added, Full):
+    if isinstance(added, QuotaExceeded):
         await asyncio.to_thread(storage.delete, place)
         await client.run(ask(files.deleted(file.id)))
         raise quota_exceeded(added, "delete files", "file")

@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse, Response
 from llama_herd.errors import HerdError, NotPermitted
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.problem import Problem
-from llama_herd.tasks.ledger.api_keys import all_keys
 from llama_herd.tasks.ledger.redis_call import ask
+from llama_herd.tasks.ledger.stored_api_keys import all_keys
 
 
 class Health(BaseModel):

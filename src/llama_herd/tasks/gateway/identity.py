@@ -17,8 +17,8 @@ from llama_herd.tasks.gateway.address import is_forwarded, names_loopback, origi
 from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import ask
+from llama_herd.tasks.ledger.stored_api_keys import num_keys
 from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.security.api_keys import KeyRole, known_key
 

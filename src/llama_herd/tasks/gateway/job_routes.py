@@ -22,7 +22,7 @@ from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
 from llama_herd.tasks.gateway.stream_body import stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.job import GenerationJob, is_job_id
-from llama_herd.tasks.ledger.answers import Cancellation, Place, Record
+from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -54,7 +54,7 @@ class JobView(BaseModel):
 
     @classmethod
     def from_record(
-        cls, job_id: str, record: Record, place: Place | None, result: Result | None
+        cls, job_id: str, record: JobRecord, place: Place | None, result: Result | None
     ) -> "JobView":
         same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
         return cls(

@@ -23,8 +23,8 @@ from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol, room_for_
 from llama_herd.tasks.gateway.identity import NO_KEYS
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.api_keys import num_keys
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.stored_api_keys import num_keys
 
 #: How many more objects there are before Python looks for cycles, and how often it does so before it looks at
 #: older ones, too. A stream leaves some thirty objects in cycles.
@@ -60,7 +60,7 @@ def _collect_garbage_seldom() -> None:
 def _access_note(settings: GatewaySettings) -> str:
     """A text for the log that says who may come in, if not simply whoever has a key."""
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-        has_keys = run(redis, num_keys()) > 0
+        has_keys = run_call(redis, num_keys()) > 0
     if settings.gateway_open:
         return f", open: everybody on this machine is operator of the tenant {settings.tenant}"
     return "" if has_keys else f", closed: {NO_KEYS}"

@@ -4,7 +4,7 @@ import re
 
 from llama_herd.tasks.gateway.problem import Problem, not_found
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.stored_files import Full, StoredFiles
+from llama_herd.tasks.ledger.stored_files import QuotaExceeded, StoredFiles
 from llama_herd.tasks.storage.storage import Storage
 
 _FILE_ID = re.compile(r"file-[0-9a-f]{24}")
@@ -52,7 +52,7 @@ def file_elsewhere() -> Problem:
     return Problem(503, "files_elsewhere", message)
 
 
-def quota_exceeded(full: Full, fix: str, param: str | None = None) -> Problem:
+def quota_exceeded(full: QuotaExceeded, fix: str, param: str | None = None) -> Problem:
     """The problem of a quota that would be exceeded."""
     message = (
         f"this {full.whose} has {full.has:,} {full.what}, and with this one it would have more than "

@@ -18,7 +18,7 @@ from llama_herd.tasks.gateway.cached_value import CachedValue
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found, not_permitted
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.redis_call import Call, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class TenantClient:
         await self._readers.close()
 
 
-def _one_round_trip(calls: Iterable[Call[Any]]) -> Dialogue[list[Any]]:
+def _one_round_trip(calls: Iterable[RedisCall[Any]]) -> Dialogue[list[Any]]:
     """A dialogue that makes all calls in one round trip."""
     answers: list[Any] = yield list(calls)
     return answers

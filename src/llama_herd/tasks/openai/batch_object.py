@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, ValidationInfo
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.ledger.batch_records import STATES, Asked, BatchRecord, State
-from llama_herd.tasks.ledger.stored_files import Page
+from llama_herd.tasks.ledger.batch_record import STATES, BatchRecord, BatchRequest, BatchState
+from llama_herd.tasks.ledger.stored_files import RecordPage
 from llama_herd.tasks.openai.answer_schema import Answered
 from llama_herd.tasks.openai.listing import Listing
 from llama_herd.tasks.openai.request import Endpoint
@@ -87,11 +87,11 @@ class BatchBody(StrictModel):
     def window_ms(self) -> int:
         return int(self.completion_window[:-1]) * _UNIT_MS[self.completion_window[-1]]
 
-    def asked(self, owner: str, life_s: int) -> Asked:
+    def to_request(self, owner: str, life_s: int) -> BatchRequest:
         """The request as its record keeps it. life_s: how long its files are kept by default; 0: for ever."""
         if self.output_expires_after is not None:
             life_s = self.output_expires_after.seconds
-        return Asked(
+        return BatchRequest(
             self.input_file_id,
             self.endpoint,
             self.completion_window,
@@ -162,7 +162,7 @@ class BatchObject(Answered):
     errors: BatchErrors | None = Field(description="Why it did not begin.")
     input_file_id: str = Field(description="Its input.")
     completion_window: str = Field(description="How long it may take.")
-    status: State = Field(description="What it is at.")
+    status: BatchState = Field(description="What it is at.")
     output_file_id: str | None = Field(description="The answers; null until it has ended.")
     error_file_id: str | None = Field(description="The rows without one; null if there are none.")
     created_at: int = Field(description="When it was accepted, in unix seconds.")
@@ -180,15 +180,15 @@ class BatchObject(Answered):
 
     @classmethod
     def of(cls, record: BatchRecord) -> Self:
-        asked = record.asked
+        request = record.request
         lines = tuple(BatchLineError(**one._asdict()) for one in record.errors)
         return cls(
             id=record.id,
-            endpoint=asked.endpoint,
+            endpoint=request.endpoint,
             model=record.model or None,
             errors=BatchErrors(data=lines) if lines else None,
-            input_file_id=asked.input_file_id,
-            completion_window=asked.window,
+            input_file_id=request.input_file_id,
+            completion_window=request.window,
             status=record.state,
             output_file_id=record.output_file_id or None,
             error_file_id=record.error_file_id or None,
@@ -202,7 +202,7 @@ class BatchObject(Answered):
                 output_tokens=record.completion_tokens,
                 total_tokens=record.prompt_tokens + record.completion_tokens,
             ),
-            metadata=None if asked.metadata is None else dict(asked.metadata),
+            metadata=None if request.metadata is None else dict(request.metadata),
             **{
                 f"{state}_at": record.times[state] // 1000 if state in record.times else None
                 for state in STATES
@@ -216,6 +216,6 @@ class BatchList(Listing):
     data: tuple[BatchObject, ...] = Field(description="The batches, the newest first.")
 
     @classmethod
-    def of(cls, page: Page) -> Self:
-        data = tuple(BatchObject.of(BatchRecord.of(fields)) for fields in page.records)
+    def of(cls, page: RecordPage) -> Self:
+        data = tuple(BatchObject.of(BatchRecord.from_fields(fields)) for fields in page.records)
         return cls(data=data, has_more=page.has_more)

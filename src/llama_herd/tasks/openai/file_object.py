@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from llama_herd.tasks.ledger.stored_files import Page, StoredFile
+from llama_herd.tasks.ledger.stored_files import RecordPage, StoredFile
 from llama_herd.tasks.openai.answer_schema import Answered
 from llama_herd.tasks.openai.listing import Listing
 
@@ -40,8 +40,8 @@ class FileList(Listing):
     data: tuple[FileObject, ...] = Field(description="The files.")
 
     @classmethod
-    def of(cls, page: Page) -> Self:
-        data = tuple(FileObject.of(StoredFile.of(fields)) for fields in page.records)
+    def of(cls, page: RecordPage) -> Self:
+        data = tuple(FileObject.of(StoredFile.from_fields(fields)) for fields in page.records)
         return cls(data=data, has_more=page.has_more)
 
 

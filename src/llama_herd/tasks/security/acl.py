@@ -26,26 +26,27 @@ from typing import Any, Self
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys, find_key, num_keys
-from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecords
+from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest
+from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.keys import joined
+from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.outbox import Entry, Outbox
+from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
-from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script, commands_of
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.stored_api_keys import API_KEYS, all_keys, find_key, num_keys
 from llama_herd.tasks.ledger.stored_files import (
     STORAGES,
     NewFile,
     Quota,
     StoredFiles,
-    due_members,
+    due_items,
     lost_storages,
-    now_ms,
+    redis_time_ms,
     storage_seen,
 )
-from llama_herd.tasks.ledger.webhooks import SENDER, WEBHOOKS, all_configs, hold_role
+from llama_herd.tasks.ledger.webhook_configs import SENDER, WEBHOOKS, all_configs, hold_sender_role
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import SEPARATOR, lists_of
 
@@ -160,7 +161,7 @@ class Rights:
     channels: frozenset[str] = frozenset()
 
     @classmethod
-    def to_run(cls, *calls: Call[Any]) -> Self:
+    def to_run(cls, *calls: RedisCall[Any]) -> Self:
         """The rights that these calls need."""
         commands = (_commands(call) for call in calls)
         keys = (_pattern(key) for call in calls for key in call.keys)
@@ -208,7 +209,7 @@ class Acl:
     @classmethod
     def rights_in(cls, acls: "Collection[Acl]", *roles: Role) -> Rights:
         """The rights of these roles in several tenants, also for a worker that serves all of them at once."""
-        together = cls(joined([acl.tenant for acl in acls]), ())
+        together = cls(joint_tenant([acl.tenant for acl in acls]), ())
         return sum((acl.rights(role) for acl in [together, *acls] for role in roles), Rights(frozenset()))
 
     def rights(self, role: Role) -> Rights:
@@ -251,11 +252,11 @@ class Acl:
     def _gateway(self) -> Rights:
         ledger, letters = self._ledger, DeadLetters(self.tenant)
         overview, reports = Overview(self.tenant), Reports(self.tenant)
-        outbox, sent = Outbox(self.tenant), Entry(ANY, ANY, ANY, ANY, 0)
-        calls: Iterable[Call[Any]] = (
+        outbox, sent = Outbox(self.tenant), WebhookEntry(ANY, ANY, ANY, ANY, 0)
+        calls: Iterable[RedisCall[Any]] = (
             *self._submits,
             *(ledger.cancel(ANY), ledger.read(ANY), ledger.record(ANY), ledger.place(ANY)),
-            *(ledger.with_news({ANY: 0}), ledger.are_waiting([ANY]), ledger.are_running([ANY])),
+            *(ledger.jobs_with_news({ANY: 0}), ledger.are_waiting([ANY]), ledger.are_running([ANY])),
             *ledger.line_marks(),
             *(ledger.purge(ANY), letters.letters(), letters.drop(ANY)),
             *map(overview.counts, self.queues),
@@ -264,7 +265,7 @@ class Acl:
             *(reports.workers(), reports.batches()),
             *(find_key(ANY), all_keys(), num_keys()),
             *self._batch_calls,
-            *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_role(ANY, 1)),
+            *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_sender_role(ANY, 1)),
         )
         # What scripts find by names that they read, and what a purge searches.
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
@@ -277,19 +278,19 @@ class Acl:
         return Rights.to_run(*calls) + others
 
     @property
-    def _submits(self) -> Iterable[Call[Any]]:
+    def _submits(self) -> Iterable[RedisCall[Any]]:
         """Jobs for each queue, one alone and some in a lot."""
         ledger, job = self._ledger, GenerationJob(prompt=ANY)
-        new = [(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues]
+        new = [(ANY, job, Envelope.for_job(ANY, queue)) for queue in self.queues]
         yield from (ledger.submit(*one) for one in new)
-        yield ledger.submit_many([ledger.parcel(*one) for one in new])
+        yield ledger.submit_many([ledger.submit_item(*one) for one in new])
 
     @property
-    def _batch_calls(self) -> Iterable[Call[Any]]:
+    def _batch_calls(self) -> Iterable[RedisCall[Any]]:
         """The calls of a gateway for files and batches, in any storage."""
         files, batches = StoredFiles(self.tenant, ANY), BatchRecords(self.tenant, ANY)
         file, none, reports = NewFile(ANY, ANY, ANY, 0), Quota(0, 0), Reports(self.tenant)
-        asked = Asked(ANY, ANY, ANY)
+        asked = BatchRequest(ANY, ANY, ANY)
         record = BatchRecord(ANY, asked, "validating", ANY, 0, 0, 0)
         status = BatchStatus(run_id=ANY, state=ANY, input_name=ANY)
         yield from (files.begin(ANY), files.add(file, none, none), files.get(ANY), files.page(ANY, 1, "asc"))
@@ -297,8 +298,8 @@ class Acl:
             files.drop(ANY),
             files.put_off(ANY),
             files.deleted(ANY),
-            due_members(files.due_key, 1),
-            *(storage_seen(ANY, 1), lost_storages(), now_ms()),
+            due_items(files.due_key, 1),
+            *(storage_seen(ANY, 1), lost_storages(), redis_time_ms()),
         )
         yield from (
             batches.create(ANY, asked, 1),
@@ -380,7 +381,7 @@ def _kinds_of(key: str) -> Collection[Kind]:
     return {_KINDS[key.split(":", 2)[2]]}
 
 
-def _commands(call: Call[Any]) -> frozenset[str]:
+def _commands(call: RedisCall[Any]) -> frozenset[str]:
     if isinstance(call.what, Script):
         return frozenset({"EVALSHA"}) | call.what.commands
     return frozenset({call.what})

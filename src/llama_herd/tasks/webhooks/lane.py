@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from llama_herd.tasks.ending import end
-from llama_herd.tasks.ledger.outbox import Entry
-from llama_herd.tasks.ledger.webhooks import WebhookConfig
+from llama_herd.tasks.ledger.outbox import WebhookEntry
+from llama_herd.tasks.ledger.webhook_configs import WebhookConfig
 
 #: Most tries at a time. A host that does not answer gets one.
 WIDTH = 16
@@ -29,7 +29,7 @@ class Parcel:
     """A message on its way. until_s: it is not begun later, since it will be taken from its outbox again."""
 
     config: WebhookConfig
-    entry: Entry
+    entry: WebhookEntry
     until_s: float
 
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
-from llama_herd.tasks.ledger.outbox import Entry
+from llama_herd.tasks.ledger.outbox import WebhookEntry
 
 
-def body_of(entry: Entry) -> str:
+def body_of(entry: WebhookEntry) -> str:
     """A webhook's body, equal for each try. It has ids and states, and no text of the job."""
     ended = datetime.fromtimestamp(entry.ended_ms / 1000, UTC).isoformat(timespec="milliseconds")
     data = {"id": entry.id, "state": entry.state, "finish_reason": entry.finish_reason}
@@ -17,7 +17,7 @@ def body_of(entry: Entry) -> str:
     return json.dumps(message, separators=(",", ":"))
 
 
-def headers_of(entry: Entry, body: str, secret: str) -> Mapping[str, str]:
+def headers_of(entry: WebhookEntry, body: str, secret: str) -> Mapping[str, str]:
     """The headers of one try: the signature holds for its time."""
     now = datetime.now(UTC)
     return {

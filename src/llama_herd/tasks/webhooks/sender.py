@@ -12,9 +12,14 @@ from redis.exceptions import ResponseError
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.ending import end
-from llama_herd.tasks.ledger.outbox import Entry, Outbox
-from llama_herd.tasks.ledger.redis_call import Apart, Call, Dialogue, ask
-from llama_herd.tasks.ledger.webhooks import StoredConfigs, WebhookConfig, all_configs, hold_role
+from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall, ask
+from llama_herd.tasks.ledger.webhook_configs import (
+    StoredConfigs,
+    WebhookConfig,
+    all_configs,
+    hold_sender_role,
+)
 from llama_herd.tasks.webhook_secret import check_webhook_secret
 from llama_herd.tasks.webhook_url import check_webhook_url, host_of
 from llama_herd.tasks.webhooks.back_off import PATIENCE_S, delay_ms
@@ -81,7 +86,7 @@ class Sender:
         if self._is_ours:
             outboxes = [(Outbox(parcel.config.tenant), parcel.entry) for parcel in parcels]
             await self._all([outbox.put_off(entry, 0) for outbox, entry in outboxes])
-            await self._run(ask(hold_role(self._name, 0)))
+            await self._run(ask(hold_sender_role(self._name, 0)))
 
     async def _go_on(self) -> None:
         while not self._is_ending.is_set():
@@ -115,7 +120,7 @@ class Sender:
         now_s = monotonic()
         if now_s - self._asked_s >= self._lease_s / 3:
             self._is_ours = False
-            self._is_ours = await self._run(ask(hold_role(self._name, int(1000 * self._lease_s))))
+            self._is_ours = await self._run(ask(hold_sender_role(self._name, int(1000 * self._lease_s))))
             self._asked_s = now_s
         return self._is_ours
 
@@ -125,7 +130,7 @@ class Sender:
         for_ms = int(1000 * TAKEN_TRIES * self._timeout_s)
         calls = [Outbox(config.tenant).due(PAGE, for_ms) for config in self._configs]
         found = await self._all(calls)
-        settled: list[Call[None]] = []
+        settled: list[RedisCall[None]] = []
         for config, entries in zip(self._configs, found, strict=True):
             if not isinstance(entries, ResponseError):  # of one tenant, as a spoilt key or a lacking right
                 until_s = taken_s + TAKEN_TRIES / 2 * self._timeout_s
@@ -133,10 +138,10 @@ class Sender:
         await self._all(settled)
         return any(isinstance(entries, list) and len(entries) == PAGE for entries in found)
 
-    async def _all(self, calls: list[Call[Any]]) -> list[Any]:
+    async def _all(self, calls: list[RedisCall[Any]]) -> list[Any]:
         return list(await self._run(_apart(calls))) if calls else []
 
-    def _take(self, parcel: Parcel) -> list[Call[None]]:
+    def _take(self, parcel: Parcel) -> list[RedisCall[None]]:
         """Put a message into its lane; or, if it does not go there, what to note in its outbox."""
         config, entry = parcel.config, parcel.entry
         outbox, host = Outbox(config.tenant), host_of(entry.url or config.url)
@@ -159,7 +164,7 @@ class Sender:
             await self._run(ask(self._outcome(outbox, entry, answer)))
         return not answer.is_silent
 
-    async def _post(self, config: WebhookConfig, entry: Entry) -> Answer:
+    async def _post(self, config: WebhookConfig, entry: WebhookEntry) -> Answer:
         try:
             body = body_of(entry)
             headers = headers_of(entry, body, entry.secret or config.secret)
@@ -168,19 +173,19 @@ class Sender:
         except Exception as error:  # one message that nobody has foreseen holds up no other
             return Answer(f"the gateway has failed at it: {type(error).__name__}")
 
-    def _outcome(self, outbox: Outbox, entry: Entry, answer: Answer) -> Call[None]:
+    def _outcome(self, outbox: Outbox, entry: WebhookEntry, answer: Answer) -> RedisCall[None]:
         if not answer.error:
             return outbox.sent(entry)
         failed = entry.failed(answer.error)
         wait_ms = None if answer.is_final else delay_ms(failed.tries)
         return self._given_up(outbox, failed) if wait_ms is None else outbox.put_off(failed, wait_ms)
 
-    def _given_up(self, outbox: Outbox, entry: Entry) -> Call[None]:
+    def _given_up(self, outbox: Outbox, entry: WebhookEntry) -> RedisCall[None]:
         log.warning("webhook %s of tenant %s is given up: %s", entry.message, outbox.tenant, entry.error)
         return outbox.give_up(entry)
 
 
-def _refusal(config: WebhookConfig, entry: Entry) -> str:
+def _refusal(config: WebhookConfig, entry: WebhookEntry) -> str:
     """Why a job's own address may not be called; empty if it may. It and its secret may be any text."""
     if entry.url is None:
         return ""
@@ -199,6 +204,6 @@ def _refusal(config: WebhookConfig, entry: Entry) -> str:
     return f"the tenant does not allow the host {host}. Fix: herd webhooks set with --host {host}"
 
 
-def _apart(calls: list[Call[Any]]) -> Dialogue[list[Any]]:
-    answers: list[Any] = yield Apart(calls)
+def _apart(calls: list[RedisCall[Any]]) -> Dialogue[list[Any]]:
+    answers: list[Any] = yield IndependentCalls(calls)
     return answers

@@ -6,9 +6,9 @@ from time import time
 from typing import Literal, NamedTuple
 
 from llama_herd.errors import BadInput, RecordUnreadable
-from llama_herd.tasks.ledger.outbox import Entry, Listed, Outbox, message_of
+from llama_herd.tasks.ledger.outbox import ListedWebhook, Outbox, WebhookEntry, webhook_message_id
 from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.ledger.webhooks import WebhookConfig, drop_config, find_config, store_config
+from llama_herd.tasks.ledger.webhook_configs import WebhookConfig, drop_config, find_config, store_config
 from llama_herd.tasks.webhook_secret import check_webhook_secret, new_secret
 from llama_herd.tasks.webhook_url import check_webhook_url
 
@@ -65,7 +65,7 @@ def remove_webhooks(tenant: str) -> Dialogue[int]:
     """Tell a tenant of nothing more, and forget its outbox; how many messages are lost. Raises BadInput."""
     outbox = Outbox(tenant)
     _, was_there = yield drop_config(tenant)
-    waiting, dead = yield [outbox.num("waiting"), outbox.num("dead")]
+    waiting, dead = yield [outbox.count("waiting"), outbox.count("dead")]
     yield outbox.forget()
     if not was_there:
         raise BadInput(f"tenant {tenant}: has no webhooks")
@@ -80,41 +80,41 @@ def config_of(tenant: str) -> Dialogue[WebhookConfig]:
     return config
 
 
-def list_outbox(tenant: str, limit: int) -> Dialogue[list[Listed]]:
+def list_outbox(tenant: str, limit: int) -> Dialogue[list[ListedWebhook]]:
     """List messages that wait, the first due first, then dead ones. At most `limit` of each."""
     outbox = Outbox(tenant)
     kinds: tuple[Literal["waiting", "dead"], ...] = ("waiting", "dead")
-    waiting, dead = yield [outbox.messages(kind, limit) for kind in kinds]
+    waiting, dead = yield [outbox.message_ids(kind, limit) for kind in kinds]
     places = [(message, at_ms, False) for message, at_ms in waiting]
     places += [(message, at_ms, True) for message, at_ms in dead]
     if not places:
         return []
     found = yield outbox.entries([message for message, *_ in places])
     return [
-        Listed(entry, at_ms, is_dead)
+        ListedWebhook(entry, at_ms, is_dead)
         for (message, at_ms, is_dead), raw in zip(places, found, strict=True)
         if (entry := _entry(message, raw))
     ]
 
 
-def find_entry(tenant: str, name: str) -> Dialogue[Entry | None]:
+def find_entry(tenant: str, name: str) -> Dialogue[WebhookEntry | None]:
     """The webhook of a job or a batch, as long as its receiver does not have it."""
-    message = message_of(name).encode()
+    message = webhook_message_id(name).encode()
     (raw,) = yield Outbox(tenant).entries([message])
     return _entry(message, raw)
 
 
-def _entry(message: bytes, raw: bytes | None) -> Entry | None:
+def _entry(message: bytes, raw: bytes | None) -> WebhookEntry | None:
     """Read a message's entry; None if it is gone, or cannot be read."""
     try:
-        return None if raw is None else Entry.parse(message, raw)
+        return None if raw is None else WebhookEntry.parse(message, raw)
     except RecordUnreadable:
         return None
 
 
 def retry(tenant: str, name: str) -> Dialogue[None]:
     """Let one dead message be due now, by its id or its job's. Raises BadInput if it is not dead."""
-    found = yield Outbox(tenant).retry([name, message_of(name)])
+    found = yield Outbox(tenant).retry([name, webhook_message_id(name)])
     if not found:
         raise BadInput(f"{name}: no dead webhook has this id, or is of this job. Fix: herd webhooks list")
 
@@ -123,7 +123,7 @@ def retry_all(tenant: str) -> Dialogue[int]:
     """Let all dead messages be due now; how many."""
     outbox, total = Outbox(tenant), 0
     while True:
-        dead = yield outbox.messages("dead", _LOT)
+        dead = yield outbox.message_ids("dead", _LOT)
         if not dead:
             return total
         total += yield outbox.retry([message.decode() for message, _ in dead])

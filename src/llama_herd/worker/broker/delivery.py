@@ -11,7 +11,7 @@ from kombu.transport.virtual import QoS
 
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.generate import correct, fail, start, trace
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.message import trace_id_of
 from llama_herd.tasks.result import Result
 
@@ -79,7 +79,7 @@ class Delivery:
         return bool(self._request._already_revoked)
 
     @property
-    def start(self) -> Call[None] | None:
+    def start(self) -> RedisCall[None] | None:
         """The call that sets the job's state to STARTED for Celery's clients; None: they want no result."""
         if self.headers.get("ignore_result"):
             return None

@@ -21,8 +21,8 @@ from llama_herd.tasks.events import Event, Timings
 from llama_herd.tasks.generate import correct
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.passing import passes
-from llama_herd.tasks.ledger.redis_call import Call, run, run_many
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.ledger.temporary_errors import is_temporary
 from llama_herd.tasks.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.result_backend import refusal
@@ -82,7 +82,7 @@ class Finisher:
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         self._later: list[LaterSettlement] = []
         #: What reports that a job is being settled here, by the token that says so in its record.
-        self._settling: dict[str, Call[Turn]] = {}
+        self._settling: dict[str, RedisCall[Turn]] = {}
         self._num_answered = [0] * NUM_THREADS
         self._is_busy = [False] * NUM_THREADS
         self._is_stopping = threading.Event()
@@ -142,7 +142,7 @@ class Finisher:
         while not self._is_stopping.wait(REPORT_S):
             for report in list(self._settling.values()):
                 with suppress(RedisError):
-                    run(self._redis, report)
+                    run_call(self._redis, report)
             for later in list(self._later):
                 if later.due_s <= monotonic():
                     self._later.remove(later)
@@ -207,7 +207,7 @@ class Finisher:
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
 
     @contextmanager
-    def _reported(self, token: str, report: Call[Turn]) -> Iterator[None]:
+    def _reported(self, token: str, report: RedisCall[Turn]) -> Iterator[None]:
         """Have the job reported as being settled here, within the block."""
         self._settling[token] = report
         try:
@@ -215,10 +215,10 @@ class Finisher:
         finally:
             del self._settling[token]
 
-    def _begin(self, reader: StreamReader, job_id: str, ask: Call[Turn]) -> tuple[Turn, Events]:
+    def _begin(self, reader: StreamReader, job_id: str, ask: RedisCall[Turn]) -> tuple[Turn, Events]:
         """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
-        calls: list[Call[Any]] = [ask, reader.part(job_id)]
-        turn, part = run_many(self._redis, calls)
+        calls: list[RedisCall[Any]] = [ask, reader.part(job_id)]
+        turn, part = run_calls(self._redis, calls)
         if isinstance(turn, ResponseError):
             raise turn
         if not isinstance(turn, Settling):
@@ -226,7 +226,7 @@ class Finisher:
         try:
             return turn, list(reader.events(job_id, part))
         except ResponseError as error:
-            if passes(error):
+            if is_temporary(error):
                 raise
             return turn, error
 
@@ -239,9 +239,9 @@ class Finisher:
         """Note that later messages of the job need nothing."""
         self._delete_if_purged(ledger, job_id, ledger.settle(job_id))
 
-    def _delete_if_purged(self, ledger: Ledger, job_id: str, ask: Call[bool]) -> None:
+    def _delete_if_purged(self, ledger: Ledger, job_id: str, ask: RedisCall[bool]) -> None:
         """Delete the result of a purged job: ours may have been stored just after the purge."""
-        if run(self._redis, ask):
+        if run_call(self._redis, ask):
             self._redis.delete(ledger.result_key(job_id))
 
 

@@ -7,7 +7,7 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.worker.jobs.attempt import Attempt
 
 
@@ -19,6 +19,6 @@ class LeaseHolder:
     ledger: Ledger
     id: str = field(default_factory=lambda: uuid4().hex)
 
-    def release(self, attempt: Attempt, *, push: bool = False) -> Call[Release]:
+    def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
         """The call that gives a job in hand back; `push`: with a new message in its queue."""
         return self.ledger.release(attempt.job_id, self.id, attempt.stream.epoch, push=push)

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.redis_url import masked
 from llama_herd.tasks.worker_status import State, WorkerStatus
 from llama_herd.worker import process
@@ -106,7 +106,7 @@ class Service:
 
     def _new_tenancy(self, own: WorkerSettings) -> Tenancy:
         """Make a tenancy by `own`, the settings of this tenant alone."""
-        ledger, model = Ledger.of(own, self._worker), self._model
+        ledger, model = Ledger.from_settings(own, self._worker), self._model
         bounds = StreamBounds(own.max_tokens_limit, model.max_length, own.max_prompt_bytes)
         return Tenancy(
             own,
@@ -355,7 +355,7 @@ class Service:
         """Release the jobs that still run: other workers continue them."""
         attempts = self.tenancies.in_hand()
         try:
-            run_many(self._redis, [self.tenancies.of(one).holder.release(one) for one in attempts])
+            run_calls(self._redis, [self.tenancies.of(one).holder.release(one) for one in attempts])
             log.info("jobs released", num_jobs=len(attempts))
         except RedisError as error:
             log.warning(

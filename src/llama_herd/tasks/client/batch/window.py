@@ -25,7 +25,7 @@ from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
 
@@ -126,7 +126,7 @@ class BatchWindow:
         unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
         self._waiting.clear()
-        yield Apart([self._core.ledger.cancel(job_id) for job_id in self._under_way])
+        yield IndependentCalls([self._core.ledger.cancel(job_id) for job_id in self._under_way])
 
     def round(self, now_s: float, *, forgets: bool = True) -> Dialogue[list[BatchItem]]:
         """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
@@ -223,7 +223,7 @@ class BatchWindow:
                 over.append(one)
         self._pace.note(len(over))
         if over:
-            streams = yield Apart([ledger.read(one.job_id) for one in over])
+            streams = yield IndependentCalls([ledger.read(one.job_id) for one in over])
             for one, events in zip(over, _readable(streams), strict=True):
                 self._note_end(one, events)
 
@@ -261,7 +261,7 @@ class BatchWindow:
 
 def _prepared(one: RowJob, ledger: Ledger) -> PreparedJob:
     """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
-    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), ledger.tenant), ignore_result=True)
+    envelope = Envelope.for_job(one.job_id, queue_name(str(one.job.model), ledger.tenant), ignore_result=True)
     return PreparedJob.prepare(NewJob(one.job_id, "job_id", envelope, one.job), ledger)
 
 

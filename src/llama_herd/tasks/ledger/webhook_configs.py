@@ -1,4 +1,4 @@
-"""Which tenants are told of ends, and where: one hash for all tenants. And which gateway tells them."""
+"""Which tenants get webhooks of their jobs' ends, and where; and which gateway sends them."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import text
 
 #: Redis key of the hash. Its fields are tenants. No tenant's key has this name, which has one colon.
@@ -22,7 +22,7 @@ SCRIPTS = (_ROLE,)
 
 @dataclass(frozen=True, slots=True)
 class WebhookConfig:
-    """Where a tenant is told of ends.
+    """Where a tenant's webhooks go.
 
     hosts: further hosts that jobs may name. jobs: whether it is told of all jobs, not only of those that name
     an address.
@@ -63,7 +63,7 @@ class StoredConfigs(NamedTuple):
     unreadable: tuple[str, ...]
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
+    def from_entries(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
         configs, unreadable = list[WebhookConfig](), list[str]()
         for name, raw in pairs:
             try:
@@ -73,38 +73,38 @@ class StoredConfigs(NamedTuple):
         return cls(tuple(sorted(configs, key=lambda config: config.tenant)), tuple(sorted(unreadable)))
 
 
-def store_config(config: WebhookConfig) -> list[Call[Any]]:
+def store_config(config: WebhookConfig) -> list[RedisCall[Any]]:
     """Store a tenant's webhooks, and tell the scripts that write ends."""
     flag = Keys(config.tenant).key("webhook")
     return [
-        Call("HSET", (WEBHOOKS,), (config.tenant, config.to_json()), int),
-        Call("HSET", (flag,), ("jobs", int(config.jobs)), int),
+        RedisCall("HSET", (WEBHOOKS,), (config.tenant, config.to_json()), int),
+        RedisCall("HSET", (flag,), ("jobs", int(config.jobs)), int),
     ]
 
 
-def find_config(tenant: str) -> Call[WebhookConfig | None]:
+def find_config(tenant: str) -> RedisCall[WebhookConfig | None]:
     """A tenant's webhooks; None if it has none."""
-    return Call("HGET", (WEBHOOKS,), (tenant,), lambda raw: raw and WebhookConfig.parse(tenant, raw))
+    return RedisCall("HGET", (WEBHOOKS,), (tenant,), lambda raw: raw and WebhookConfig.parse(tenant, raw))
 
 
-def all_configs() -> Call[StoredConfigs]:
+def all_configs() -> RedisCall[StoredConfigs]:
     """The webhooks of all tenants."""
-    return Call("HGETALL", (WEBHOOKS,), (), _read_configs)
+    return RedisCall("HGETALL", (WEBHOOKS,), (), _read_configs)
 
 
-def drop_config(tenant: str) -> list[Call[Any]]:
+def drop_config(tenant: str) -> list[RedisCall[Any]]:
     """Forget a tenant's webhooks. The second answer says whether there were any."""
     return [
-        Call("DEL", (Keys(tenant).key("webhook"),), (), int),
-        Call("HDEL", (WEBHOOKS,), (tenant,), bool),
+        RedisCall("DEL", (Keys(tenant).key("webhook"),), (), int),
+        RedisCall("HDEL", (WEBHOOKS,), (tenant,), bool),
     ]
 
 
-def hold_role(who: str, for_ms: int) -> Call[bool]:
-    """Be the one who sends, for so long; whether that is so. 0: no more."""
-    return Call(_ROLE, (SENDER,), (who, for_ms), lambda reply: reply == 1)
+def hold_sender_role(who: str, for_ms: int) -> RedisCall[bool]:
+    """Become or stay the gateway that sends, for `for_ms`; 0: no more. Answers whether it is this one."""
+    return RedisCall(_ROLE, (SENDER,), (who, for_ms), lambda reply: reply == 1)
 
 
 def _read_configs(reply: dict[bytes, bytes] | list[bytes]) -> StoredConfigs:
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return StoredConfigs.of(pairs)
+    return StoredConfigs.from_entries(pairs)

@@ -1,4 +1,4 @@
-"""The keys by which others come in at the gateway: one hash for all tenants, without the keys themselves."""
+"""What is stored of the gateway's API keys: one hash for all tenants, without the keys themselves."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from llama_herd.errors import RecordUnreadable
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
 from llama_herd.tasks.priority import MAX_PRIORITY
 
@@ -39,7 +39,7 @@ class ApiKey:
         try:
             return cls._parsed(fingerprint, raw)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            raise UnreadableKey.of(fingerprint) from None
+            raise UnreadableKey.for_fingerprint(fingerprint) from None
 
     @classmethod
     def _parsed(cls, fingerprint: str, raw: bytes) -> "ApiKey":
@@ -53,7 +53,7 @@ class UnreadableKey(RecordUnreadable):
     """An entry of the hash is damaged, or was not written by llama-herd."""
 
     @classmethod
-    def of(cls, fingerprint: str) -> Self:
+    def for_fingerprint(cls, fingerprint: str) -> Self:
         return cls(
             f"the entry {fingerprint} of {API_KEYS} is no key that this version has written. "
             f"Fix: herd keys revoke {fingerprint}, and make another key"
@@ -67,7 +67,7 @@ class StoredKeys(NamedTuple):
     unreadable: tuple[str, ...]
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
+    def from_entries(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
         keys, unreadable = list[ApiKey](), list[str]()
         for field, raw in pairs:
             fingerprint = text(field)
@@ -78,30 +78,30 @@ class StoredKeys(NamedTuple):
         return cls(tuple(sorted(keys, key=lambda key: (key.created_ms, key.name))), tuple(sorted(unreadable)))
 
 
-def store_key(key: ApiKey) -> Call[bool]:
+def store_key(key: ApiKey) -> RedisCall[bool]:
     """Store a key. Answers whether it is a new one."""
-    return Call("HSETNX", (API_KEYS,), (key.fingerprint, key.to_json()), bool)
+    return RedisCall("HSETNX", (API_KEYS,), (key.fingerprint, key.to_json()), bool)
 
 
-def find_key(fingerprint: str) -> Call[bytes | None]:
+def find_key(fingerprint: str) -> RedisCall[bytes | None]:
     """Look up the entry of the key with a fingerprint."""
-    return Call("HGET", (API_KEYS,), (fingerprint,), lambda reply: reply)
+    return RedisCall("HGET", (API_KEYS,), (fingerprint,), lambda reply: reply)
 
 
-def num_keys() -> Call[int]:
+def num_keys() -> RedisCall[int]:
     """Count the stored keys."""
-    return Call("HLEN", (API_KEYS,), (), int)
+    return RedisCall("HLEN", (API_KEYS,), (), int)
 
 
-def all_keys() -> Call[StoredKeys]:
+def all_keys() -> RedisCall[StoredKeys]:
     """Read all stored keys."""
-    return Call("HGETALL", (API_KEYS,), (), _read_keys)
+    return RedisCall("HGETALL", (API_KEYS,), (), _read_keys)
 
 
-def drop_key(fingerprint: str) -> Call[bool]:
+def drop_key(fingerprint: str) -> RedisCall[bool]:
     """Forget a key. Answers whether there was one."""
-    return Call("HDEL", (API_KEYS,), (fingerprint,), bool)
+    return RedisCall("HDEL", (API_KEYS,), (fingerprint,), bool)
 
 
 def _read_keys(reply: dict[bytes, bytes] | list[bytes]) -> StoredKeys:
-    return StoredKeys.of(fields_of(reply).items())
+    return StoredKeys.from_entries(fields_of(reply).items())

@@ -10,23 +10,23 @@ LARGE_BYTES = 65_536
 MAX_BREAKS = 4
 
 
-class Breaks:
-    """Counts the connections broken by one repeated call with an argument of LARGE_BYTES or more."""
+class BrokenConnections:
+    """Counts the connections that one repeated call with an argument of LARGE_BYTES or more has broken."""
 
     def __init__(self) -> None:
         self.num = 0
 
     @property
-    def are_too_many(self) -> bool:
+    def are_no_accident(self) -> bool:
         """Whether the call itself breaks the connections."""
         return self.num >= MAX_BREAKS
 
     def note(self, redis: Redis, error: RedisError) -> None:
         """Count a failure of the call if it was a broken connection, and Redis answers right after it."""
-        self.num += isinstance(error, ConnectionError) and _is_there(redis)
+        self.num += isinstance(error, ConnectionError) and _answers(redis)
 
 
-def _is_there(redis: Redis) -> bool:
+def _answers(redis: Redis) -> bool:
     try:
         return bool(redis.ping())
     except RedisError:

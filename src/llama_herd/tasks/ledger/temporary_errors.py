@@ -25,29 +25,29 @@ _CODES = "LOADING|OOM|READONLY|MISCONF|MASTERDOWN|TRYAGAIN|CLUSTERDOWN|NOREPLICA
 
 #: The code is at the beginning, or is quoted by a script or a transaction: "@user_script: 70: -OOM command
 #: ...".
-_SAID = re.compile(rf"(?:^|[:,.] )-?(?:{_CODES}) |Script killed by user")
+_MESSAGE = re.compile(rf"(?:^|[:,.] )-?(?:{_CODES}) |Script killed by user")
 
 #: Before the error of Redis, redis-py puts the rejected command with all its arguments.
 _COMMAND_END = " of pipeline caused error: "
 
 
-def passes(error: BaseException) -> bool:
-    """Whether this failure is temporary, whatever was sent: a lost connection, a full Redis, a failover.
+def is_temporary(error: BaseException) -> bool:
+    """Whether a failure is temporary, whatever was sent: a lost connection, a full Redis, a failover.
 
     For errors of other libraries, such as kombu's OperationalError, their cause decides.
     """
     if isinstance(error, _TYPES):
         return True
     if isinstance(error, exceptions.RedisError):
-        return is_passing(said(error))
-    return error.__cause__ is not None and passes(error.__cause__)
+        return is_temporary_text(redis_message(error))
+    return error.__cause__ is not None and is_temporary(error.__cause__)
 
 
-def said(error: BaseException) -> str:
-    """The error of Redis, without the rejected command, which may contain a prompt."""
+def redis_message(error: BaseException) -> str:
+    """Redis's own message, without the rejected command, which may contain a prompt."""
     return str(error).rpartition(_COMMAND_END)[2]
 
 
-def is_passing(text: str) -> bool:
+def is_temporary_text(text: str) -> bool:
     """Whether the text of an error, also one quoted by a script, tells of a temporary failure."""
-    return _SAID.search(text) is not None
+    return _MESSAGE.search(text) is not None

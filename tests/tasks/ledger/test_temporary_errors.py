@@ -17,7 +17,7 @@ from redis.exceptions import (
 )
 
 from llama_herd.tasks.ledger.answers import Emission, Emitted
-from llama_herd.tasks.ledger.passing import passes, said
+from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 
 WRITE = "return redis.call('SET', KEYS[1], 'value')"
 WRITE_GUARDED = "return redis.pcall('SET', KEYS[1], 'value').err"
@@ -68,7 +68,7 @@ def closed_redis(request: pytest.FixtureRequest, redis: Any) -> Any:
 def test_a_redis_that_takes_nothing_for_a_while_passes(
     closed_redis: Any, write: Callable[[Any], Any]
 ) -> None:
-    assert passes(refused(write, closed_redis))
+    assert is_temporary(refused(write, closed_redis))
 
 
 @pytest.mark.redis
@@ -90,7 +90,7 @@ def test_a_script_that_catches_such_an_error_tells_it(closed_redis: Any) -> None
 )
 def test_what_is_wrong_with_a_call_stays_so(redis: Any, command: tuple[str | int, ...]) -> None:
     redis.lpush("list", "value")
-    assert not passes(refused(lambda redis: redis.execute_command(*command), redis))
+    assert not is_temporary(refused(lambda redis: redis.execute_command(*command), redis))
 
 
 @pytest.mark.redis
@@ -101,13 +101,13 @@ def test_what_a_refused_command_holds_is_not_what_redis_says(redis: Any) -> None
 
     error = refused(write, redis)
     assert "secret" in str(error)
-    assert not passes(error)
-    assert said(error) == "value is not a valid float"
+    assert not is_temporary(error)
+    assert redis_message(error) == "value is not a valid float"
 
 
 @pytest.mark.redis
 def test_a_script_that_redis_has_forgotten_passes(redis: Any) -> None:
-    assert passes(refused(lambda redis: redis.evalsha("0" * 40, 0), redis))
+    assert is_temporary(refused(lambda redis: redis.evalsha("0" * 40, 0), redis))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_script_that_redis_has_forgotten_passes(redis: Any) -> None:
     ],
 )
 def test_what_a_redis_says_that_is_busy_elsewhere_passes(text: str) -> None:
-    assert passes(ResponseError(text))
+    assert is_temporary(ResponseError(text))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_what_a_redis_says_that_is_busy_elsewhere_passes(text: str) -> None:
     ],
 )
 def test_a_word_that_only_looks_like_a_code_does_not_pass(text: str) -> None:
-    assert not passes(ResponseError(text))
+    assert not is_temporary(ResponseError(text))
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_word_that_only_looks_like_a_code_does_not_pass(text: str) -> None:
 def test_a_lost_connection_passes_also_as_kombu_tells_it(error: RedisError) -> None:
     wrapped = OperationalError(str(error))
     wrapped.__cause__ = error
-    assert passes(error)
-    assert passes(wrapped)
+    assert is_temporary(error)
+    assert is_temporary(wrapped)
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_a_lost_connection_passes_also_as_kombu_tells_it(error: RedisError) -> N
     ],
 )
 def test_a_right_that_is_missing_and_a_bad_value_do_not_pass(error: Exception) -> None:
-    assert not passes(error)
+    assert not is_temporary(error)
