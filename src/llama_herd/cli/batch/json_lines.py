@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from llama_herd.cli.batch.arriving import Arriving
 from llama_herd.cli.batch.source import opened
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.json_row import read_row
-from llama_herd.tasks.batch.lines import read_lines
-from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.batch.numbered_lines import read_lines
+from llama_herd.tasks.batch.source_row import SourceRow, parse_row
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class JsonLines:
 
     def rows(self) -> Iterator[SourceRow | None]:
         with opened(self.name) as stream:
-            yield from map(read_row, read_lines(stream))
+            yield from map(parse_row, read_lines(stream))
 
     def num_rows(self) -> int | None:
         with opened(self.name) as stream:
@@ -34,7 +33,7 @@ class StandardInput:
 
     def rows(self) -> Iterator[SourceRow | None]:
         try:
-            yield from map(read_row, read_lines(Arriving(self.number)))
+            yield from map(parse_row, read_lines(Arriving(self.number)))
         except OSError as error:
             raise BadInput(f"standard input cannot be read: {error.strerror}") from None
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llama_herd.cli.batch.source import opened
-from llama_herd.tasks.batch.lines import MAX_LINE_BYTES, Line, read_lines
+from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, NumberedLine, read_lines
 from llama_herd.tasks.batch.source_row import SourceRow
 
 
@@ -24,7 +24,7 @@ class TextLines:
         return sum(1 for _ in self.rows())
 
 
-def _prompt(line: Line) -> SourceRow:
+def _prompt(line: NumberedLine) -> SourceRow:
     if line.text is None:
         return SourceRow(line.number, None, f"is longer than {MAX_LINE_BYTES} bytes")
     try:

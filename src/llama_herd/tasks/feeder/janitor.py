@@ -6,14 +6,14 @@ from redis.exceptions import ResponseError
 from llama_herd.errors import StorageUnavailable
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import DueItem, StoredFiles, due_items
-from llama_herd.tasks.storage.storage import Place, Storage
+from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
 #: Most files that are looked at in one round.
 _MOST = 100
 
 
 class Janitor:
-    """Goes through what is due, round after round. What cannot be deleted holds up nothing behind it."""
+    """Deletes the bytes of files that are due. A file that cannot be deleted holds up no other."""
 
     def __init__(self, connection: redis.Redis, storage: Storage) -> None:
         self._redis = connection
@@ -25,12 +25,12 @@ class Janitor:
         """One round. Raises RedisError, StorageUnavailable."""
         key = StoredFiles(storage=self._storage.id).due_key
         due = run_call(self._redis, due_items(key, _MOST + self._num_refused))
-        refusals = [error for one in due if (error := self._refusal(one))]
+        refusals = [error for one in due if (error := self._delete_or_refusal(one))]
         self._num_refused = len(refusals)
         if refusals:
             raise refusals[0]
 
-    def _refusal(self, due: DueItem) -> ResponseError | None:
+    def _delete_or_refusal(self, due: DueItem) -> ResponseError | None:
         files = StoredFiles(due.tenant, self._storage.id)
         try:
             self._delete(files, due)
@@ -43,5 +43,5 @@ class Janitor:
 
     def _delete(self, files: StoredFiles, due: DueItem) -> None:
         if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
-            self._storage.delete(Place(due.tenant, due.id))
+            self._storage.delete(StoragePlace(due.tenant, due.id))
             run_call(self._redis, files.deleted(due.id))

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from llama_herd.errors import HerdError
 from llama_herd.tasks.ending import end
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.feeder.feeder import Feeder
-from llama_herd.tasks.feeder.limits import Limits
+from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
+from llama_herd.tasks.feeder.feeder_limits import FeederLimits
 from llama_herd.tasks.gateway.body import parse_object, read_body
 from llama_herd.tasks.gateway.concurrency import ConcurrencyLimit
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
@@ -40,7 +40,7 @@ class GatewayContext:
         self.authenticator = Authenticator(settings, self.clients.connections)
         self.concurrency = ConcurrencyLimit(settings)
         self.storage = open_storage(settings.gateway_files)
-        self.feeder = Feeder(settings, self.storage, _feeder_limits(settings), batches)
+        self.feeder = BatchFeeder(settings, self.storage, _feeder_limits(settings), batches)
         self.sender = Sender(
             self.clients.connections.run, Connector(allows_private=settings.gateway_webhook_private)
         )
@@ -95,8 +95,8 @@ class GatewayContext:
         task.add_done_callback(self._chores.discard)
 
 
-def _feeder_limits(settings: GatewaySettings) -> Limits:
-    return Limits(
+def _feeder_limits(settings: GatewaySettings) -> FeederLimits:
+    return FeederLimits(
         settings.gateway_batches,
         settings.gateway_batch_rows,
         Quota(settings.gateway_max_tenant_rows, settings.gateway_max_key_rows),

@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.redis_call import Dialogue, ask
 from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, redis_time_ms
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.security.api_keys import KeyRole
-from llama_herd.tasks.storage.storage import Place, Storage
+from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
 #: Bytes that are read together.
 PIECE_BYTES = 1 << 18
@@ -65,7 +65,7 @@ async def delete_file(request: Request) -> Response:
             raise Problem(409, "file_in_use", message)
         case "unknown":
             raise no_file()
-    await asyncio.to_thread(context.storage.delete, Place(files.tenant, file.id))
+    await asyncio.to_thread(context.storage.delete, StoragePlace(files.tenant, file.id))
     await client.run(ask(files.deleted(file.id)))
     return JSONResponse(FileDeleted(id=file.id).model_dump())
 
@@ -80,12 +80,12 @@ async def get_file_content(request: Request) -> Response:
     }
     if request.method == "HEAD":
         return Response(headers=headers, media_type="application/octet-stream")
-    parts = _read_pieces(context.storage, Place(files.tenant, file.id))
+    parts = _read_pieces(context.storage, StoragePlace(files.tenant, file.id))
     first = await anext(parts, b"")  # so that a file that is lost is told in the status
     return StreamingResponse(_prepend(first, parts), headers=headers, media_type="application/octet-stream")
 
 
-async def _read_pieces(storage: Storage, place: Place) -> AsyncIterator[bytes]:
+async def _read_pieces(storage: Storage, place: StoragePlace) -> AsyncIterator[bytes]:
     """The bytes of a file, piece by piece, read in other threads."""
     opening = storage.read(place)
     file = await asyncio.to_thread(opening.__enter__)

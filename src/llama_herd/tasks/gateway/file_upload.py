@@ -18,7 +18,7 @@ from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
-from llama_herd.tasks.storage.storage import Draft, Place, Storage
+from llama_herd.tasks.storage.storage import Draft, Storage, StoragePlace
 from llama_herd.tasks.wrong_fields import field_errors
 
 #: Bytes that are written together.
@@ -36,7 +36,7 @@ async def store_upload(
     """Store the file of a form, and return its record. Raises Problem, StorageUnavailable."""
     form = MultipartForm(request.headers.get("content-type", ""))
     files = await asyncio.to_thread(files_of, storage, caller.tenant)
-    place = Place(caller.tenant, f"file-{secrets.token_hex(12)}")
+    place = StoragePlace(caller.tenant, f"file-{secrets.token_hex(12)}")
     await client.run(ask(files.begin(place.name)))
     num_bytes = await _write_file(request, form, storage, place, client.settings)
     life_ms = _life_ms(form, client.settings)
@@ -58,7 +58,7 @@ def quotas(settings: GatewaySettings) -> tuple[Quota, Quota]:
 
 
 async def _write_file(
-    request: Request, form: MultipartForm, storage: Storage, place: Place, settings: GatewaySettings
+    request: Request, form: MultipartForm, storage: Storage, place: StoragePlace, settings: GatewaySettings
 ) -> int:
     """Write the file's bytes, and return their number. Wrong fields raise before the file is kept."""
     opening = storage.draft(place)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from llama_herd.errors import BadInput, FileLost, StorageUnavailable
 from llama_herd.extras import install_command
-from llama_herd.tasks.storage.storage import Place
+from llama_herd.tasks.storage.storage import StoragePlace
 
 SCHEME = "s3://"
 #: Bytes of a part of an upload, of which a service takes up to 10,000.
@@ -51,7 +51,7 @@ class Bucket:
         return S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
 
     @contextmanager
-    def draft(self, place: Place) -> Iterator["_Draft"]:
+    def draft(self, place: StoragePlace) -> Iterator["_Draft"]:
         with _named_errors(self._root):
             path = self._path(place)
             writing = _Draft(self._files.open(path, "wb", block_size=PART_BYTES, autocommit=False))
@@ -61,21 +61,21 @@ class Bucket:
                 writing.drop()
 
     @contextmanager
-    def read(self, place: Place) -> Iterator[BinaryIO]:
+    def read(self, place: StoragePlace) -> Iterator[BinaryIO]:
         with _named_errors(self._root), self._files.open(self._path(place), "rb") as file:
             yield BufferedReader(file, READ_BYTES)  # whose lines may be limited
 
-    def delete(self, place: Place) -> None:
+    def delete(self, place: StoragePlace) -> None:
         with _named_errors(self._root):
             found = self._files.find(self._path(place))
             if found:
                 self._files.rm(found)
 
     @contextmanager
-    def journal(self, place: Place) -> Iterator["_Journal"]:
+    def journal(self, place: StoragePlace) -> Iterator["_Journal"]:
         yield _Journal(self, place)
 
-    def extent(self, place: Place) -> int:
+    def extent(self, place: StoragePlace) -> int:
         """The number of the journal's objects."""
         with _named_errors(self._root):
             try:
@@ -87,18 +87,18 @@ class Bucket:
             num += 1
         return num
 
-    def lines(self, place: Place, extent: int) -> Iterator[bytes]:
+    def lines(self, place: StoragePlace, extent: int) -> Iterator[bytes]:
         for number in range(extent):
             with _named_errors(self._root):
                 found = self._files.cat_file(self._path(place / _name(number)))
             yield from found.splitlines(keepends=True)
 
-    def put(self, place: Place, content: bytes) -> None:
+    def put(self, place: StoragePlace, content: bytes) -> None:
         """Store an object."""
         with _named_errors(self._root):
             self._files.pipe_file(self._path(place), content)
 
-    def _path(self, place: Place) -> str:
+    def _path(self, place: StoragePlace) -> str:
         return f"{self._root}/{place.tenant}/{place.name}"
 
 
@@ -125,7 +125,7 @@ class _Draft:
 
 
 class _Journal:
-    def __init__(self, bucket: Bucket, place: Place) -> None:
+    def __init__(self, bucket: Bucket, place: StoragePlace) -> None:
         self._bucket = bucket
         self._place = place
         self._num = 0

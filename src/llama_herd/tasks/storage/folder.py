@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from llama_herd.errors import FileLost, StorageUnavailable
 from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite, whole_bytes
-from llama_herd.tasks.storage.storage import Place
+from llama_herd.tasks.storage.storage import StoragePlace
 
 #: The name of the file with the folder's id. No tenant's folder has a dot.
 ID_FILE = "folder.id"
@@ -48,7 +48,7 @@ class Folder:
         _sync_folder(self._root)
 
     @contextmanager
-    def draft(self, place: Place) -> Iterator["_Draft"]:
+    def draft(self, place: StoragePlace) -> Iterator["_Draft"]:
         path = self._path(place)
         with self._named_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,11 +62,11 @@ class Folder:
                         draft.unlink(missing_ok=True)
 
     @contextmanager
-    def read(self, place: Place) -> Iterator[BinaryIO]:
+    def read(self, place: StoragePlace) -> Iterator[BinaryIO]:
         with self._named_errors(), self._path(place).open("rb") as file:
             yield file
 
-    def delete(self, place: Place) -> None:
+    def delete(self, place: StoragePlace) -> None:
         path = self._path(place)
         with self._named_errors():
             if path.is_dir():
@@ -76,7 +76,7 @@ class Folder:
                 path.with_name(f"{path.name}.new").unlink(missing_ok=True)
 
     @contextmanager
-    def journal(self, place: Place) -> Iterator["_Journal"]:
+    def journal(self, place: StoragePlace) -> Iterator["_Journal"]:
         path = self._path(place)
         with self._named_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ class Folder:
             _sync_folder(path.parent)
             yield _Journal(file, self._root)
 
-    def extent(self, place: Place) -> int:
+    def extent(self, place: StoragePlace) -> int:
         """In bytes."""
         with self._named_errors(), suppress(FileNotFoundError), self._path(place).open("rb") as file:
             num_bytes = whole_bytes(file.fileno())
@@ -92,7 +92,7 @@ class Folder:
             return num_bytes
         return 0
 
-    def lines(self, place: Place, extent: int) -> Iterator[bytes]:
+    def lines(self, place: StoragePlace, extent: int) -> Iterator[bytes]:
         if not extent:
             return
         with self.read(place) as file:
@@ -100,7 +100,7 @@ class Folder:
                 extent -= len(line)
                 yield line
 
-    def _path(self, place: Place) -> Path:
+    def _path(self, place: StoragePlace) -> Path:
         return self._root / place.tenant / place.name
 
     @contextmanager

@@ -9,7 +9,7 @@ MAX_LINE_BYTES = 8 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
-class Line(NamedTuple):
+class NumberedLine(NamedTuple):
     """A line that is not empty; `text` is None if it was too long. Numbers count from 1."""
 
     number: int
@@ -22,7 +22,7 @@ class LineStream(Protocol):
     def readline(self, limit: int, /) -> bytes | None: ...
 
 
-def read_lines(stream: LineStream, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line | None]:
+def read_lines(stream: LineStream, max_bytes: int = MAX_LINE_BYTES) -> Iterator[NumberedLine | None]:
     """All lines that are not empty, and None whenever the stream returns it; keeps one line in memory."""
     number, is_rest = 0, False
     while (piece := stream.readline(max_bytes + 1)) != b"":
@@ -35,6 +35,6 @@ def read_lines(stream: LineStream, max_bytes: int = MAX_LINE_BYTES) -> Iterator[
         number += 1
         text = piece.removeprefix(_BOM if number == 1 else b"").strip()
         if is_rest and len(piece) > max_bytes:
-            yield Line(number, None)
+            yield NumberedLine(number, None)
         elif text:
-            yield Line(number, text)
+            yield NumberedLine(number, text)

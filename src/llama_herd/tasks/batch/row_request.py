@@ -8,7 +8,7 @@ from typing import Any
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.batch.custom_ids import MAX_ID_CHARS, CustomIds, is_custom_id
-from llama_herd.tasks.batch.done_lines import DoneLines
+from llama_herd.tasks.batch.done_rows import DoneRows
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
@@ -27,7 +27,7 @@ _SAMPLING_FIELDS = frozenset(SamplingParams.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RowRequest:
     """A row's name and the format of its answer; None for what was not understood."""
 
     custom_id: str | None = None
@@ -49,12 +49,12 @@ class RequestReader:
     def read(self, row: SourceRow) -> BatchRow:
         """Read a row. Never raises: a bad line does not stop the batch."""
         if row.fields is None:
-            return _refused(row.line, Request(), [FieldError("line", row.complaint)])
+            return _refused(row.line, RowRequest(), [FieldError("line", row.complaint)])
         if _OPENAI_FIELDS & row.fields.keys():
             return self._read_openai(row.line, row.fields)
         return self._read_plain(row.line, row.fields)
 
-    def rows_left(self, rows: Iterable[SourceRow | None], done: DoneLines) -> Iterator[BatchRow | None]:
+    def rows_left(self, rows: Iterable[SourceRow | None], done: DoneRows) -> Iterator[BatchRow | None]:
         """The rows that are not done; None while the next row has not arrived."""
         for row in rows:
             if row is None:
@@ -79,7 +79,7 @@ class RequestReader:
             errors.append(FieldError("url", f"must be {' or '.join(ENDPOINTS)}"))
         if not isinstance(body, Mapping):
             errors.append(FieldError("body", "must be a JSON object"))
-        request = Request(self._custom_id(line, fields, errors), url if url in ENDPOINTS else None)
+        request = RowRequest(self._custom_id(line, fields, errors), url if url in ENDPOINTS else None)
         if request.endpoint is None or not isinstance(body, Mapping):
             return _refused(line, request, errors)
         try:
@@ -102,7 +102,9 @@ class RequestReader:
         else:
             errors.append(FieldError("sampling", "must be a JSON object"))
         self._converse(given)
-        request = Request(self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS)
+        request = RowRequest(
+            self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS
+        )
         try:
             own = {"sampling": self._sampling(line) | sampling, **self._overrides}
             job = GenerationJob.parse({**self._defaults_of(given), **given, **own}, self._settings)
@@ -149,7 +151,7 @@ class RequestReader:
 _OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
 
 
-def _refused(line: int, request: Request, errors: list[FieldError]) -> BatchRow:
+def _refused(line: int, request: RowRequest, errors: list[FieldError]) -> BatchRow:
     failure = Failure(code=ErrorCode.INVALID_LINE, message=str(InvalidJob(list(dict.fromkeys(errors)))))
     return BatchRow(line, failure=failure, tag=request)
 

@@ -1,4 +1,4 @@
-"""A batch in this feeder's hands, as long as its lease is renewed."""
+"""The right to run a batch, as long as it is renewed in time."""
 
 from collections.abc import Sequence
 from time import monotonic
@@ -24,7 +24,7 @@ class Fenced(HerdError):
     """Another feeder has the batch, or it is over."""
 
 
-class Lease:
+class BatchLease:
     """The record as it was claimed, and all that its holder may do with it. Calls raise RedisUnavailable.
 
     state: the batch's. A client may have set it to `cancelling` since the last call.
@@ -59,14 +59,14 @@ class Lease:
         """Whether the batch is to take no more rows."""
         return self.is_expired or self.state == "cancelling"
 
-    def keep(self, **fields: Argument) -> bool:
+    def renew_if_due(self, **fields: Argument) -> bool:
         """Renew the lease when it is time, and note these fields. Answers whether it did. Raises Fenced."""
         if monotonic() - self._renewed_s < self._renew_s:
             return False
         self._note(self._lease_ms, None, fields)
         return True
 
-    def note(self, enters: BatchState | None = None, **fields: Argument) -> None:
+    def renew(self, enters: BatchState | None = None, **fields: Argument) -> None:
         """Renew the lease, and note fields of the record. Raises Fenced."""
         self._note(self._lease_ms, enters, fields)
 
@@ -107,7 +107,7 @@ class Lease:
         record = self.run(self._records.get(self.record.id))
         return record is None or record.is_final
 
-    def cleaned(self) -> None:
+    def note_cleaned(self) -> None:
         """Note that nothing is left to be done."""
         self.run(self._records.cleaned(self.record.id))
 
@@ -116,7 +116,7 @@ class Lease:
         with redis_errors(self._url):
             return redis_call.run_call(self._redis, call)
 
-    def talk(self, dialogue: Dialogue[T]) -> T:
+    def run_dialogue(self, dialogue: Dialogue[T]) -> T:
         """Make the calls of a dialogue."""
         with redis_errors(self._url):
             return redis_call.run_dialogue(self._redis, dialogue)

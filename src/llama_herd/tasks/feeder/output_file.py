@@ -1,13 +1,13 @@
-"""Makes the files of a batch of its parts."""
+"""Makes the output and the error file of a batch from its parts."""
 
 import hashlib
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from llama_herd.tasks.feeder.parts import Kind, Parts
+from llama_herd.tasks.feeder.answer_parts import AnswerParts, PartKind
 from llama_herd.tasks.ledger.stored_files import OUTPUT, NewFile
-from llama_herd.tasks.storage.storage import Place, Storage
+from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
 #: The tokens of a line. A text that says the same has its quotes escaped.
 _USAGE = re.compile(rb'"usage":\{"prompt_tokens":(\d{1,15}),"completion_tokens":(\d{1,15}),')
@@ -16,7 +16,7 @@ _USAGE = re.compile(rb'"usage":\{"prompt_tokens":(\d{1,15}),"completion_tokens":
 _PIECE_BYTES = 1 << 20
 
 
-class Joined(NamedTuple):
+class OutputFile(NamedTuple):
     """A file, and the tokens that its lines tell of."""
 
     file: NewFile
@@ -24,14 +24,20 @@ class Joined(NamedTuple):
     completion_tokens: int
 
 
-def file_id(parts: Parts, kind: Kind) -> str:
+def output_file_id(parts: AnswerParts, kind: PartKind) -> str:
     """The id of a file that this feeder makes. Another feeder makes another one: nothing is written over."""
     name = f"{parts.record.id}/{kind}/{parts.record.epoch}"
     return f"file-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
-def join(parts: Parts, kind: Kind, storage: Storage, place: Place, breathe: Callable[[], object]) -> Joined:
-    """Write all lines of a kind into a file at `place`. breathe: is called often."""
+def write_output_file(
+    parts: AnswerParts,
+    kind: PartKind,
+    storage: Storage,
+    place: StoragePlace,
+    yield_turn: Callable[[], object],
+) -> OutputFile:
+    """Write all lines of a kind into a file at `place`. yield_turn: is called after each line."""
     prompt_tokens, completion_tokens = 0, 0
     with storage.draft(place) as draft:
         piece = bytearray()
@@ -40,7 +46,7 @@ def join(parts: Parts, kind: Kind, storage: Storage, place: Place, breathe: Call
                 prompt_tokens += int(found[1])
                 completion_tokens += int(found[2])
             piece += line
-            breathe()
+            yield_turn()
             if len(piece) >= _PIECE_BYTES:
                 draft.write(bytes(piece))
                 piece.clear()
@@ -49,4 +55,4 @@ def join(parts: Parts, kind: Kind, storage: Storage, place: Place, breathe: Call
         num_bytes = draft.num_bytes
     name = f"{parts.record.id}_{kind}.jsonl"
     file = NewFile(place.name, name, OUTPUT, num_bytes, parts.record.request.owner)
-    return Joined(file, prompt_tokens, completion_tokens)
+    return OutputFile(file, prompt_tokens, completion_tokens)

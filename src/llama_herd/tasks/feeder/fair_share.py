@@ -1,4 +1,4 @@
-"""Whose batch has the next place: places are shared evenly among the tenants whose batches wait."""
+"""Whose batch runs next: of those that run at a time, all tenants with batches get even shares."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from llama_herd.tasks.ledger.stored_files import DueItem
 
 
-def in_turn(waiting: Iterable[DueItem], running: Iterable[DueItem]) -> list[DueItem]:
-    """The batches that wait, in the order in which they get places; of a tenant the oldest comes first."""
+def order_fairly(waiting: Iterable[DueItem], running: Iterable[DueItem]) -> list[DueItem]:
+    """The batches that wait, in the order in which they are to run; of each tenant the oldest comes first."""
     num = Counter(one.tenant for one in running)
     places: list[tuple[int, DueItem]] = []
     for one in waiting:
@@ -16,8 +16,8 @@ def in_turn(waiting: Iterable[DueItem], running: Iterable[DueItem]) -> list[DueI
     return [one for _, one in sorted(places, key=lambda place: place[0])]
 
 
-def who_gives_way(waiting: Iterable[DueItem], running: Sequence[DueItem]) -> DueItem | None:
-    """The batch that leaves its place to another tenant's: the last one of the tenant that runs most.
+def batch_to_give_way(waiting: Iterable[DueItem], running: Sequence[DueItem]) -> DueItem | None:
+    """The batch that stops for another tenant's: the last one of the tenant that runs most.
 
     None if that one would not run more than the other even then.
     """

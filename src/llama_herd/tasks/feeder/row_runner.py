@@ -1,17 +1,17 @@
-"""The rows of a batch on their way through the queue."""
+"""Runs the rows of a batch through the queue, and writes their answers."""
 
 from contextlib import suppress
 from threading import Event as Flag
 from time import monotonic
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.batch.run import BatchRun
+from llama_herd.tasks.batch.batch_run import BatchRun
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.feeder.answer_parts import AnswerParts
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.feeder.lease import Lease
-from llama_herd.tasks.feeder.parts import Parts
+from llama_herd.tasks.feeder.batch_lease import BatchLease
 
 #: Pause before Redis is tried again.
 RETRY_S = 0.5
@@ -25,11 +25,11 @@ MAX_UNWRITTEN = 4096
 _NEVER = float("inf")
 
 
-class Left(Exception):
-    """Raised when a batch is left to others: the process ends, or another tenant waits for the place."""
+class LeftToOthers(Exception):
+    """The batch is left to another feeder: this process ends, or another tenant's batch gets the turn."""
 
 
-class Feeding:
+class RowRunner:
     """Runs the rows until all are answered, or until the batch is to end early.
 
     Answers are safe before the round after them, which lets Redis forget their jobs. So a kill at any moment
@@ -40,8 +40,8 @@ class Feeding:
         self,
         batch: ClientBatch,
         run: BatchRun,
-        parts: Parts,
-        lease: Lease,
+        parts: AnswerParts,
+        lease: BatchLease,
         client: Client,
         *,
         flush_s: float,
@@ -62,21 +62,22 @@ class Feeding:
         self._report_at_s = 0.0
 
     def run(self) -> None:
-        """Run the rows. Raises Fenced, Left, and what writing raises. Waits for a Redis that is away.
+        """Run the rows. Raises Fenced, LeftToOthers, and what writing raises. Waits for a Redis that is away.
 
         A job that does not end in time is given up. The lines of the others are written before.
         """
         while not self._batch.window.is_over and monotonic() < self._give_up_s:
             if self._leaving.is_set():
-                raise Left
+                raise LeftToOthers
             try:
-                self._advance()
+                self._run_round()
             except RedisUnavailable:
                 self._leaving.wait(RETRY_S)
         self._flush()
 
-    def _advance(self) -> None:
-        self._lease.keep(num_done=self._parts.num_done, num_failed=self._parts.num_failed)
+    def _run_round(self) -> None:
+        """Renew the lease, take the answers of ended jobs, and write them when it is time."""
+        self._lease.renew_if_due(num_done=self._parts.num_done, num_failed=self._parts.num_failed)
         if self._lease.is_to_end and self._give_up_s == _NEVER:
             self._batch.cancel()
             self._give_up_s = monotonic() + DRAIN_S

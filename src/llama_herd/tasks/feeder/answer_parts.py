@@ -10,46 +10,45 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Literal
 
-from llama_herd.tasks.batch.done_lines import DoneLines
-from llama_herd.tasks.batch.line_id import row_of
-from llama_herd.tasks.batch.reply import error_line, output_line
+from llama_herd.tasks.batch.answer_line import answered_row, error_line, output_line
+from llama_herd.tasks.batch.done_rows import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
-from llama_herd.tasks.feeder.lease import Lease
+from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_record import BatchRecord, SealedPart
-from llama_herd.tasks.storage.storage import Journal, Place, Storage
+from llama_herd.tasks.storage.storage import Journal, Storage, StoragePlace
 
-Kind = Literal["output", "errors"]
+PartKind = Literal["output", "errors"]
 #: More than a feeder writes before it lets Redis forget the jobs.
 _MOST_LEFT = 8192
 
-KINDS: tuple[Kind, ...] = ("output", "errors")
+PART_KINDS: tuple[PartKind, ...] = ("output", "errors")
 
 
-class Parts:
-    """Open within the block.
+class AnswerParts:
+    """The answers of a batch that is run, line by line. Open within the block.
 
-    done: rows that have a line. last_rows: those of earlier feeders whose jobs may still be in Redis.
+    done: rows that have a line. last_rows: the last rows of earlier feeders: Redis may still have their jobs.
     """
 
-    def __init__(self, storage: Storage, tenant: str, lease: Lease) -> None:
+    def __init__(self, storage: Storage, tenant: str, lease: BatchLease) -> None:
         """Seals what earlier feeders have written, and reads which rows are done."""
         self.record = lease.record
-        self.done = DoneLines()
+        self.done = DoneRows()
         self.last_rows = deque[int](maxlen=_MOST_LEFT)
         self._storage = storage
         self._folder = parts_place(tenant, self.record)
         self._lease = lease
-        self._journals: dict[Kind, Journal] = {}
-        self._open = ExitStack()
-        self._sealed = self._seal()
+        self._journals: dict[PartKind, Journal] = {}
+        self._opened = ExitStack()
+        self._sealed = self._seal_earlier()
         self.num_done = self._read_done("output")
         self.num_failed = self._read_done("errors")
 
-    def __enter__(self) -> "Parts":
+    def __enter__(self) -> "AnswerParts":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._opened.close()
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write a line for each item; they are safe when it returns. Raises StorageUnavailable."""
@@ -63,57 +62,57 @@ class Parts:
         for one in items:
             self.done.add(one.index)
 
-    def num_lines(self, kind: Kind) -> int:
+    def num_lines(self, kind: PartKind) -> int:
         """How many rows have a line of this kind."""
         return self.num_done if kind == "output" else self.num_failed
 
-    def lines(self, kind: Kind) -> Iterator[bytes]:
+    def lines(self, kind: PartKind) -> Iterator[bytes]:
         """All lines of a kind, once this feeder writes no more."""
         own = self._place(kind, self.record.epoch)
         for epoch, extent in [*self._extents(kind), (self.record.epoch, self._storage.extent(own))]:
             yield from self._storage.lines(self._place(kind, epoch), extent)
 
-    def _append(self, kind: Kind, lines: Sequence[bytes]) -> None:
+    def _append(self, kind: PartKind, lines: Sequence[bytes]) -> None:
         if not lines:
             return
         if kind not in self._journals:
             journal = self._storage.journal(self._place(kind, self.record.epoch))
-            self._journals[kind] = self._open.enter_context(journal)
+            self._journals[kind] = self._opened.enter_context(journal)
         self._journals[kind].append(lines)
 
-    def _seal(self) -> tuple[SealedPart, ...]:
+    def _seal_earlier(self) -> tuple[SealedPart, ...]:
         known = self.record.sealed
         last = max((one.epoch for one in known), default=0)
         found = tuple(
-            SealedPart(epoch, *(self._storage.extent(self._place(kind, epoch)) for kind in KINDS))
+            SealedPart(epoch, *(self._storage.extent(self._place(kind, epoch)) for kind in PART_KINDS))
             for epoch in range(last + 1, self.record.epoch)
         )
         if not found:
             return known
         # Of those without a line only the last one is kept: it says how far it was looked.
         sealed = tuple(one for one in (*known, *found) if one.output or one.errors or one is found[-1])
-        self._lease.note(sealed=json.dumps(sealed))
+        self._lease.renew(sealed=json.dumps(sealed))
         return sealed
 
-    def _read_done(self, kind: Kind) -> int:
+    def _read_done(self, kind: PartKind) -> int:
         num = 0
         for epoch, extent in self._extents(kind):
             for line in self._storage.lines(self._place(kind, epoch), extent):
-                row = row_of(line, self.record.run_id)
+                row = answered_row(line, self.record.run_id)
                 if row is not None:
                     self.done.add(row)
                     self.last_rows.append(row)
                     num += 1
-                self._lease.keep()
+                self._lease.renew_if_due()
         return num
 
-    def _extents(self, kind: Kind) -> list[tuple[int, int]]:
+    def _extents(self, kind: PartKind) -> list[tuple[int, int]]:
         return [(one.epoch, getattr(one, kind)) for one in self._sealed]
 
-    def _place(self, kind: Kind, epoch: int) -> Place:
+    def _place(self, kind: PartKind, epoch: int) -> StoragePlace:
         return self._folder / f"{kind}-{epoch}.jsonl"
 
 
-def parts_place(tenant: str, record: BatchRecord) -> Place:
+def parts_place(tenant: str, record: BatchRecord) -> StoragePlace:
     """Where the journals of a batch are."""
-    return Place(tenant, record.id)
+    return StoragePlace(tenant, record.id)

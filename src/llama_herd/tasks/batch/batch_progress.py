@@ -1,4 +1,4 @@
-"""A batch's figures so far: rows, tokens, speed."""
+"""The progress of a batch: rows, tokens, speed."""
 
 from array import array
 from collections import Counter, deque
@@ -22,8 +22,8 @@ class _Mark(NamedTuple):
     num_tokens: int
 
 
-class Figures:
-    """Counts items as they come; `num_before` and `num_failed` count rows of earlier starts."""
+class BatchProgress:
+    """Counts the rows of a batch as they end. num_before, num_failed: rows that ended before this start."""
 
     def __init__(
         self, run_id: str, input_name: str, num_rows: int | None, num_before: int, num_failed: int
@@ -66,7 +66,8 @@ class Figures:
         """Seconds from a row's submission to its first token."""
         return Percentiles.of(self._ttft_s)
 
-    def note(self, items: Iterable[BatchItem]) -> None:
+    def count(self, items: Iterable[BatchItem]) -> None:
+        """Count what became of rows."""
         for item in items:
             if item.failure is None:
                 self._num_done += 1

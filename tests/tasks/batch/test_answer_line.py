@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch.reply import error_line, output_line
-from llama_herd.tasks.batch.request import Request
+from llama_herd.tasks.batch.answer_line import error_line, output_line
+from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure, FinishReason, Usage
 from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
@@ -32,7 +32,7 @@ def result(finish_reason: FinishReason = "stop", **fields: Any) -> Result:
 
 
 def item(endpoint: Endpoint, **fields: Any) -> BatchItem:
-    row = BatchRow(4, tag=Request("mine", endpoint))
+    row = BatchRow(4, tag=RowRequest("mine", endpoint))
     return BatchItem(row, "batch-r-4", "tales", result(**fields))
 
 

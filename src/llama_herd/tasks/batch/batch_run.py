@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.batch.figures import Figures
+from llama_herd.tasks.batch.batch_progress import BatchProgress
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
@@ -24,9 +24,11 @@ class BatchRun:
     repeats nothing, when it is killed at any moment.
     """
 
-    def __init__(self, window: BatchWindow, figures: Figures, *, max_errors: int | None = None) -> None:
-        """Make a run; `figures` know the rows that earlier starts have finished."""
-        self.figures = figures
+    def __init__(
+        self, window: BatchWindow, progress: BatchProgress, *, max_errors: int | None = None
+    ) -> None:
+        """progress: it knows the rows that earlier starts have finished."""
+        self.progress = progress
         self._window = window
         self._max_errors = max_errors
         self._is_cut = False
@@ -35,12 +37,12 @@ class BatchRun:
     @property
     def stop_reason(self) -> str:
         """The reason to take no more rows: too many have failed, or all of many; empty: there is none."""
-        figures = self.figures
+        progress = self.progress
         if self._max_errors is not None:
-            has_too_many = figures.num_failed > self._max_errors
+            has_too_many = progress.num_failed > self._max_errors
             return f"more than {self._max_errors} rows failed" if has_too_many else ""
-        if figures.num_here >= HOPELESS_ROWS and not figures.num_done_here:
-            return f"all of the first {figures.num_here:,} rows failed"
+        if progress.num_here >= HOPELESS_ROWS and not progress.num_done_here:
+            return f"all of the first {progress.num_here:,} rows failed"
         return ""
 
     def answers(self, items: Iterable[BatchItem]) -> list[BatchItem]:
@@ -50,7 +52,7 @@ class BatchRun:
         behind them.
         """
         kept = list(self._uncut(items)) if self._window.is_cancelled else list(items)
-        self.figures.note(kept)
+        self.progress.count(kept)
         self._stop_if_due()
         return kept
 
@@ -67,4 +69,4 @@ class BatchRun:
 
     def status(self, state: str) -> BatchStatus:
         """The batch's status to report now; `state` as in BatchStatus."""
-        return self.figures.status(state, self._window.num_under_way)
+        return self.progress.status(state, self._window.num_under_way)

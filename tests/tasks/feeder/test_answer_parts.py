@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.feeder.lease import Fenced
+from llama_herd.tasks.feeder.batch_lease import Fenced
 from llama_herd.tasks.storage.folder import Folder
 from tests.tasks.feeder.parts_laws import Batch, check_each_row_has_one_line, items, rows_of
 
@@ -46,7 +46,7 @@ def test_who_was_fenced_cannot_seal(batch: Batch) -> None:
     with batch.taken() as first, batch.taken():
         first.write(items(1))
         with pytest.raises(Fenced):
-            first._lease.note(num_done=1)
+            first._lease.renew(num_done=1)
 
 
 @pytest.mark.parametrize("seed", range(20))

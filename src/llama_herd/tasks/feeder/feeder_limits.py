@@ -6,7 +6,7 @@ from llama_herd.tasks.ledger.stored_files import Quota
 
 
 @dataclass(frozen=True)
-class Limits:
+class FeederLimits:
     """The most that the feeder of a process takes on.
 
     max_batches: at a time. max_rows: of a batch. rows: under way in all batches. lease_s: see Lease.

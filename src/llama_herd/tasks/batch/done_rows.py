@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 
-class DoneLines:
+class DoneRows:
     """A set of row numbers, small if they are dense."""
 
     def __init__(self, lines: Iterable[int] = ()) -> None:

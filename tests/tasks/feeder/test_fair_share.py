@@ -10,7 +10,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
-from llama_herd.tasks.feeder.turns import in_turn, who_gives_way
+from llama_herd.tasks.feeder.fair_share import batch_to_give_way, order_fairly
 from llama_herd.tasks.ledger.stored_files import DueItem
 from tests.batch_api import BatchApi, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -25,27 +25,27 @@ def counts(batches: list[DueItem]) -> dict[str, int]:
 
 
 def test_the_tenant_that_has_the_fewest_is_next_and_of_it_the_oldest() -> None:
-    assert in_turn(of("a", 3) + of("b", 2), []) == [
+    assert order_fairly(of("a", 3) + of("b", 2), []) == [
         *of("a", 1),
         *of("b", 1),
         *of("a", 1, 1),
         *of("b", 1, 1),
         *of("a", 1, 2),
     ]
-    assert in_turn(of("a", 2, 2) + of("b", 2), of("a", 2)) == [*of("b", 2), *of("a", 2, 2)]
-    assert in_turn([], of("a", 2)) == []
+    assert order_fairly(of("a", 2, 2) + of("b", 2), of("a", 2)) == [*of("b", 2), *of("a", 2, 2)]
+    assert order_fairly([], of("a", 2)) == []
 
 
 def test_the_last_batch_of_who_has_the_most_gives_way() -> None:
-    assert who_gives_way(of("b", 5), of("a", 8)) == DueItem("a", "a7")
-    assert who_gives_way(of("b", 5), of("b", 1) + of("a", 3)) == DueItem("a", "a2")
+    assert batch_to_give_way(of("b", 5), of("a", 8)) == DueItem("a", "a7")
+    assert batch_to_give_way(of("b", 5), of("b", 1) + of("a", 3)) == DueItem("a", "a2")
 
 
 def test_nobody_gives_way_for_who_would_then_have_more() -> None:
-    assert who_gives_way(of("c", 9), of("a", 1) + of("b", 1)) is None
-    assert who_gives_way(of("b", 9), of("a", 2) + of("b", 1)) is None
-    assert who_gives_way(of("a", 9), of("a", 8)) is None
-    assert who_gives_way([], of("a", 8)) is None
+    assert batch_to_give_way(of("c", 9), of("a", 1) + of("b", 1)) is None
+    assert batch_to_give_way(of("b", 9), of("a", 2) + of("b", 1)) is None
+    assert batch_to_give_way(of("a", 9), of("a", 8)) is None
+    assert batch_to_give_way([], of("a", 8)) is None
 
 
 @given(
@@ -59,10 +59,10 @@ def test_in_the_end_no_tenant_that_waits_has_two_fewer_than_another(
     left = [DueItem(tenant, f"new{number}") for number, tenant in enumerate(waiting)]
     places = [DueItem(tenant, f"old{number}") for number, tenant in enumerate(running)]
     for _ in range(8):
-        taken = in_turn(left, places)[: 8 - len(places)]
+        taken = order_fairly(left, places)[: 8 - len(places)]
         places += taken
         left = [one for one in left if one not in taken]
-        gone = who_gives_way(left, places) if len(places) == 8 else None
+        gone = batch_to_give_way(left, places) if len(places) == 8 else None
         if gone is not None:
             places.remove(gone)
             left.append(gone)

@@ -7,13 +7,13 @@ from time import monotonic
 import redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.feeder.lease import Lease
-from llama_herd.tasks.feeder.limits import Limits
+from llama_herd.tasks.feeder.batch_lease import BatchLease
+from llama_herd.tasks.feeder.feeder_limits import FeederLimits
 from llama_herd.tasks.ledger.batch_record import LineError
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import DueItem, due_items, lost_storages, storage_seen
-from llama_herd.tasks.storage.storage import Place, Storage
+from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
 #: How often a gateway tells that it reaches its storage, and looks for lost ones.
 SEEN_S = 30.0
@@ -22,18 +22,18 @@ GRACE_S = 600.0
 #: Most batches of a lost storage that are looked at in one round.
 _MOST = 10_000
 #: Where nothing lies. To ask how much that is takes a storage that can be reached.
-_NOWHERE = Place("nobody", "nothing")
+_NOWHERE = StoragePlace("nobody", "nothing")
 
 
 class LostStorages:
-    """To be looked after often. cancel: ends the jobs of a tenant's run."""
+    """Call `look` often. cancel: ends the jobs of a tenant's batch."""
 
     def __init__(
         self,
         connection: redis.Redis,
         url: str,
         storage: Storage,
-        limits: Limits,
+        limits: FeederLimits,
         cancel: Callable[[str, str], object],
     ) -> None:
         self._redis = connection
@@ -41,21 +41,21 @@ class LostStorages:
         self._storage = storage
         self._limits = limits
         self._cancel = cancel
-        self._looked_s = float("-inf")
+        self._last_look_s = float("-inf")
         self._lost_since_s: dict[str, float] = {}
 
     def look(self) -> None:
         """Raises RedisError, and StorageUnavailable if this gateway's own storage cannot be reached."""
-        if monotonic() - self._looked_s < SEEN_S:
+        if monotonic() - self._last_look_s < SEEN_S:
             return
         try:
-            self._tell()
+            self._report_own_storage()
         finally:
             self._end_lost()
-        self._looked_s = monotonic()
+        self._last_look_s = monotonic()
 
-    def _tell(self) -> None:
-        """Only where there are batches: a gateway without any writes nothing."""
+    def _report_own_storage(self) -> None:
+        """Note that this gateway reaches its storage. Without any batch there it writes nothing."""
         if self._storage.is_there and run_call(
             self._redis, BatchRecords(storage=self._storage.id).num_open()
         ):
@@ -70,17 +70,17 @@ class LostStorages:
                 self._end_batches(storage)
 
     def _end_batches(self, storage: str) -> None:
-        """They stay due: if the storage comes back, its gateways delete their parts."""
+        """Let all batches of a storage fail. They stay due: if it comes back, their parts are deleted."""
         refused: ResponseError | None = None
         for due in run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST)):
             try:
-                self._end(BatchRecords(due.tenant, storage), due)
+                self._fail_batch(BatchRecords(due.tenant, storage), due)
             except ResponseError as error:  # rights in its tenant lack, or its record is spoilt
                 refused = error
         if refused is not None:
             raise refused
 
-    def _end(self, records: BatchRecords, due: DueItem) -> None:
+    def _fail_batch(self, records: BatchRecords, due: DueItem) -> None:
         record = run_call(self._redis, records.get(due.id))
         if record is None:
             run_call(self._redis, records.cleaned(due.id))
@@ -89,11 +89,11 @@ class LostStorages:
         claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
         if claimed is not None:
             self._cancel(due.tenant, record.run_id)
-            lease = Lease(self._redis, self._url, records, claimed, self._limits.lease_s)
-            lease.end("failed", errors=json.dumps([self._why]))
+            lease = BatchLease(self._redis, self._url, records, claimed, self._limits.lease_s)
+            lease.end("failed", errors=json.dumps([self._lost_error]))
 
     @property
-    def _why(self) -> LineError:
+    def _lost_error(self) -> LineError:
         lost_s = self._limits.storage_lost_s
         return LineError(
             "storage_lost",

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch.request import Request, RequestReader
 from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader, RowRequest
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.job import GenerationJob
@@ -65,10 +65,10 @@ def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> 
     row = read(
         {"prompt": "secret", "max_tokens": 5, "sampling": {"top_k": 3}, "priority": 2, "custom_id": "x"}
     )
-    assert row.tag == Request("x", COMPLETIONS)
+    assert row.tag == RowRequest("x", COMPLETIONS)
     assert isinstance(row.job, GenerationJob)
     assert (row.job.sampling.max_tokens, row.job.sampling.top_k, row.job.priority) == (5, 3, 2)
-    assert read({"messages": MESSAGES}).tag == Request("line-1", CHAT)
+    assert read({"messages": MESSAGES}).tag == RowRequest("line-1", CHAT)
     assert "temprature: unknown field. Did you mean sampling.temperature?" in complaint({"temprature": 1})
     assert "costum_id: unknown field. Did you mean custom_id?" in complaint({"body": {}, "costum_id": "x"})
     assert complaint({"prompt": "secret", "max_tokens": 0, "colour": 1}) == (
