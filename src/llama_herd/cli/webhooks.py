@@ -42,7 +42,7 @@ def set_webhooks(
     from llama_herd.tasks.webhooks import setup
 
     secret = None if secret_file is None else _secret(secret_file)
-    dialogue = setup.set_webhooks(
+    dialogue = setup.store_webhooks(
         _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret
     )
     made = _run(dialogue).secret
@@ -52,12 +52,12 @@ def set_webhooks(
 @webhooks.command("show")
 def show(tenant: Tenant = None) -> None:
     """Show as JSON where a tenant is told of ends, without the secret."""
-    from llama_herd.tasks.webhook_url import shown
-    from llama_herd.tasks.webhooks.setup import config_of
+    from llama_herd.tasks.webhook_url import url_without_query
+    from llama_herd.tasks.webhooks.setup import webhook_config_of
 
-    config = _run(config_of(_tenant(tenant)))
+    config = _run(webhook_config_of(_tenant(tenant)))
     facts = {name: value for name, value in asdict(config).items() if name != "secret"}
-    print(json.dumps(facts | {"url": shown(config.url)}))
+    print(json.dumps(facts | {"url": url_without_query(config.url)}))
 
 
 @webhooks.command("remove")
@@ -100,9 +100,9 @@ def retry(
 
     if bool(name) == is_all:
         raise BadInput("herd webhooks retry needs an ID or --all. Fix: give one of them")
-    num = _run(setup.retry_all(_tenant(tenant))) if is_all else 1
+    num = _run(setup.retry_all_webhooks(_tenant(tenant))) if is_all else 1
     if not is_all:
-        _run(setup.retry(_tenant(tenant), name))
+        _run(setup.retry_webhook(_tenant(tenant), name))
     print(f"due now: {num}")
 
 
@@ -119,12 +119,14 @@ def listen(
 
     need_gateway_extra("herd webhooks listen")
 
-    from llama_herd.tasks.webhooks.listener import Listener
-    from llama_herd.tasks.webhooks.setup import config_of
+    from llama_herd.tasks.webhooks.setup import webhook_config_of
+    from llama_herd.tasks.webhooks.webhook_listener import WebhookListener
 
-    secret = _secret(secret_file) if secret_file else _run(config_of(_tenant(tenant))).secret
+    secret = _secret(secret_file) if secret_file else _run(webhook_config_of(_tenant(tenant))).secret
     try:
-        listener = Listener(port, secret, lambda line: print(harmless(line).replace("\n", " "), flush=True))
+        listener = WebhookListener(
+            port, secret, lambda line: print(harmless(line).replace("\n", " "), flush=True)
+        )
     except OSError:
         raise BadInput(f"cannot listen at 127.0.0.1:{port}. Fix: choose another --port") from None
     print(f"herd: webhooks are received at {listener.url}", file=sys.stderr, flush=True)
@@ -136,10 +138,10 @@ def listen(
 
 
 def _facts(one: "ListedWebhook") -> dict[str, Any]:
-    from llama_herd.tasks.webhook_url import shown
+    from llama_herd.tasks.webhook_url import url_without_query
 
     entry = one.entry
-    facts = asdict(entry) | {"url": entry.url and shown(entry.url)}
+    facts = asdict(entry) | {"url": entry.url and url_without_query(entry.url)}
     facts["own_secret"] = facts.pop("secret") is not None
     return facts | {"is_dead": one.is_dead, "at_ms": one.at_ms}
 

@@ -56,7 +56,7 @@ class LocalJob:
         try:
             sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))
         except GenerationError as error:
-            failure = Failure.of(error)
+            failure = Failure.from_error(error)
             yield _event(attempt.end("error", failure))
             return
         attempt.sequences = [sequence.info for sequence in sequences]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llama_herd.tasks.strict_model import Few, StrictModel, check_length
+from llama_herd.tasks.strict_model import MaxItems, StrictModel, check_length
 
 #: Turns of a conversation, of whatever length: each takes a worker some time.
 MAX_MESSAGES = 4096
@@ -87,7 +87,7 @@ class ChatMessage(StrictModel):
     )
     name: str | None = Field(default=None, description="Name of the speaker, for templates that use it.")
     tool_call_id: str | None = Field(default=None, description="Id of the tool call that this turn answers.")
-    tool_calls: Annotated[tuple[JsonObject, ...], Few(MAX_TOOLS)] | None = Field(
+    tool_calls: Annotated[tuple[JsonObject, ...], MaxItems(MAX_TOOLS)] | None = Field(
         default=None,
         description="Calls of tools that the assistant asked for, in the form that the template expects.",
     )

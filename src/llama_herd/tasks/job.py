@@ -35,7 +35,7 @@ from llama_herd.tasks.chat import (
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
-from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
+from llama_herd.tasks.strict_model import MaxItems, StrictModel, at_most, check_length
 from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
 from llama_herd.tasks.tools import Tool, ToolChoice, check_choice_among
 from llama_herd.tasks.webhook_secret import MAX_SECRET_LENGTH, check_webhook_secret
@@ -79,7 +79,7 @@ class GenerationJob(StrictModel):
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
         | None
     ) = Field(default=None, description="The prompt as token ids of the model. Nothing is added to them.")
-    messages: Annotated[tuple[ChatMessage, ...], Few(MAX_MESSAGES)] | None = Field(
+    messages: Annotated[tuple[ChatMessage, ...], MaxItems(MAX_MESSAGES)] | None = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
     )
     add_special_tokens: bool | None = Field(
@@ -92,7 +92,7 @@ class GenerationJob(StrictModel):
         description="The event `started` says what the prompt's ids are, and what they stand for. With it "
         "`max_tokens` may be 0.",
     )
-    tools: Annotated[tuple[Tool, ...], Few(MAX_TOOLS)] | None = Field(
+    tools: Annotated[tuple[Tool, ...], MaxItems(MAX_TOOLS)] | None = Field(
         default=None,
         description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
         "arguments. The template writes of them.",
@@ -105,7 +105,7 @@ class GenerationJob(StrictModel):
     parallel_tool_calls: bool | None = Field(
         default=None, description="False: the output has one call at most. Absent: true."
     )
-    documents: Annotated[tuple[JsonObject, ...], Few(MAX_DOCUMENTS)] | None = Field(
+    documents: Annotated[tuple[JsonObject, ...], MaxItems(MAX_DOCUMENTS)] | None = Field(
         default=None, description="Documents with `title` and `text`, for the template."
     )
     chat_template: str | None = Field(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from llama_herd.tasks.strict_model import Few, StrictModel, check_length
+from llama_herd.tasks.strict_model import MaxItems, StrictModel, check_length
 
 if TYPE_CHECKING:
     from llama_herd.tasks.settings import Settings
@@ -90,10 +90,10 @@ class SamplingParams(StrictModel):
     seed: int | None = Field(
         default=None, ge=0, lt=2**63, description="Absent: derived from the id of the job."
     )
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Few(MAX_STOPS)] = Field(
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], MaxItems(MAX_STOPS)] = Field(
         default=(), description=f"Strings that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long."
     )
-    stop_token_ids: Annotated[tuple[TokenId, ...], Few(MAX_STOPS)] = Field(
+    stop_token_ids: Annotated[tuple[TokenId, ...], MaxItems(MAX_STOPS)] = Field(
         default=(), description="Token ids that end the output. The id is in `ids`, but not in the text."
     )
     ignore_eos: bool = Field(default=False, description="Continue after an end-of-sequence token.")

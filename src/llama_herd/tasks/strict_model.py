@@ -42,7 +42,7 @@ def at_most(limit: int) -> BeforeValidator:
 
 
 @dataclass(frozen=True, slots=True)
-class Few(GroupedMetadata):
+class MaxItems(GroupedMetadata):
     """Part of a list's type: at most `limit` items, of which none is read after a wrong one."""
 
     limit: int

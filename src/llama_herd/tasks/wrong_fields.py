@@ -18,7 +18,7 @@ _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: The parts of a job that have fields of their own.
 _PARTS: Mapping[str, type[BaseModel]] = {"sampling": SamplingParams, "messages": ChatMessage}
 
-Place = tuple[int | str, ...]
+Location = tuple[int | str, ...]
 
 
 def field_errors(error: ValidationError, of_job: Iterable[str]) -> list[FieldError]:
@@ -29,7 +29,7 @@ def field_errors(error: ValidationError, of_job: Iterable[str]) -> list[FieldErr
     return list(dict.fromkeys(found))
 
 
-def _path(loc: Place) -> str:
+def _path(loc: Location) -> str:
     """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
     if not loc:
         return "prompt"
@@ -39,7 +39,7 @@ def _path(loc: Place) -> str:
     return ".".join(map(str, names))
 
 
-def _message(loc: Place, detail: Any, of_job: frozenset[str]) -> str:
+def _message(loc: Location, detail: Any, of_job: frozenset[str]) -> str:
     """Say what is wrong with a field, with the limit and the wrong number."""
     kind, given, limits = detail["type"], detail["input"], detail.get("ctx", {})
     if set(loc) & RESERVED:
@@ -56,7 +56,7 @@ def _message(loc: Place, detail: Any, of_job: frozenset[str]) -> str:
     return message
 
 
-def _unknown(loc: Place, of_job: frozenset[str]) -> str:
+def _unknown(loc: Location, of_job: frozenset[str]) -> str:
     """Say of an unknown field where it belongs, or which field it may have been meant to be."""
     *above, name = map(str, loc)
     of_sampling = SamplingParams.model_fields

@@ -9,7 +9,7 @@ from llama_herd.tasks.batch.answer_line import error_line, output_line
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure, FinishReason, Usage
-from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Result
 
 

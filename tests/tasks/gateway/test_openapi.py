@@ -13,7 +13,7 @@ from llama_herd.tasks.gateway.docs_page import page
 from llama_herd.tasks.gateway.openapi import OPERATIONS, document
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.body_schema import body_schema
-from llama_herd.tasks.openai.request import CHAT, ENDPOINTS, Endpoint, RequestBody
+from llama_herd.tasks.openai.request_body import CHAT, ENDPOINTS, Endpoint, RequestBody
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 

@@ -11,7 +11,7 @@ from redis import Redis
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.inbox import MAX_WAITING, MAX_WAITING_BYTES, Inbox
-from llama_herd.tasks.ending import end as end_tasks
+from llama_herd.tasks.task_cancel import cancel_tasks as end_tasks
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started, token
 from tests.tls import Identity

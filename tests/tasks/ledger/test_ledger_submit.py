@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.complaint import FULL, complaint_of
+from llama_herd.tasks.complaint import FULL, redis_complaint
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -154,7 +154,7 @@ def test_a_full_redis_takes_nothing_of_a_job(redis: Redis, not_before: int | Non
         job = GenerationJob(prompt="x", not_before=not_before)
         with pytest.raises(ResponseError) as caught:
             run_call(redis, Ledger().submit("a", job, Envelope.for_job("a", QUEUE)))
-        assert complaint_of(caught.value) == FULL
+        assert redis_complaint(caught.value) == FULL
     finally:
         redis.config_set("maxmemory", 0)
     assert contents(redis) == before

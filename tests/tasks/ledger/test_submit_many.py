@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.complaint import FULL, complaint_of
+from llama_herd.tasks.complaint import FULL, redis_complaint
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -153,5 +153,5 @@ def test_a_full_redis_takes_nothing_of_a_lot_and_says_so_of_each_job(redis: Redi
         answers = submitted(redis, Ledger(), [(name, JOB) for name in "abc"], at_once=True)
     finally:
         redis.config_set("maxmemory", 0)
-    assert [complaint_of(answer) for answer in answers] == [FULL] * 3
+    assert [redis_complaint(answer) for answer in answers] == [FULL] * 3
     assert contents(redis) == before

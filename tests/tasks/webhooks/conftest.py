@@ -12,7 +12,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import ListedWebhook
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
-from llama_herd.tasks.webhooks.setup import list_outbox, set_webhooks
+from llama_herd.tasks.webhooks.setup import list_outbox, store_webhooks
 from tests.tasks.herd import JOB, Herd
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -25,7 +25,7 @@ class Tenant:
     herd: Herd
 
     def set(self, url: str, *hosts: str, jobs: bool = True) -> None:
-        dialogue = set_webhooks("default", url, hosts, jobs=jobs, secret=SECRET)
+        dialogue = store_webhooks("default", url, hosts, jobs=jobs, secret=SECRET)
         run_dialogue(self.herd.redis, dialogue)
 
     def end(self, *job_ids: str, webhook: str | None = None, secret: str | None = None) -> None:

@@ -14,7 +14,7 @@ from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import FinishReason
-from llama_herd.tasks.generate import fail, trace
+from llama_herd.tasks.generate import run_tracer, store_failure
 from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -104,11 +104,11 @@ class Told(Delivery):
         return self._id
 
     def settle(self, outcome: Result) -> None:
-        trace(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
+        run_tracer(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
         self.told.append("settled")
 
     def fail(self, error: GenerationError) -> None:
-        fail(self._id, error, self._app.backend)
+        store_failure(self._id, error, self._app.backend)
         self.told.append("failed")
 
     def acknowledge(self) -> None:

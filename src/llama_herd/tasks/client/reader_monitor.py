@@ -16,10 +16,10 @@ from redis.exceptions import ResponseError
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.client.place_watch import is_withheld
 from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.ending import end
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall
+from llama_herd.tasks.task_cancel import cancel_tasks
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class ReaderMonitor:
     async def close(self) -> None:
         """Check no reader any more."""
         if self._task is not None:
-            await end(self._task)
+            await cancel_tasks(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Let all readers end with the error if the monitor's task has failed: they would wait for ever."""

@@ -19,7 +19,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.client.inbox import Inbox
 from llama_herd.tasks.connection import unavailable
-from llama_herd.tasks.ending import end
+from llama_herd.tasks.task_cancel import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class SubscriptionHub:
     async def close(self) -> None:
         """Close the connection. Readers that still listen get an error."""
         if self._task is not None:
-            await end(self._task)
+            await cancel_tasks(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = RedisUnavailable(CLOSED) if task.cancelled() else task.exception()

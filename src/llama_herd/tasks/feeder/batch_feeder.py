@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from llama_herd.errors import HerdError
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection import connect, redis_errors, unavailable
-from llama_herd.tasks.error_place import place_of
+from llama_herd.tasks.error_place import error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_execution import BatchExecution
 from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced
@@ -103,7 +103,7 @@ class BatchFeeder:
             except HerdError as error:
                 self._complaints.add(str(error))
             except Exception as error:
-                self._complaints.add(place_of(error))
+                self._complaints.add(error_place(error))
             for complaint in sorted(self._complaints - before):
                 log.warning("batches wait: %s", complaint)
             self._wake.wait(LOOK_S)
@@ -179,7 +179,7 @@ class BatchFeeder:
             log.warning("batch %s rests: %s", due.id, error)
             self._give_back(lease, REST_S)
         except Exception as error:
-            log.error("batch %s rests: %s", due.id, place_of(error))
+            log.error("batch %s rests: %s", due.id, error_place(error))
             self._give_back(lease, REST_S)
         else:
             self._count.end(lease.state)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.error_place import place_of
+from llama_herd.tasks.error_place import error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway import (
     batch_routes,
@@ -142,7 +142,7 @@ class ErrorMiddleware:
             await self._app(scope, receive, pass_on)
         except Exception as error:
             message = "the gateway has failed at this request"
-            answer = _answer(scope, Problem(500, "internal_error", message, cause=place_of(error)))
+            answer = _answer(scope, Problem(500, "internal_error", message, cause=error_place(error)))
             if not has_begun:  # else the server cuts it off, since it is not whole
                 await answer(scope, receive, send)
 

@@ -82,7 +82,7 @@ async def list_batches(request: Request) -> Response:
     page = await client.run(ask(batches.page(after_of(request), limit_of(request, LIMIT, MAX_LIMIT))))
     if page is None:
         raise bad_request("no such batch", param="after")
-    return JSONResponse(BatchList.of(page).model_dump())
+    return JSONResponse(BatchList.from_page(page).model_dump())
 
 
 async def get_batch(request: Request) -> Response:
@@ -118,4 +118,4 @@ async def _batches(context: GatewayContext, client: TenantClient) -> BatchRecord
 
 
 def _answer(record: BatchRecord) -> Response:
-    return JSONResponse(BatchObject.of(record).model_dump())
+    return JSONResponse(BatchObject.from_record(record).model_dump())

@@ -139,7 +139,7 @@ class CompletionAnswer:
     def _sse_chunks(self, chunks: ManyChunks, event: Event) -> Iterator[bytes]:
         """An event as chunks. Those of a single job have its number, from which its own events go on."""
         number = event.seq if len(self._ids) == 1 else None
-        for chunk in chunks.of(event):
+        for chunk in chunks.from_event(event):
             yield sse(compact_json(chunk), number=number)
         if _is_bad_end(event):
             yield error_event(Problem.from_end(event, self._source(event)), self._facts)

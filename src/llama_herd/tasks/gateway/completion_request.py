@@ -10,7 +10,7 @@ from llama_herd.tasks.gateway.problem import bad_request
 from llama_herd.tasks.gateway.request_facts import traceparent_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.openai.request import CHAT, Endpoint, RequestBody
+from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
 
 #: Says what becomes of the jobs if the client goes away.
 GONE_HEADER = "X-On-Disconnect"

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.ending import end
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
 from llama_herd.tasks.feeder.feeder_limits import FeederLimits
@@ -21,7 +20,8 @@ from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient, Tenan
 from llama_herd.tasks.ledger.stored_files import Quota
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.open_storage import open_storage
-from llama_herd.tasks.webhooks.connection import Connector
+from llama_herd.tasks.task_cancel import cancel_tasks
+from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class GatewayContext:
             await asyncio.to_thread(self.feeder.stop)
             if self._chores:
                 await asyncio.wait(self._chores, timeout=RETRY_S)
-            await end(*self._chores)
+            await cancel_tasks(*self._chores)
             await self.clients.close()
 
     async def admit(self, request: Request, needs: KeyRole) -> tuple[Caller, TenantClient]:

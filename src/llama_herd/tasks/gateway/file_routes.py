@@ -30,7 +30,7 @@ async def create_file(request: Request) -> Response:
     caller, client = await context.admit(request, KeyRole.PRODUCER)
     with context.concurrency.slots(caller.tenant):
         file = await store_upload(request, caller, client, context.storage)
-    return JSONResponse(FileObject.of(file).model_dump())
+    return JSONResponse(FileObject.from_file(file).model_dump())
 
 
 async def list_files(request: Request) -> Response:
@@ -46,13 +46,13 @@ async def list_files(request: Request) -> Response:
     page = await client.run(ask(files.page(after, limit, cast(Literal["asc", "desc"], order), purpose)))
     if page is None:
         raise bad_request("no such file", param="after")
-    return JSONResponse(FileList.of(page).model_dump())
+    return JSONResponse(FileList.from_page(page).model_dump())
 
 
 async def get_file(request: Request) -> Response:
     """Answer with the object of a file."""
     _, _, file = await _file_of(request)
-    return JSONResponse(FileObject.of(file).model_dump())
+    return JSONResponse(FileObject.from_file(file).model_dump())
 
 
 async def delete_file(request: Request) -> Response:

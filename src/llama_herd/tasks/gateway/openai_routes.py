@@ -9,7 +9,7 @@ from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.tenant_client import model_not_found
 from llama_herd.tasks.openai.answer_schema import Model, ModelList
-from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.security.api_keys import KeyRole
 
 

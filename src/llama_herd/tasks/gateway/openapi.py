@@ -28,7 +28,7 @@ from llama_herd.tasks.openai.answer_schema import (
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_schema, tokenize_schema
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
-from llama_herd.tasks.openai.request import CHAT, COMPLETIONS
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.security.api_keys import KeyRole
 

@@ -1,5 +1,6 @@
 """Errors as OpenAI writes them: a status, and an object that says what is wrong."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -27,14 +28,16 @@ from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
-from llama_herd.tasks.openai.own_words import in_own_words
-from llama_herd.tasks.openai.request import BODY, CHAT_NAMES, NEUTRAL
+from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES, NEUTRAL
 from llama_herd.tasks.sampling import SamplingParams
 
 #: Names of fields that may be logged.
 _FIELDS = frozenset(
     name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
 ).union(NEUTRAL, CHAT_NAMES, (BODY, "stream", "stream_options", "traceparent"))
+#: At the beginning of a message: the job's field with the prompt, and any field.
+_PROMPT_FIELD = re.compile(r"^prompt(_ids)?\b")
+_FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 #: The headers of a problem that passes by itself.
 PASSES = {"Retry-After": str(RETRY_S)}
 #: OpenAI's type of each status; others below 500 are those of a bad request.
@@ -93,9 +96,9 @@ class Problem(HerdError):
     def from_end(cls, end: End, source: str = "prompt") -> "Problem":
         """The problem that a job's end is, if it is no answer. source: where the request has its prompt."""
         if end.error is not None:
-            told = in_own_words(end.error.message, source)
-            problem = cls.from_error(GenerationError(end.error.code, told.message, end.error.retriable))
-            problem.param = told.param
+            message, param = _in_route_words(end.error.message, source)
+            problem = cls.from_error(GenerationError(end.error.code, message, end.error.retriable))
+            problem.param = param
             return problem
         if end.finish_reason == "deadline":
             return cls.from_error(DeadlineExceeded())
@@ -116,6 +119,17 @@ def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> P
         f"this gateway may not {what}: its user of Redis lacks the right. Fix: herd acl, see docs/security.md"
     )
     return Problem(403, "not_permitted", message, param, cause=str(error))
+
+
+def _in_route_words(message: str, source: str) -> tuple[str, str | None]:
+    """A worker's message about a job's field in a route's words; and the field's name there, if it names one.
+
+    source: where the request has its prompt, such as `prompt.3`.
+    """
+    told = _PROMPT_FIELD.sub(source, message).replace("sampling.", "")
+    found = _FIELD_NAME.match(told)
+    names_field = found is not None and told[found.end() :].startswith((": ", " and "))
+    return told, found.group() if found and names_field else None
 
 
 def _one_field(error: InvalidJob) -> str | None:

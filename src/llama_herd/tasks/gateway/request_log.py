@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from llama_herd.tasks.error_place import place_of
+from llama_herd.tasks.error_place import error_place
 from llama_herd.tasks.gateway.request_facts import RequestFacts
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class JsonLogFormatter(logging.Formatter):
             **getattr(record, _FIELDS, {}),
         }
         if record.exc_info and record.exc_info[1]:
-            line["cause"] = place_of(record.exc_info[1])
+            line["cause"] = error_place(record.exc_info[1])
         return json.dumps(line, ensure_ascii=False)
 
 

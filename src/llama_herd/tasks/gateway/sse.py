@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from llama_herd.tasks.ending import end
+from llama_herd.tasks.task_cancel import cancel_tasks
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
             return await working
         raise ClientGone
     finally:
-        await end(working, watching)
+        await cancel_tasks(working, watching)
 
 
 async def _client_leaves(receive: Receive) -> None:

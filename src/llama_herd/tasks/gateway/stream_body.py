@@ -8,11 +8,11 @@ from time import monotonic
 from typing import Any
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.ending import end
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_facts import RequestFacts
 from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
+from llama_herd.tasks.task_cancel import cancel_tasks
 
 
 async def stream_body(
@@ -63,7 +63,7 @@ async def merge_streams(streams: Sequence[AsyncGenerator[list[Event]]]) -> Async
                 case found:
                     yield found
     finally:
-        await end(*forwarding)
+        await cancel_tasks(*forwarding)
 
 
 async def _forward(

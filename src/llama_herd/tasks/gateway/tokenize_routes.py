@@ -13,22 +13,22 @@ from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.request_facts import facts_of, traceparent_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.gateway.tenant_client import TenantClient
-from llama_herd.tasks.openai.tokenizing import Detokenizing, Tokenizing
+from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.settings import Settings
 
-PromptRequest = Tokenizing | Detokenizing
+PromptRequest = TokenizeRequest | DetokenizeRequest
 
 
 async def tokenize_prompt(request: Request) -> "PromptAnswer":
     """The ids of a text or of a conversation."""
-    return await _answer(request, Tokenizing.of)
+    return await _answer(request, TokenizeRequest.parse)
 
 
 async def detokenize_ids(request: Request) -> "PromptAnswer":
     """The text of ids."""
-    return await _answer(request, Detokenizing.of)
+    return await _answer(request, DetokenizeRequest.parse)
 
 
 async def _answer(

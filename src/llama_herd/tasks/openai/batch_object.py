@@ -9,9 +9,8 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_record import STATES, BatchRecord, BatchRequest, BatchState
 from llama_herd.tasks.ledger.stored_files import RecordPage
-from llama_herd.tasks.openai.answer_schema import Answered
-from llama_herd.tasks.openai.listing import Listing
-from llama_herd.tasks.openai.request import Endpoint
+from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
+from llama_herd.tasks.openai.request_body import Endpoint
 from llama_herd.tasks.strict_model import StrictModel, at_most
 from llama_herd.tasks.webhook_secret import MAX_SECRET_LENGTH, check_webhook_secret
 from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
@@ -103,7 +102,7 @@ class BatchBody(StrictModel):
         )
 
 
-class BatchLineError(Answered):
+class BatchLineError(AnswerModel):
     """Why a batch did not begin."""
 
     code: str = Field(description="A word for programs.")
@@ -112,14 +111,14 @@ class BatchLineError(Answered):
     param: str | None = Field(description="The field that is wrong, if it is one.")
 
 
-class BatchErrors(Answered):
+class BatchErrors(AnswerModel):
     """The errors for which a batch did not begin."""
 
     object: Literal["list"] = Field(default="list", description="Always `list`.")
     data: tuple[BatchLineError, ...] = Field(description="The first hundred.")
 
 
-class RequestCounts(Answered):
+class RequestCounts(AnswerModel):
     """How many rows are in which state."""
 
     total: int = Field(description="Rows of the input; 0 until it has been checked.")
@@ -127,19 +126,19 @@ class RequestCounts(Answered):
     failed: int = Field(description="Rows with an error.")
 
 
-class CachedTokens(Answered):
+class CachedTokens(AnswerModel):
     """Details of the tokens of prompts."""
 
     cached_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
 
 
-class ReasoningTokens(Answered):
+class ReasoningTokens(AnswerModel):
     """Details of the tokens of answers."""
 
     reasoning_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
 
 
-class BatchUsage(Answered):
+class BatchUsage(AnswerModel):
     """Tokens of all rows with an answer; 0 until the batch has ended."""
 
     input_tokens: int = Field(description="Tokens of prompts.")
@@ -152,7 +151,7 @@ class BatchUsage(Answered):
 _AT = "In unix seconds; null unless it is or was so."
 
 
-class BatchObject(Answered):
+class BatchObject(AnswerModel):
     """A batch."""
 
     id: str = Field(description="Its id.")
@@ -179,7 +178,7 @@ class BatchObject(Answered):
     metadata: dict[str, str] | None = Field(description="As it was given.")
 
     @classmethod
-    def of(cls, record: BatchRecord) -> Self:
+    def from_record(cls, record: BatchRecord) -> Self:
         request = record.request
         lines = tuple(BatchLineError(**one._asdict()) for one in record.errors)
         return cls(
@@ -210,12 +209,12 @@ class BatchObject(Answered):
         )
 
 
-class BatchList(Listing):
+class BatchList(ObjectList):
     """A page of batches."""
 
     data: tuple[BatchObject, ...] = Field(description="The batches, the newest first.")
 
     @classmethod
-    def of(cls, page: RecordPage) -> Self:
-        data = tuple(BatchObject.of(BatchRecord.from_fields(fields)) for fields in page.records)
+    def from_page(cls, page: RecordPage) -> Self:
+        data = tuple(BatchObject.from_record(BatchRecord.from_fields(fields)) for fields in page.records)
         return cls(data=data, has_more=page.has_more)

@@ -54,32 +54,32 @@ from llama_herd.tasks.priority import SEPARATOR, lists_of
 ANY = "*"
 
 
-def _names(text: str) -> frozenset[str]:
+def _command_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 #: What every connection needs.
-_CONNECTION = _names("PING SELECT")
-_SUBSCRIPTION = _names("SUBSCRIBE UNSUBSCRIBE")
+_CONNECTION = _command_names("PING SELECT")
+_SUBSCRIPTION = _command_names("SUBSCRIBE UNSUBSCRIBE")
 #: Who submits may wait until replicas have the job.
-_WAIT = _names("WAIT")
+_WAIT = _command_names("WAIT")
 #: The gateway submits by our script, and searches what it purges in queues and in workers' hands.
-_PASS_ON = _names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
+_PASS_ON = _command_names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
 #: Celery puts a message into a queue: it looks up the queues of an exchange.
-_SEND = _names("LPUSH SADD SMEMBERS MULTI EXEC")
+_SEND = _command_names("LPUSH SADD SMEMBERS MULTI EXEC")
 #: Celery consumes a queue, notes messages under way, and stores results and chords.
-_CONSUME = _names(
+_CONSUME = _command_names(
     """BRPOP RPOP LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZCOUNT LRANGE SADD SMEMBERS SREM
     GET MGET SET SETEX INCR EXPIRE PEXPIRE EXISTS TYPE DEL PUBLISH XRANGE MULTI EXEC DISCARD WATCH UNWATCH"""
 )
 #: Our client looks at jobs, batches and dead letters, and deletes them.
-_OPERATE = _names(
+_OPERATE = _command_names(
     """LLEN LRANGE LREM ZCARD ZSCORE ZMSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
-_SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
+_SCRIPTS = _command_names("SCRIPT|LOAD SCRIPT|EXISTS")
 #: Workers and operators see whether Redis may evict jobs. It shows figures of the whole server, and no names.
-_LOOK = _names("INFO")
+_LOOK = _command_names("INFO")
 
 #: Celery's sets of the queues of an exchange.
 _BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
@@ -97,7 +97,7 @@ class Dialect(StrEnum):
     SELECTORS = "7"
 
 
-class Kind(StrEnum):
+class KeyType(StrEnum):
     """The type of a key in Redis."""
 
     HASH = "hash"
@@ -109,36 +109,43 @@ class Kind(StrEnum):
     KEPT = "keys of the gateway's callers and webhooks of tenants, hashes that it only reads"
 
 
-#: The kinds of the tenant's keys, by the part of their names after the tenant.
-_KINDS = {
-    **dict.fromkeys(("{*}:file", "{*}:batch", "quota"), Kind.HASH),
-    **dict.fromkeys(("stored_files", "stored_batches"), Kind.SORTED_SET),
-    **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), Kind.HASH),
-    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
-    **dict.fromkeys(("workers", "batches", "served", "unacked_index"), Kind.SORTED_SET),
-    **dict.fromkeys(("outbox", "outbox:dead", "room:*"), Kind.SORTED_SET),
-    "outbox:entries": Kind.HASH,
-    **dict.fromkeys(("{*}:events", "dead"), Kind.STREAM),
-    "unacked_mutex": Kind.STRING,
+#: The types of the tenant's keys, by the part of their names after the tenant.
+_KEY_TYPES = {
+    **dict.fromkeys(("{*}:file", "{*}:batch", "quota"), KeyType.HASH),
+    **dict.fromkeys(("stored_files", "stored_batches"), KeyType.SORTED_SET),
+    **dict.fromkeys(
+        ("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), KeyType.HASH
+    ),
+    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), KeyType.SORTED_SET),
+    **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
+    **dict.fromkeys(("outbox", "outbox:dead", "room:*"), KeyType.SORTED_SET),
+    "outbox:entries": KeyType.HASH,
+    **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
+    "unacked_mutex": KeyType.STRING,
 }
 
-_OF_KIND = {
-    Kind.HASH: _names("HSET HSETNX HGET HMGET HGETALL HKEYS HSCAN HDEL HINCRBY HEXISTS"),
-    Kind.LIST: _names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
-    Kind.SET: _names("SADD SREM SMEMBERS"),
-    Kind.SORTED_SET: _names(
+_COMMANDS_OF_TYPE = {
+    KeyType.HASH: _command_names("HSET HSETNX HGET HMGET HGETALL HKEYS HSCAN HDEL HINCRBY HEXISTS"),
+    KeyType.LIST: _command_names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
+    KeyType.SET: _command_names("SADD SREM SMEMBERS"),
+    KeyType.SORTED_SET: _command_names(
         "ZADD ZREM ZSCORE ZMSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
     ),
-    Kind.STREAM: _names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
-    Kind.STRING: _names("GET MGET SET SETEX INCR"),
-    Kind.KEPT: _names("HGET HGETALL HLEN"),
+    KeyType.STREAM: _command_names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
+    KeyType.STRING: _command_names("GET MGET SET SETEX INCR"),
+    KeyType.KEPT: _command_names("HGET HGETALL HLEN"),
 }
-#: Commands on keys of any kind, except that queues, bindings and keys of callers are neither deleted nor
+#: Commands on keys of any type, except that queues, bindings and keys of callers are neither deleted nor
 #: watched.
-_OF_ANY_KIND = _names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
-_NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.KEPT})
+_COMMANDS_OF_ANY_TYPE = _command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
+_NEVER_DELETED = frozenset({KeyType.LIST, KeyType.SET, KeyType.KEPT})
 _WITHOUT_KEYS = (
-    _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | _WAIT | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
+    _CONNECTION
+    | _SUBSCRIPTION
+    | _SCRIPTS
+    | _LOOK
+    | _WAIT
+    | _command_names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
 )
 
 
@@ -163,7 +170,7 @@ class Rights:
     @classmethod
     def to_run(cls, *calls: RedisCall[Any]) -> Self:
         """The rights that these calls need."""
-        commands = (_commands(call) for call in calls)
+        commands = (_commands_of_call(call) for call in calls)
         keys = (_pattern(key) for call in calls for key in call.keys)
         return cls(frozenset().union(*commands), frozenset(keys))
 
@@ -182,11 +189,11 @@ class Rights:
 
     def _selectors(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
         """Pairs of keys and the commands allowed on them."""
-        by_kind = {kind: frozenset(key for key in self.keys if kind in _kinds_of(key)) for kind in Kind}
-        for kind, commands in _OF_KIND.items():
-            yield by_kind[kind], self.commands & commands
-        others = (keys for kind, keys in by_kind.items() if kind not in _NEVER_DELETED)
-        yield frozenset().union(*others), self.commands & _OF_ANY_KIND
+        by_type = {kind: frozenset(key for key in self.keys if kind in _types_of(key)) for kind in KeyType}
+        for type_, commands in _COMMANDS_OF_TYPE.items():
+            yield by_type[type_], self.commands & commands
+        others = (keys for kind, keys in by_type.items() if kind not in _NEVER_DELETED)
+        yield frozenset().union(*others), self.commands & _COMMANDS_OF_ANY_TYPE
         yield self.keys, self.commands & {"EVALSHA"}
 
 
@@ -313,7 +320,7 @@ class Acl:
 
     def _everything(self, commands: frozenset[str]) -> Rights:
         """All keys and channels of the tenant, with our scripts' commands and `commands`."""
-        all_keys = frozenset(map(self._ledger.key, _KINDS))
+        all_keys = frozenset(map(self._ledger.key, _KEY_TYPES))
         events = _fanout_channels(f"{self._ledger.key('celeryev')}/*")  # of Celery's workers
         return Rights(
             _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | commands | _script_commands(),
@@ -364,24 +371,24 @@ def _rules(keys: Iterable[str] = (), commands: Iterable[str] = ()) -> str:
     )
 
 
-def _kinds_of(key: str) -> Collection[Kind]:
-    """The kinds that a key of this pattern may have. Celery's result names include those of chords' parts."""
+def _types_of(key: str) -> Collection[KeyType]:
+    """The types that a key of this pattern may have. Celery's result names include those of chords' parts."""
     if key.startswith(_BINDINGS):
-        return {Kind.SET}
+        return {KeyType.SET}
     if key.endswith(_RESULT_NAMES):
-        return {Kind.STRING, Kind.SORTED_SET}
+        return {KeyType.STRING, KeyType.SORTED_SET}
     if key in (API_KEYS, WEBHOOKS):
-        return {Kind.KEPT}
+        return {KeyType.KEPT}
     if key == SENDER:
-        return {Kind.HASH}
+        return {KeyType.HASH}
     if key == STORAGES or key.startswith(_DUE):
-        return {Kind.SORTED_SET}
+        return {KeyType.SORTED_SET}
     if key.startswith("herd."):
-        return {Kind.LIST}
-    return {_KINDS[key.split(":", 2)[2]]}
+        return {KeyType.LIST}
+    return {_KEY_TYPES[key.split(":", 2)[2]]}
 
 
-def _commands(call: RedisCall[Any]) -> frozenset[str]:
+def _commands_of_call(call: RedisCall[Any]) -> frozenset[str]:
     if isinstance(call.what, Script):
         return frozenset({"EVALSHA"}) | call.what.commands
     return frozenset({call.what})

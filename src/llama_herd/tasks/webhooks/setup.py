@@ -1,4 +1,4 @@
-"""Set-up of a tenant's webhooks by an administrator: set, remove, look at the outbox, try again."""
+"""What an administrator does with a tenant's webhooks: set, remove, list the outbox, retry."""
 
 import re
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ def checked_secret(text: str) -> str:
     return text
 
 
-def set_webhooks(
+def store_webhooks(
     tenant: str, url: str, hosts: Sequence[str], *, jobs: bool, secret: str | None, renews: bool = False
 ) -> Dialogue[NewWebhooks]:
     """Say where a tenant is told of ends. Without `secret` that of before stays, unless `renews`.
 
     Raises BadInput.
     """
-    _check(url, hosts)
+    _check_addresses(url, hosts)
     before: WebhookConfig | None = None
     if secret is None and not renews:
         before = yield find_config(tenant)
@@ -51,7 +51,7 @@ def set_webhooks(
     return NewWebhooks(config, None if before or secret else chosen)
 
 
-def _check(url: str, hosts: Sequence[str]) -> None:
+def _check_addresses(url: str, hosts: Sequence[str]) -> None:
     try:
         check_webhook_url(url)
     except ValueError as error:
@@ -72,7 +72,7 @@ def remove_webhooks(tenant: str) -> Dialogue[int]:
     return int(waiting + dead)
 
 
-def config_of(tenant: str) -> Dialogue[WebhookConfig]:
+def webhook_config_of(tenant: str) -> Dialogue[WebhookConfig]:
     """A tenant's webhooks. Raises BadInput if it has none."""
     config: WebhookConfig | None = yield find_config(tenant)
     if config is None:
@@ -93,7 +93,7 @@ def list_outbox(tenant: str, limit: int) -> Dialogue[list[ListedWebhook]]:
     return [
         ListedWebhook(entry, at_ms, is_dead)
         for (message, at_ms, is_dead), raw in zip(places, found, strict=True)
-        if (entry := _entry(message, raw))
+        if (entry := _parsed_entry(message, raw))
     ]
 
 
@@ -101,10 +101,10 @@ def find_entry(tenant: str, name: str) -> Dialogue[WebhookEntry | None]:
     """The webhook of a job or a batch, as long as its receiver does not have it."""
     message = webhook_message_id(name).encode()
     (raw,) = yield Outbox(tenant).entries([message])
-    return _entry(message, raw)
+    return _parsed_entry(message, raw)
 
 
-def _entry(message: bytes, raw: bytes | None) -> WebhookEntry | None:
+def _parsed_entry(message: bytes, raw: bytes | None) -> WebhookEntry | None:
     """Read a message's entry; None if it is gone, or cannot be read."""
     try:
         return None if raw is None else WebhookEntry.parse(message, raw)
@@ -112,14 +112,14 @@ def _entry(message: bytes, raw: bytes | None) -> WebhookEntry | None:
         return None
 
 
-def retry(tenant: str, name: str) -> Dialogue[None]:
+def retry_webhook(tenant: str, name: str) -> Dialogue[None]:
     """Let one dead message be due now, by its id or its job's. Raises BadInput if it is not dead."""
     found = yield Outbox(tenant).retry([name, webhook_message_id(name)])
     if not found:
         raise BadInput(f"{name}: no dead webhook has this id, or is of this job. Fix: herd webhooks list")
 
 
-def retry_all(tenant: str) -> Dialogue[int]:
+def retry_all_webhooks(tenant: str) -> Dialogue[int]:
     """Let all dead messages be due now; how many."""
     outbox, total = Outbox(tenant), 0
     while True:

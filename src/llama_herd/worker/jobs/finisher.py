@@ -18,7 +18,7 @@ from structlog.contextvars import bound_contextvars
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.events import Event, Timings
-from llama_herd.tasks.generate import correct
+from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
@@ -232,7 +232,7 @@ class Finisher:
 
     def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
-        correct(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.backend)
+        correct_state(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.backend)
         self._delete_if_purged(tenancy.ledger, job_id, tenancy.ledger.is_purged(job_id))
 
     def _note_settled(self, ledger: Ledger, job_id: str) -> None:

@@ -192,7 +192,7 @@ class Preparer:
                 attempt, Failure(code=ErrorCode.INVALID_JOB, message=str(opened.message.error or error))
             )
         except GenerationError as error:
-            self._refuse(attempt, Failure.of(error))
+            self._refuse(attempt, Failure.from_error(error))
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # also a panic of native code: the other jobs go on

@@ -15,7 +15,7 @@ from redis.exceptions import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.complaint import complaint_of, denial, distrusts, is_denied
+from llama_herd.tasks.complaint import denied_complaint, distrusts, is_denied, redis_complaint
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.temporary_errors import is_temporary
@@ -43,7 +43,7 @@ def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PRO
             refuse_eviction(redis)
             return
         except RedisError as error:
-            complaint = f"Redis at {masked(settings.redis_url)} {complaint_of(error)}"
+            complaint = f"Redis at {masked(settings.redis_url)} {redis_complaint(error)}"
             if not _passes(error, monotonic() - started_s < promotion_s):
                 raise SettingsError(complaint) from None
         if complaint != said:
@@ -69,7 +69,7 @@ def _try_as(own: WorkerSettings, queue: str, redis: Redis) -> None:
         except RedisError as error:
             if not is_denied(error):
                 raise
-            raise SettingsError(f"Redis at {masked(own.redis_url)} {denial(error, what)}") from None
+            raise SettingsError(f"Redis at {masked(own.redis_url)} {denied_complaint(error, what)}") from None
 
 
 def _passes(error: RedisError, may_be_promoted: bool) -> bool:

@@ -15,7 +15,7 @@ from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.redis_url import masked
-from llama_herd.tasks.worker_status import State, WorkerStatus
+from llama_herd.tasks.worker_status import WorkerState, WorkerStatus
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
@@ -76,7 +76,7 @@ class Service:
         self._model = model
         self._paused_queues = set[str]()
         self._spoilt = SpoiltQueues()
-        self._state: State = "starting"
+        self._state: WorkerState = "starting"
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
@@ -309,7 +309,7 @@ class Service:
         )
 
     @property
-    def _state_now(self) -> State:
+    def _state_now(self) -> WorkerState:
         """The worker's state. Ready: model loaded, messages of a queue are taken, all parts progress."""
         if self._state == "ready" and self._engine.is_stalled(min(STALL_SHOWN_S, self._settings.stall_s)):
             return "stalled"
@@ -321,7 +321,7 @@ class Service:
             return "spoilt"
         return self._state
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: WorkerState) -> None:
         self._state = state
         self._heartbeat.report_soon()
 

@@ -89,7 +89,7 @@ class RequestBody:
             if name in self._special:
                 self._special[name](value)
             else:
-                self._take(name, value)
+                self._read_field(name, value)
         if self.fields.get("echo") and self.sampling.get("logprobs"):  # of the prompt, too
             self.sampling.setdefault("prompt_logprobs", self.sampling.get("top_logprobs", 0))
 
@@ -110,7 +110,9 @@ class RequestBody:
             try:
                 jobs.append(self._job(settings, prompt, {}, {}))
             except InvalidJob as error:
-                errors += (FieldError(_of_prompt(one.field, number), one.message) for one in error.fields)
+                errors += (
+                    FieldError(_numbered_field(one.field, number), one.message) for one in error.fields
+                )
             if len(errors) > MAX_FIELD_ERRORS:
                 break
         if errors:
@@ -143,7 +145,7 @@ class RequestBody:
             raise InvalidJob(list(dict.fromkeys(errors)))
         return job
 
-    def _take(self, name: str, value: Any) -> None:
+    def _read_field(self, name: str, value: Any) -> None:
         is_chat = self._endpoint == CHAT
         ours = CHAT_NAMES.get(name, name) if is_chat else name
         if ours in SAME or (is_chat and name == "top_logprobs"):
@@ -151,11 +153,11 @@ class RequestBody:
         elif name in FORM_FIELDS or name in (CHAT_SAME if is_chat else COMPLETION_SAME):
             self.fields[name] = value
         elif name not in NEUTRAL:
-            self._refuse(name, f"not supported{self._meant(name)}")
+            self._refuse(name, f"not supported{self._suggestion(name)}")
         elif (neutral := NEUTRAL[name]) is not None and value not in neutral:
             self._refuse(name, f"only supported as {' or '.join(map(json.dumps, neutral))}")
 
-    def _meant(self, name: str) -> str:
+    def _suggestion(self, name: str) -> str:
         """Suggest known fields for an unknown one, as long as the error still names fields."""
         known = (
             *self._special,
@@ -183,7 +185,7 @@ class RequestBody:
             self._refuse("best_of", NO_BEST_OF)
 
     def _messages(self, value: Any) -> None:
-        self.fields["messages"] = [_message(turn) for turn in value] if isinstance(value, list) else value
+        self.fields["messages"] = [_job_message(turn) for turn in value] if isinstance(value, list) else value
 
     def _tools(self, value: Any) -> None:
         if self._endpoint != CHAT and value != []:
@@ -221,13 +223,13 @@ class RequestBody:
         return {"sampling": BODY, "prompt": BODY, **theirs}.get(name, name)
 
 
-def _of_prompt(field: str, number: int) -> str:
+def _numbered_field(field: str, number: int) -> str:
     """The name of a field of one of several prompts."""
     first, *rest = field.split(".")
     return ".".join((first, str(number), *rest)) if first == "prompt" else field
 
 
-def _message(turn: Any) -> Any:
+def _job_message(turn: Any) -> Any:
     """A turn in our form: no nulls, arguments of calls as templates take them, one name for reasoning."""
     if not isinstance(turn, Mapping):
         return turn
@@ -235,11 +237,11 @@ def _message(turn: Any) -> Any:
     if "reasoning" in found:  # vLLM's name; its answers, too, may be sent back as they came
         found.setdefault("reasoning_content", found.pop("reasoning"))
     if isinstance(calls := found.get("tool_calls"), list):
-        found["tool_calls"] = [_call(call) for call in calls]
+        found["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
     return found
 
 
-def _call(call: Any) -> Any:
+def _with_parsed_arguments(call: Any) -> Any:
     """A call whose arguments are an object, which OpenAI writes as the text of one."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):

@@ -8,8 +8,15 @@ import pytest
 from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.tasks.ledger.outbox import WebhookEntry
 from llama_herd.tasks.ledger.webhook_configs import WebhookConfig
-from llama_herd.tasks.webhooks import lane
-from llama_herd.tasks.webhooks.lane import DEPTH, LONGEST_REST_S, REST_S, WIDTH, Lane, Parcel
+from llama_herd.tasks.webhooks import host_queue
+from llama_herd.tasks.webhooks.host_queue import (
+    DEPTH,
+    LONGEST_REST_S,
+    REST_S,
+    WIDTH,
+    HostQueue,
+    PendingWebhook,
+)
 
 CONFIG = WebhookConfig("default", "https://example.com/", "whsec_x", (), True, 1)
 
@@ -18,16 +25,18 @@ class Host:
     """Tries at it end when `answer` says so."""
 
     def __init__(self) -> None:
-        self.lane = Lane(self._deliver)
-        self.open: list[tuple[Parcel, asyncio.Future[bool]]] = []
+        self.lane = HostQueue(self._deliver)
+        self.open: list[tuple[PendingWebhook, asyncio.Future[bool]]] = []
 
-    async def _deliver(self, parcel: Parcel) -> bool:
+    async def _deliver(self, parcel: PendingWebhook) -> bool:
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.open.append((parcel, answer))
         return await answer
 
     def take(self, *, until_s: float = float("inf")) -> float | None:
-        return self.lane.take(Parcel(CONFIG, WebhookEntry("m", "job.completed", "a", "done", 1), until_s))
+        return self.lane.take(
+            PendingWebhook(CONFIG, WebhookEntry("m", "job.completed", "a", "done", 1), until_s)
+        )
 
     async def answer(self, num: int, has_answered: bool) -> None:
         """End the first tries, and let others begin."""
@@ -45,7 +54,7 @@ def test_some_are_tried_at_a_time_some_wait_and_the_others_are_put_off_further_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(lane, "monotonic", lambda: now_s)
+    monkeypatch.setattr(host_queue, "monotonic", lambda: now_s)
 
     async def fill() -> None:
         nonlocal now_s
@@ -71,7 +80,7 @@ def test_as_many_wait_as_the_host_takes_soon(
 ) -> None:
     """On busy cores a try takes 20 ms. A burst that finds no room would come back much later than need be."""
     now_s = 1000.0
-    monkeypatch.setattr(lane, "monotonic", lambda: now_s)
+    monkeypatch.setattr(host_queue, "monotonic", lambda: now_s)
 
     async def fill() -> None:
         nonlocal now_s

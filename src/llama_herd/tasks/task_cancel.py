@@ -7,7 +7,7 @@ from typing import Any
 PATIENCE_S = 0.05
 
 
-async def end(*tasks: asyncio.Future[Any]) -> None:
+async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks until they have ended. What they raise is dropped.
 
     Once is not enough: before Python 3.12 asyncio.wait_for, which redis-py uses, may lose a cancel.

@@ -18,11 +18,11 @@ from llama_herd.tasks.webhooks.addresses import Address, is_private, is_public
 _LOOKUPS = ThreadPoolExecutor(32, "webhook-lookup")
 #: Most bytes of an answer that are read ahead.
 _READ_AHEAD = 16_384
-_TLS_FAREWELL_S = 2.0
+_TLS_CLOSE_S = 2.0
 _PORTS = {"https": 443, "http": 80}
 
 
-class Refused(Exception):
+class AddressRefused(Exception):
     """The address may not be called, today or later."""
 
 
@@ -38,9 +38,9 @@ class Connector:
     async def connect(self, url: SplitResult) -> tuple[StreamReader, StreamWriter]:
         """A connection to the first address that takes one. Raises Refused and OSError."""
         host, port = url.hostname or "", url.port or _PORTS[url.scheme]
-        allowed = [one for one in await self._addresses(host) if self._may_call(one, url.scheme)]
+        allowed = [one for one in await self._addresses(host) if self._is_allowed(one, url.scheme)]
         if not allowed:
-            raise Refused(_refusal(host, url.scheme))
+            raise AddressRefused(_refusal(host, url.scheme))
         for address in allowed[:-1]:
             try:
                 return await self._open(address, port, host, url.scheme)
@@ -61,7 +61,7 @@ class Connector:
         found = await asyncio.shield(self._lookups[host])
         return list(dict.fromkeys(ip_address(place[0]) for *_, place in found))
 
-    def _may_call(self, address: Address, scheme: str) -> bool:
+    def _is_allowed(self, address: Address, scheme: str) -> bool:
         if is_private(address):
             return self._allows_private
         return is_public(address) and scheme == "https"
@@ -77,7 +77,7 @@ class Connector:
             limit=_READ_AHEAD,
             ssl=self._tls,
             server_hostname=host,
-            ssl_shutdown_timeout=_TLS_FAREWELL_S,
+            ssl_shutdown_timeout=_TLS_CLOSE_S,
         )
 
 

@@ -11,7 +11,7 @@ MAX_BYTES = 65_536
 IDLE_S = 15.0
 
 
-class Listener(ThreadingHTTPServer):
+class WebhookListener(ThreadingHTTPServer):
     """Listens at a port of this machine. tell: gets a line for each request."""
 
     daemon_threads = True
@@ -27,12 +27,12 @@ class Listener(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Listener
+    server: WebhookListener
     timeout = IDLE_S
 
     def do_POST(self) -> None:
         body = self._body()
-        status, line = (413, "too long") if body is None else self._judged(body)
+        status, line = (413, "too long") if body is None else self._verify(body)
         self.server.tell(f"{self.headers.get('webhook-id', '-')}  {line}")
         self.send_response(status)
         self.send_header("Content-Length", "0")
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_usable = said.isascii() and said.isdigit() and int(said[:9]) <= MAX_BYTES
         return self.rfile.read(int(said)) if is_usable else None
 
-    def _judged(self, body: bytes) -> tuple[int, str]:
+    def _verify(self, body: bytes) -> tuple[int, str]:
         try:
             self.server.webhook.verify(body, dict(self.headers), json_parse=False)
         except (WebhookVerificationError, ValueError) as error:
