@@ -137,7 +137,9 @@ class SamplingParams(StrictModel):
     @field_validator("max_tokens")
     @classmethod
     def _within_limit(cls, value: int, info: ValidationInfo) -> int:
-        limits: Settings | None = info.context
+        limits: Settings | None = (
+            info.context
+        )  # given by `GenerationJob.parse`, the check of jobs from outside
         if limits is not None and value > limits.max_tokens_limit:
             raise ValueError(f"must be at most {limits.max_tokens_limit}, got {value}")
         return value

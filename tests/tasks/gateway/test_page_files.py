@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.tasks import gateway as package
-from llama_herd.tasks.gateway.page_files import KINDS, page_files
+from llama_herd.tasks.gateway.page_files import MEDIA_TYPES, page_files
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -31,7 +31,7 @@ def test_the_page_is_shown_to_anybody_and_may_load_nothing_from_elsewhere(gatewa
     for name, file in page_files().items():
         served = gateway.ask("GET", f"/page/{name}")
         assert (served.status, served.raw) == (200, file.body)
-        assert served.headers["content-type"] == KINDS[name.rpartition(".")[2]]
+        assert served.headers["content-type"] == MEDIA_TYPES[name.rpartition(".")[2]]
 
 
 @pytest.mark.redis

@@ -16,7 +16,10 @@ class SourceRow(NamedTuple):
 
 
 def parse_row(found: NumberedLine | None) -> SourceRow | None:
-    """The object that a line holds. The complaint about a bad line never quotes its text."""
+    """Parse a line as a JSON object; None for None: the next line is not complete yet.
+
+    The complaint about a bad line never quotes its text.
+    """
     if found is None:
         return None
     line, text = found

@@ -90,12 +90,12 @@ def list_jobs(
     queue = "" if model is None else queue_name(model, ledger.tenant)
     found = yield from read_status(ledger, queue or queue_name("", ledger.tenant))
     due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
-    asked, listed = _JobQuery(Overview(ledger.tenant), queue, due_ms), list[JobStatus]()
+    query, listed = _JobQuery(Overview(ledger.tenant), queue, due_ms), list[JobStatus]()
     for lists in _lists_to_read(state, queue, found):
         left = limit - len(listed)
         rows = list[JobRow]()
         for name in lists if left else ():
-            rows += yield from _oldest_rows(asked, name, left)
+            rows += yield from _oldest_rows(query, name, left)
         if len(lists) > 1:
             rows.sort(key=lambda row: (row.due_ms, row.job_id))
         shown = yield from _statuses(rows[:left], ledger, found)
@@ -111,13 +111,13 @@ class _JobQuery(NamedTuple):
     due_ms: int | None
 
 
-def _oldest_rows(asked: _JobQuery, name: str, limit: int) -> Dialogue[list[JobRow]]:
+def _oldest_rows(query: _JobQuery, name: str, limit: int) -> Dialogue[list[JobRow]]:
     """The oldest jobs of a list, as many as `limit`."""
     rows, place = list[JobRow](), 0
     while len(rows) < limit:
         most = min(limit - len(rows), MAX_PAGE)
-        page: JobPage = yield asked.overview.jobs(
-            name, place, queue=asked.queue, due_ms=asked.due_ms, most=most
+        page: JobPage = yield query.overview.jobs(
+            name, place, queue=query.queue, due_ms=query.due_ms, most=most
         )
         rows += page.rows
         if page.next is None:
@@ -127,7 +127,11 @@ def _oldest_rows(asked: _JobQuery, name: str, limit: int) -> Dialogue[list[JobRo
 
 
 def _lists_to_read(state: ActiveState | None, queue: str, found: Status) -> Iterator[tuple[str, ...]]:
-    """The lists to read one after the other. Those in one tuple are one list together."""
+    """The ledger's lists in which such jobs are: those of one tuple are to be merged by time.
+
+    `leases` has the running jobs, `pending` all that wait, `delayed` those before their `not_before`. What is
+    due and waits is also in a list for each lane of its queue.
+    """
     if state in (None, "running"):
         yield ("leases",)
     if state is None and not queue:
@@ -170,6 +174,7 @@ def _statuses(rows: list[JobRow], ledger: Ledger, found: Status) -> Dialogue[lis
 
 
 def _status(row: JobRow, tenant: str, found: Status, now_ms: int, place: Place | None) -> JobStatus:
+    """A job's state. It is `unserved` if it waits, is due, and no live worker has its model."""
     model = model_of(row.queue, tenant)
     queue = found.queue_of(model)
     state = row.state

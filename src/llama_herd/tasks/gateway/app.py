@@ -63,7 +63,7 @@ ROUTES = (
     Route("/v1/jobs/{id}", job_routes.get_job, methods=["GET"]),
     Route("/v1/jobs/{id}", job_routes.cancel_job, methods=["DELETE"]),
     Route("/v1/jobs/{id}/events", job_routes.stream_events, methods=["GET"]),
-    Route("/v1/jobs/{id}/purge", job_routes.purge_job, methods=["POST"]),
+    Route("/v1/jobs/{id}/purge", job_routes.forget_job, methods=["POST"]),
 )
 
 _WRONG_ROUTES = {

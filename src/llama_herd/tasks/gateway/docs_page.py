@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from llama_herd.tasks.gateway.context import context_of
-from llama_herd.tasks.gateway.openapi import ERRORS, OPERATIONS, document
+from llama_herd.tasks.gateway.openapi import document
+from llama_herd.tasks.gateway.operations import ERRORS, OPERATIONS
 from llama_herd.tasks.security.api_keys import KeyRole
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"

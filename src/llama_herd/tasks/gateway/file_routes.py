@@ -71,7 +71,7 @@ async def delete_file(request: Request) -> Response:
 
 
 async def get_file_content(request: Request) -> Response:
-    """The bytes of a file."""
+    """The bytes of a file. If the storage loses them on the way, the answer is cut off: it has a length."""
     context, files, file = await _file_of(request)
     headers = {
         "content-length": str(file.num_bytes),
@@ -81,7 +81,7 @@ async def get_file_content(request: Request) -> Response:
     if request.method == "HEAD":
         return Response(headers=headers, media_type="application/octet-stream")
     parts = _read_pieces(context.storage, StoragePlace(files.tenant, file.id))
-    first = await anext(parts, b"")  # so that a file that is lost is told in the status
+    first = await anext(parts, b"")  # so that the status says it if the file is lost
     return StreamingResponse(_prepend(first, parts), headers=headers, media_type="application/octet-stream")
 
 
@@ -106,7 +106,10 @@ async def _prepend(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[b
 async def _file_of(
     request: Request, needs: KeyRole = KeyRole.SUBSCRIBER
 ) -> tuple[GatewayContext, StoredFiles, StoredFile]:
-    """The file in the path. Only producers see what came in; other tenants' files are not there."""
+    """The file in the path, if the caller may see it. Raises Problem.
+
+    Subscribers see output files only. Another tenant's file counts as not there, as does an expired one.
+    """
     context = context_of(request)
     caller, client = await context.admit(request, needs)
     file_id = checked_file_id(request.path_params["id"])
@@ -122,7 +125,7 @@ async def _file_of(
 
 
 def _record_and_time(files: StoredFiles, file_id: str) -> Dialogue[tuple[StoredFile | None, int]]:
-    """A dialogue: the record, and the time in milliseconds."""
+    """A dialogue: a file's record, and the time in milliseconds by the clock of Redis."""
     file, at_ms = yield [files.get(file_id), redis_time_ms()]
     return file, at_ms
 

@@ -192,7 +192,7 @@ async def cancel_job(request: Request) -> Response:
     return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
 
 
-async def purge_job(request: Request) -> Response:
+async def forget_job(request: Request) -> Response:
     """Forget a job: no key of Redis keeps a byte of its prompt and its output."""
     client, job_id = await _job_of(request, KeyRole.OPERATOR)
     await client.run(_purge(client, job_id))

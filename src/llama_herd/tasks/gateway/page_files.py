@@ -12,7 +12,7 @@ from starlette.responses import Response
 from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.problem import not_found
 
-KINDS = {
+MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "mjs": "text/javascript; charset=utf-8",
@@ -37,8 +37,8 @@ class PageFile(NamedTuple):
     """One file of the page."""
 
     body: bytes
-    kind: str
-    tag: str
+    media_type: str
+    etag: str
 
 
 @cache
@@ -47,7 +47,9 @@ def page_files() -> Mapping[str, PageFile]:
     folder = resources.files("llama_herd.tasks.gateway") / "page"
     found = {one.name: one.read_bytes() for one in folder.iterdir()}
     return {
-        name: PageFile(body, KINDS[name.rpartition(".")[2]], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        name: PageFile(
+            body, MEDIA_TYPES[name.rpartition(".")[2]], f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        )
         for name, body in found.items()
     }
 
@@ -59,7 +61,7 @@ async def show_page(request: Request) -> Response:
 
 
 async def show_page_file(request: Request) -> Response:
-    """A part of it."""
+    """A script, a style or a picture of the page."""
     await context_of(request).authenticator.admit_visitor(request)
     file = page_files().get(request.path_params["name"])
     if file is None:
@@ -68,7 +70,7 @@ async def show_page_file(request: Request) -> Response:
 
 
 def _answer(request: Request, file: PageFile) -> Response:
-    headers = {**HEADERS, "ETag": file.tag}
-    if request.headers.get("if-none-match") == file.tag:
+    headers = {**HEADERS, "ETag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
-    return Response(file.body, headers=headers, media_type=file.kind)
+    return Response(file.body, headers=headers, media_type=file.media_type)

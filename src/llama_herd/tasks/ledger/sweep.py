@@ -41,7 +41,7 @@ _SWEEP = Script(
     "lost",
     builds_keys=True,
 )
-_TURNS = Script("turns", "clock")
+_DUE_FOR_SWEEP = Script("due_for_sweep", "clock")
 
 
 def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
@@ -93,7 +93,7 @@ def due_for_sweep(ledgers: Sequence[Ledger]) -> RedisCall[list[bool]]:
     Every worker asks about once a second. Most of the answers are no: another worker has just swept.
     """
     return RedisCall(
-        _TURNS,
+        _DUE_FOR_SWEEP,
         [ledger.key(name) for ledger in ledgers for name in ("sweep", *_TO_SWEEP)],
         (min((ledger.between_sweeps_ms for ledger in ledgers), default=0),),
         lambda reply: [answer == 1 for answer in reply],

@@ -1,4 +1,4 @@
--- TURNS: which tenants are to be swept now. For one without anything to sweep the time is noted, and that is all.
+-- DUE_FOR_SWEEP: which tenants are to be swept now. For one without anything to sweep the time is noted, and that is all.
 -- KEYS: for each tenant: sweep, then 7 keys of what a sweep looks at
 -- ARGV: 1 shortest time between sweeps (ms)
 -- Answers, one for each tenant: 1 (SWEEP it) | 0
