@@ -22,7 +22,8 @@ from llama_herd.tasks.job import GenerationJob as Job
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS, Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.priority import LOW
-from llama_herd.tasks.security.acl import Acl, Dialect, Role
+from llama_herd.tasks.security.acl import Acl, Role
+from llama_herd.tasks.security.rights import Dialect
 from tests.tasks.herd import Herd, commands, end, started
 
 pytestmark = pytest.mark.redis

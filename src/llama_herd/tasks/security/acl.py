@@ -1,11 +1,7 @@
 """Users of Redis by role: the commands that each may run, on which keys and channels.
 
 The rights of producers and subscribers are derived from the calls that they make. The keys of a call for the
-job "*" are the allowed patterns, and its script's text names the allowed commands. No rule names a category,
-since every category contains a command that lists names of other tenants.
-
-From Redis 7 on each command is allowed only on keys of its own type, so nobody can put a set where a list
-should be. Redis 6.2 allows each command of a user on each of the user's keys.
+job "*" are the allowed patterns, and its script's text names the allowed commands.
 
     producer    submits and cancels jobs, by our client or by Celery
     subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
@@ -14,14 +10,13 @@ should be. Redis 6.2 allows each command of a user on each of the user's keys.
     gateway     does for others what they ask of `herd gateway`, looks up their keys, and sends webhooks
 """
 
-import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, Self
+from typing import Any
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch_status import BatchStatus
@@ -33,11 +28,10 @@ from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script, commands_of
+from llama_herd.tasks.ledger.redis_call import RedisCall, commands_of
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.stored_api_keys import API_KEYS, all_keys, find_key, num_keys
+from llama_herd.tasks.ledger.stored_api_keys import all_keys, find_key, num_keys
 from llama_herd.tasks.ledger.stored_files import (
-    STORAGES,
     NewFile,
     Quota,
     StoredFiles,
@@ -46,107 +40,39 @@ from llama_herd.tasks.ledger.stored_files import (
     redis_time_ms,
     storage_seen,
 )
-from llama_herd.tasks.ledger.webhook_configs import SENDER, WEBHOOKS, all_configs, hold_sender_role
+from llama_herd.tasks.ledger.webhook_configs import all_configs, hold_sender_role
 from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import SEPARATOR, lists_of
+from llama_herd.tasks.priority import lists_of
+from llama_herd.tasks.security.rights import (
+    ANY,
+    BINDINGS,
+    CONNECTION,
+    KEY_TYPES,
+    LOOK,
+    RESULT_NAMES,
+    SCRIPT_COMMANDS,
+    SUBSCRIPTION,
+    WAIT,
+    Rights,
+    command_names,
+    key_pattern,
+)
 
-#: Stands for every id in the place of one.
-ANY = "*"
-
-
-def _command_names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-#: What every connection needs.
-_CONNECTION = _command_names("PING SELECT")
-_SUBSCRIPTION = _command_names("SUBSCRIBE UNSUBSCRIBE")
-#: Who submits may wait until replicas have the job.
-_WAIT = _command_names("WAIT")
 #: The gateway submits by our script, and searches what it purges in queues and in workers' hands.
-_PASS_ON = _command_names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
+_PASS_ON = command_names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
 #: Celery puts a message into a queue: it looks up the queues of an exchange.
-_SEND = _command_names("LPUSH SADD SMEMBERS MULTI EXEC")
+_SEND = command_names("LPUSH SADD SMEMBERS MULTI EXEC")
 #: Celery consumes a queue, notes messages under way, and stores results and chords.
-_CONSUME = _command_names(
+_CONSUME = command_names(
     """BRPOP RPOP LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZCOUNT LRANGE SADD SMEMBERS SREM
     GET MGET SET SETEX INCR EXPIRE PEXPIRE EXISTS TYPE DEL PUBLISH XRANGE MULTI EXEC DISCARD WATCH UNWATCH"""
 )
 #: Our client looks at jobs, batches and dead letters, and deletes them.
-_OPERATE = _command_names(
+_OPERATE = command_names(
     """LLEN LRANGE LREM ZCARD ZSCORE ZMSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
-_SCRIPTS = _command_names("SCRIPT|LOAD SCRIPT|EXISTS")
-#: Workers and operators see whether Redis may evict jobs. It shows figures of the whole server, and no names.
-_LOOK = _command_names("INFO")
-
-#: Celery's sets of the queues of an exchange.
-_BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
-#: What a storage has to see to.
-_DUE = ("herd:files@", "herd:batches@")
-#: Celery's names of results and of chords.
-_RESULT_NAMES = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
-class Dialect(StrEnum):
-    """The version of Redis that will read the rules. From 7 on it has selectors."""
-
-    FLAT = "6"
-    SELECTORS = "7"
-
-
-class KeyType(StrEnum):
-    """The type of a key in Redis."""
-
-    HASH = "hash"
-    LIST = "list"
-    SET = "set"
-    SORTED_SET = "sorted set"
-    STREAM = "stream"
-    STRING = "string"
-    KEPT = "keys of the gateway's callers and webhooks of tenants, hashes that it only reads"
-
-
-#: The types of the tenant's keys, by the part of their names after the tenant.
-_KEY_TYPES = {
-    **dict.fromkeys(("{*}:file", "{*}:batch", "quota"), KeyType.HASH),
-    **dict.fromkeys(("stored_files", "stored_batches"), KeyType.SORTED_SET),
-    **dict.fromkeys(
-        ("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), KeyType.HASH
-    ),
-    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), KeyType.SORTED_SET),
-    **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
-    **dict.fromkeys(("outbox", "outbox:dead", "room:*"), KeyType.SORTED_SET),
-    "outbox:entries": KeyType.HASH,
-    **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
-    "unacked_mutex": KeyType.STRING,
-}
-
-_COMMANDS_OF_TYPE = {
-    KeyType.HASH: _command_names("HSET HSETNX HGET HMGET HGETALL HKEYS HSCAN HDEL HINCRBY HEXISTS"),
-    KeyType.LIST: _command_names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
-    KeyType.SET: _command_names("SADD SREM SMEMBERS"),
-    KeyType.SORTED_SET: _command_names(
-        "ZADD ZREM ZSCORE ZMSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
-    ),
-    KeyType.STREAM: _command_names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
-    KeyType.STRING: _command_names("GET MGET SET SETEX INCR"),
-    KeyType.KEPT: _command_names("HGET HGETALL HLEN"),
-}
-#: Commands on keys of any type, except that queues, bindings and keys of callers are neither deleted nor
-#: watched.
-_COMMANDS_OF_ANY_TYPE = _command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
-_NEVER_DELETED = frozenset({KeyType.LIST, KeyType.SET, KeyType.KEPT})
-_WITHOUT_KEYS = (
-    _CONNECTION
-    | _SUBSCRIPTION
-    | _SCRIPTS
-    | _LOOK
-    | _WAIT
-    | _command_names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
-)
 
 
 class Role(StrEnum):
@@ -157,44 +83,6 @@ class Role(StrEnum):
     WORKER = "worker"
     OPERATOR = "operator"
     GATEWAY = "gateway"
-
-
-@dataclass(frozen=True)
-class Rights:
-    """The allowed commands, key patterns and channel patterns. Nothing else is allowed."""
-
-    commands: frozenset[str]
-    keys: frozenset[str] = frozenset()
-    channels: frozenset[str] = frozenset()
-
-    @classmethod
-    def to_run(cls, *calls: RedisCall[Any]) -> Self:
-        """The rights that these calls need."""
-        commands = (_commands_of_call(call) for call in calls)
-        keys = (_pattern(key) for call in calls for key in call.keys)
-        return cls(frozenset().union(*commands), frozenset(keys))
-
-    def __add__(self, other: "Rights") -> "Rights":
-        return Rights(self.commands | other.commands, self.keys | other.keys, self.channels | other.channels)
-
-    def user(self, name: str, password: str, dialect: Dialect) -> str:
-        """A user with these rights as a line of an ACL file, which has only the SHA-256 of the password."""
-        digest = hashlib.sha256(password.encode()).hexdigest()
-        channels = " ".join(f"&{channel}" for channel in sorted(self.channels))
-        head, tail = f"user {name} on #{digest} resetkeys", f"resetchannels {channels} -@all"
-        if dialect is Dialect.FLAT:
-            return f"{head} {_rules(self.keys)} {tail} {_rules(commands=self.commands)}"
-        selectors = " ".join(f"({_rules(*selector)})" for selector in self._selectors() if all(selector))
-        return f"{head} {tail} {_rules(commands=self.commands & _WITHOUT_KEYS)} {selectors}"
-
-    def _selectors(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
-        """Pairs of keys and the commands allowed on them."""
-        by_type = {kind: frozenset(key for key in self.keys if kind in _types_of(key)) for kind in KeyType}
-        for type_, commands in _COMMANDS_OF_TYPE.items():
-            yield by_type[type_], self.commands & commands
-        others = (keys for kind, keys in by_type.items() if kind not in _NEVER_DELETED)
-        yield frozenset().union(*others), self.commands & _COMMANDS_OF_ANY_TYPE
-        yield self.keys, self.commands & {"EVALSHA"}
 
 
 @dataclass(frozen=True)
@@ -228,7 +116,7 @@ class Acl:
             case Role.WORKER:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
-                return self._everything(_OPERATE | _WAIT)
+                return self._everything(_OPERATE | WAIT)
             case Role.GATEWAY:
                 return self._gateway
 
@@ -243,7 +131,7 @@ class Acl:
         return Rights.to_run(
             *self._submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)
         ) + Rights(
-            _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT,
+            CONNECTION | _SEND | SUBSCRIPTION | WAIT,
             self._queue_keys | self._outbox,
             channels,
         )
@@ -251,7 +139,7 @@ class Acl:
     @property
     def _subscriber(self) -> Rights:
         ledger = self._ledger
-        reading = _CONNECTION | _SUBSCRIPTION | {"XREAD", "GET", "MGET"}
+        reading = CONNECTION | SUBSCRIPTION | {"XREAD", "GET", "MGET"}
         channels = self._results | {ledger.channel(ANY)}
         return Rights.to_run(ledger.read(ANY)) + Rights(reading, self._results, channels)
 
@@ -278,7 +166,7 @@ class Acl:
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
         channels = frozenset({ledger.channel(ANY), ledger.notices_to(ANY)})
         others = Rights(
-            _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT,
+            CONNECTION | SUBSCRIPTION | _PASS_ON | WAIT,
             self._lists | self._outbox | found,
             channels,
         )
@@ -320,10 +208,10 @@ class Acl:
 
     def _everything(self, commands: frozenset[str]) -> Rights:
         """All keys and channels of the tenant, with our scripts' commands and `commands`."""
-        all_keys = frozenset(map(self._ledger.key, _KEY_TYPES))
+        all_keys = frozenset(map(self._ledger.key, KEY_TYPES))
         events = _fanout_channels(f"{self._ledger.key('celeryev')}/*")  # of Celery's workers
         return Rights(
-            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | commands | _script_commands(),
+            CONNECTION | SUBSCRIPTION | SCRIPT_COMMANDS | LOOK | commands | _script_commands(),
             self._queue_keys | self._results | all_keys,
             self._results | self._revokes | {self._ledger.key(ANY)} | events,
         )
@@ -331,7 +219,7 @@ class Acl:
     @property
     def _results(self) -> frozenset[str]:
         """Celery's result keys, and the channels of the same names."""
-        return frozenset(f"{self._ledger.results_prefix}{name}" for name in _RESULT_NAMES)
+        return frozenset(f"{self._ledger.results_prefix}{name}" for name in RESULT_NAMES)
 
     @property
     def _revokes(self) -> frozenset[str]:
@@ -341,7 +229,7 @@ class Acl:
     @property
     def _queue_keys(self) -> frozenset[str]:
         """The queues' lists, and their exchanges' bindings."""
-        return self._lists | {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
+        return self._lists | {f"{name}.{queue}" for queue in self.queues for name in BINDINGS}
 
     @property
     def _outbox(self) -> frozenset[str]:
@@ -351,47 +239,12 @@ class Acl:
     @property
     def _lists(self) -> frozenset[str]:
         """The queues' lists."""
-        return frozenset(_pattern(key) for queue in self.queues for key in lists_of(queue))
-
-
-def _pattern(key: str) -> str:
-    """The pattern of a key. An ACL file cannot have control characters. All lines are as one."""
-    line = re.match(r"herd:[^:]+:pending:", key)
-    return f"{line[0]}{ANY}" if line else key.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR))
+        return frozenset(key_pattern(key) for queue in self.queues for key in lists_of(queue))
 
 
 def _fanout_channels(exchange: str) -> frozenset[str]:
     """The channels of kombu's fan-out exchange, which begin with the number of the database."""
     return frozenset(f"/{number}.{exchange}" for number in ("[0-9]", "[0-9][0-9]"))
-
-
-def _rules(keys: Iterable[str] = (), commands: Iterable[str] = ()) -> str:
-    return " ".join(
-        [*(f"~{key}" for key in sorted(keys)), *(f"+{name.lower()}" for name in sorted(commands))]
-    )
-
-
-def _types_of(key: str) -> Collection[KeyType]:
-    """The types that a key of this pattern may have. Celery's result names include those of chords' parts."""
-    if key.startswith(_BINDINGS):
-        return {KeyType.SET}
-    if key.endswith(_RESULT_NAMES):
-        return {KeyType.STRING, KeyType.SORTED_SET}
-    if key in (API_KEYS, WEBHOOKS):
-        return {KeyType.KEPT}
-    if key == SENDER:
-        return {KeyType.HASH}
-    if key == STORAGES or key.startswith(_DUE):
-        return {KeyType.SORTED_SET}
-    if key.startswith("herd."):
-        return {KeyType.LIST}
-    return {_KEY_TYPES[key.split(":", 2)[2]]}
-
-
-def _commands_of_call(call: RedisCall[Any]) -> frozenset[str]:
-    if isinstance(call.what, Script):
-        return frozenset({"EVALSHA"}) | call.what.commands
-    return frozenset({call.what})
 
 
 @cache
