@@ -82,16 +82,16 @@ _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
 
 def redis_complaint(error: RedisError, *, is_tls: bool = False) -> str:
     """Explain an error of Redis, with the fix; the text follows the address. is_tls: that of the address."""
-    told = error_sign(error).told
-    if told is HANGS_UP and is_tls:
+    complaint = error_sign(error).complaint
+    if complaint is HANGS_UP and is_tls:
         # After a handshake of TLS 1.3 a refused certificate may be seen as nothing but that.
         return BROKEN_TLS
-    return told if isinstance(told, str) else told(error)
+    return complaint if isinstance(complaint, str) else complaint(error)
 
 
 def is_denied(error: RedisError) -> bool:
     """Whether the user lacks a right."""
-    return error_sign(error).told is denied_complaint
+    return error_sign(error).complaint is denied_complaint
 
 
 def distrusts(error: BaseException) -> bool:
@@ -102,25 +102,25 @@ def distrusts(error: BaseException) -> bool:
 def denied_complaint(error: RedisError, what: str = "do that") -> str:
     """Say that the user lacks a right, with Redis's own words and the fix."""
     return (
-        f"does not let this user {what} (NOPERM): {_plain(error)}. "
+        f"does not let this user {what} (NOPERM): {_short_message(error)}. "
         "Fix: give it the role that it needs (herd acl), see docs/security.md"
     )
 
 
-def _silence(error: RedisError) -> str:
+def _timeout_complaint(error: RedisError) -> str:
     """Say that Redis did not answer in time."""
     if "handshake" in str(error.__context__):
         return f"does not answer in TLS. Fix: {CHECK_ADDRESS}; write redis:// if it speaks no TLS"
     return f"does not answer. Fix: check that it is running, and {CHECK_ADDRESS}"
 
 
-def _unreachable(error: RedisError) -> str:
+def _unreachable_complaint(error: RedisError) -> str:
     """Say that Redis cannot be reached, with the system's words and the fix."""
     lost = _cause_of_kind(error, OSError)
     return f"cannot be reached: {(lost and lost.strerror) or type(lost).__name__}. Fix: {START_IT}"
 
 
-def _distrust(error: RedisError) -> str:
+def _untrusted_complaint(error: RedisError) -> str:
     """Say why the certificate that Redis shows is not trusted, with the fix."""
     untrusted = _cause_of_kind(error, ssl.SSLCertVerificationError)
     reason = untrusted.verify_message.rstrip(".") if untrusted else ""
@@ -141,21 +141,21 @@ def _cause_of_kind(error: BaseException, kind: type[E]) -> E | None:
     return found
 
 
-def _unknown(error: RedisError) -> str:
-    return f"answers with an error: {_plain(error)}"
+def _unknown_complaint(error: RedisError) -> str:
+    return f"answers with an error: {_short_message(error)}"
 
 
-def _plain(error: RedisError) -> str:
+def _short_message(error: RedisError) -> str:
     """The beginning of an error's message, without the place in our script where it occurred."""
     words = " ".join(_PLACE_IN_SCRIPT.sub("", str(error)).split())
     return words if len(words) <= MAX_ERROR_CHARS else f"{words[:MAX_ERROR_CHARS]}..."
 
 
 class ErrorSign(NamedTuple):
-    """The marks of an error of Redis: its kind, words in it, an error behind it; and what it is told as."""
+    """The marks of an error: its kind, words in it, an error behind it. complaint: how it is explained."""
 
     kinds: type[RedisError] | tuple[type[RedisError], ...]
-    told: str | Callable[[RedisError], str]
+    complaint: str | Callable[[RedisError], str]
     words: str = ""  # a regular expression
     cause: type[OSError] | None = None
 
@@ -187,15 +187,15 @@ SIGNS = (
     ErrorSign(_UNCONNECTED, MAX_CLIENTS, "max number of clients"),
     ErrorSign(_UNCONNECTED, CLOSED_SENTINELS, "(?s)No master found.*uthenticat"),
     ErrorSign(_UNCONNECTED, NO_PRIMARY, "No master found"),
-    ErrorSign(_UNCONNECTED, _distrust, cause=ssl.SSLCertVerificationError),
+    ErrorSign(_UNCONNECTED, _untrusted_complaint, cause=ssl.SSLCertVerificationError),
     ErrorSign(_UNCONNECTED, BROKEN_TLS, cause=ssl.SSLError),
-    ErrorSign(TimeoutError, _silence),
+    ErrorSign(TimeoutError, _timeout_complaint),
     ErrorSign(_UNCONNECTED, UNKNOWN_HOST, cause=socket.gaierror),
     ErrorSign(_UNCONNECTED, NO_LISTENER, cause=ConnectionRefusedError),
     ErrorSign(_UNCONNECTED, HANGS_UP, cause=ConnectionError),
-    ErrorSign(_UNCONNECTED, _unreachable, cause=OSError),
+    ErrorSign(_UNCONNECTED, _unreachable_complaint, cause=OSError),
     ErrorSign(_UNCONNECTED, HANGS_UP),
-    ErrorSign(RedisError, _unknown),
+    ErrorSign(RedisError, _unknown_complaint),
 )
 
 

@@ -122,21 +122,21 @@ class SamplingParams(StrictModel):
 
     @field_validator("logit_bias", mode="before")
     @classmethod
-    def _from_json_keys(cls, value: Any) -> Any:
+    def _read_json_keys(cls, value: Any) -> Any:
         """Read keys of digits as numbers, since JSON keys are strings."""
         if not isinstance(value, Mapping):
             return value
         check_length(value, MAX_BIASES)
-        return {_number(key): bias for key, bias in value.items()}
+        return {_number_of_key(key): bias for key, bias in value.items()}
 
     @field_validator("logit_bias")
     @classmethod
-    def _in_order(cls, value: Mapping[int, float]) -> Mapping[int, float]:
+    def _sort_biases(cls, value: Mapping[int, float]) -> Mapping[int, float]:
         return dict(sorted(value.items()))
 
     @field_validator("max_tokens")
     @classmethod
-    def _within_limit(cls, value: int, info: ValidationInfo) -> int:
+    def _check_max_tokens(cls, value: int, info: ValidationInfo) -> int:
         limits: Settings | None = (
             info.context
         )  # given by `GenerationJob.parse`, the check of jobs from outside
@@ -146,21 +146,21 @@ class SamplingParams(StrictModel):
 
     @field_validator("truncate_prompt_tokens")
     @classmethod
-    def _not_none_left(cls, value: int | None) -> int | None:
+    def _check_truncation(cls, value: int | None) -> int | None:
         if value == 0:
             raise ValueError("must be -1 or at least 1, got 0")
         return value
 
     @field_validator("stop")
     @classmethod
-    def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_stop_lengths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         longest = max((len(text.encode()) for text in value), default=0)
         if longest > MAX_STOP_BYTES:
             raise ValueError(f"each must be at most {MAX_STOP_BYTES} UTF-8 bytes long, got {longest}")
         return value
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_together(self) -> Self:
         if self.min_tokens > self.max_tokens:
             raise ValueError(
                 f"min_tokens must be at most max_tokens, {self.max_tokens}, got {self.min_tokens}"
@@ -176,5 +176,5 @@ class SamplingParams(StrictModel):
         return self
 
 
-def _number(key: Any) -> Any:
+def _number_of_key(key: Any) -> Any:
     return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20 else key

@@ -21,7 +21,7 @@ class StrictModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _few_unknown(cls, value: Any) -> Any:
+    def _drop_many_unknown(cls, value: Any) -> Any:
         known = cls.model_fields
         if not isinstance(value, Mapping) or len(value) <= len(known) + MAX_FIELD_ERRORS:
             return value

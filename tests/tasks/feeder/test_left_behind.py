@@ -138,7 +138,7 @@ def test_who_was_fenced_leaves_no_parts_of_a_batch_that_is_over(
         (late / "output-1.jsonl").write_bytes(b"late\n")
         records = BatchRecords(storage=Folder(files).id)
         redis.hset(records.batch_key(batch_id), mapping={"epoch": 9, "state": "completed"})
-        run_call(redis, records.cleaned(batch_id))
+        run_call(redis, records.note_cleaned(batch_id))
         wait_until(lambda: not late.exists(), "its parts are deleted")
 
 

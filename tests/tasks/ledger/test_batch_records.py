@@ -141,7 +141,7 @@ def test_it_ends_once_with_its_files(records: Records) -> None:
     assert records(FILES.drop("file-1")) == "dropped"
     assert records.due() == [BATCH]  # until its parts are deleted
     assert records(BATCHES.cancel(BATCH)) == "completed"
-    records(BATCHES.cleaned(BATCH))
+    records(BATCHES.note_cleaned(BATCH))
     assert records.due() == []
 
 

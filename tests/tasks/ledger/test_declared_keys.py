@@ -34,7 +34,7 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
     ledger, reports = herd.ledger, Reports()
     status = BatchStatus(run_id="r", state="running", input_name="x")
     calls: list[RedisCall[Any]] = [
-        *(StoredFiles(storage="s").begin("f"), ledger.queue_depth(QUEUE)),
+        *(StoredFiles(storage="s").begin_upload("f"), ledger.queue_depth(QUEUE)),
         *(
             reports.report_batch(status),
             reports.end_batch("r"),

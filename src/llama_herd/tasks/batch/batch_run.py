@@ -31,7 +31,7 @@ class BatchRun:
         self.progress = progress
         self._window = window
         self._max_errors = max_errors
-        self._is_cut = False
+        self._has_cancelled = False
         self._stop_if_due()
 
     @property
@@ -51,7 +51,7 @@ class BatchRun:
         Rows that were cancelled with the batch get no answer, so a later run does them; in order, also those
         behind them.
         """
-        kept = list(self._uncut(items)) if self._window.is_cancelled else list(items)
+        kept = list(self._not_cancelled(items)) if self._window.is_cancelled else list(items)
         self.progress.count(kept)
         self._stop_if_due()
         return kept
@@ -60,11 +60,11 @@ class BatchRun:
         if self.stop_reason:
             self._window.stop()
 
-    def _uncut(self, items: Iterable[BatchItem]) -> Iterable[BatchItem]:
+    def _not_cancelled(self, items: Iterable[BatchItem]) -> Iterable[BatchItem]:
         for item in items:
-            was_cut = is_cancelled(item)
-            self._is_cut |= was_cut
-            if not (was_cut or (self._is_cut and self._window.is_in_order)):
+            was_cancelled = is_cancelled(item)
+            self._has_cancelled |= was_cancelled
+            if not (was_cancelled or (self._has_cancelled and self._window.is_in_order)):
                 yield item
 
     def status(self, state: str) -> BatchStatus:

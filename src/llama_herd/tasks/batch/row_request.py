@@ -49,7 +49,7 @@ class RequestReader:
     def read(self, row: SourceRow) -> BatchRow:
         """Read a row. Never raises: a bad line does not stop the batch."""
         if row.fields is None:
-            return _refused(row.line, RowRequest(), [FieldError("line", row.complaint)])
+            return _failed_row(row.line, RowRequest(), [FieldError("line", row.complaint)])
         if _OPENAI_FIELDS & row.fields.keys():
             return self._read_openai(row.line, row.fields)
         return self._read_plain(row.line, row.fields)
@@ -72,7 +72,7 @@ class RequestReader:
     def _read_openai(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
         url, body = fields.get("url"), fields.get("body")
         unknown = (name for name in fields if name not in _OPENAI_LINE)
-        errors = [_unknown(name) for name in islice(unknown, MAX_FIELD_ERRORS + 1)]
+        errors = [_unknown_field(name) for name in islice(unknown, MAX_FIELD_ERRORS + 1)]
         if fields.get("method") != "POST":
             errors.append(FieldError("method", "must be POST"))
         if url not in ENDPOINTS:
@@ -81,16 +81,16 @@ class RequestReader:
             errors.append(FieldError("body", "must be a JSON object"))
         request = RowRequest(self._custom_id(line, fields, errors), url if url in ENDPOINTS else None)
         if request.endpoint is None or not isinstance(body, Mapping):
-            return _refused(line, request, errors)
+            return _failed_row(line, request, errors)
         try:
             found = RequestBody(request.endpoint, {**body, **self._overrides})
             job = found.job(self._settings, self._defaults_of(body), self._sampling(line))
         except InvalidJob as error:
-            errors += (FieldError(_in_body(field), message) for field, message in error.fields)
+            errors += (FieldError(_name_in_body(field), message) for field, message in error.fields)
         else:
             if not errors:
                 return BatchRow(line, job, tag=request)
-        return _refused(line, request, errors)
+        return _failed_row(line, request, errors)
 
     def _read_plain(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
         errors: list[FieldError] = []
@@ -101,7 +101,7 @@ class RequestReader:
             sampling |= extra
         else:
             errors.append(FieldError("sampling", "must be a JSON object"))
-        self._converse(given)
+        self._make_chat(given)
         request = RowRequest(
             self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS
         )
@@ -113,9 +113,9 @@ class RequestReader:
         else:
             if not errors:
                 return BatchRow(line, job, tag=request)
-        return _refused(line, request, errors)
+        return _failed_row(line, request, errors)
 
-    def _converse(self, given: dict[str, Any]) -> None:
+    def _make_chat(self, given: dict[str, Any]) -> None:
         """Turn a bare prompt into a chat message, if the options ask for it."""
         if self._options.is_chat and isinstance(given.get("prompt"), str) and "messages" not in given:
             turns = {"system": self._options.system, "user": given.pop("prompt")}
@@ -151,18 +151,18 @@ class RequestReader:
 _OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
 
 
-def _refused(line: int, request: RowRequest, errors: list[FieldError]) -> BatchRow:
+def _failed_row(line: int, request: RowRequest, errors: list[FieldError]) -> BatchRow:
     failure = Failure(code=ErrorCode.INVALID_LINE, message=str(InvalidJob(list(dict.fromkeys(errors)))))
     return BatchRow(line, failure=failure, tag=request)
 
 
-def _in_body(field: str) -> str:
+def _name_in_body(field: str) -> str:
     return BODY if field == BODY else f"{BODY}.{field}"
 
 
-def _unknown(name: str) -> FieldError:
-    return FieldError(_shown(name), f"unknown field{did_you_mean(close_names(name, _OPENAI_LINE))}")
+def _unknown_field(name: str) -> FieldError:
+    return FieldError(_shown_name(name), f"unknown field{did_you_mean(close_names(name, _OPENAI_LINE))}")
 
 
-def _shown(name: str) -> str:
+def _shown_name(name: str) -> str:
     return name if name.isidentifier() else "?"

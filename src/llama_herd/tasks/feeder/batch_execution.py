@@ -187,7 +187,7 @@ class BatchExecution:
 
     def _write_file(self, parts: AnswerParts, kind: PartKind) -> OutputFile:
         place = StoragePlace(self.files.tenant, output_file_id(parts, kind))
-        self.lease.run(self.files.begin(place.name))
+        self.lease.run(self.files.begin_upload(place.name))
         return write_output_file(parts, kind, self.storage, place, self._yield_point())
 
     def _fail(self, errors: Sequence[LineError]) -> None:

@@ -109,7 +109,7 @@ class BatchLease:
 
     def note_cleaned(self) -> None:
         """Note that nothing is left to be done."""
-        self.run(self._records.cleaned(self.record.id))
+        self.run(self._records.note_cleaned(self.record.id))
 
     def run(self, call: RedisCall[T]) -> T:
         """Make a call."""

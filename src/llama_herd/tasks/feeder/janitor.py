@@ -44,4 +44,4 @@ class Janitor:
     def _delete(self, files: StoredFiles, due: DueItem) -> None:
         if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
             self._storage.delete(StoragePlace(due.tenant, due.id))
-            run_call(self._redis, files.deleted(due.id))
+            run_call(self._redis, files.note_deleted(due.id))

@@ -83,7 +83,7 @@ class LostStorages:
     def _fail_batch(self, records: BatchRecords, due: DueItem) -> None:
         record = run_call(self._redis, records.get(due.id))
         if record is None:
-            run_call(self._redis, records.cleaned(due.id))
+            run_call(self._redis, records.note_cleaned(due.id))
         if record is None or record.is_final:
             return
         claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))

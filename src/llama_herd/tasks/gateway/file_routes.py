@@ -66,7 +66,7 @@ async def delete_file(request: Request) -> Response:
         case "unknown":
             raise no_file()
     await asyncio.to_thread(context.storage.delete, StoragePlace(files.tenant, file.id))
-    await client.run(ask(files.deleted(file.id)))
+    await client.run(ask(files.note_deleted(file.id)))
     return JSONResponse(FileDeleted(id=file.id).model_dump())
 
 

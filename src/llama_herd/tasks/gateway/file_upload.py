@@ -37,14 +37,14 @@ async def store_upload(
     form = MultipartForm(request.headers.get("content-type", ""))
     files = await asyncio.to_thread(files_of, storage, caller.tenant)
     place = StoragePlace(caller.tenant, f"file-{secrets.token_hex(12)}")
-    await client.run(ask(files.begin(place.name)))
+    await client.run(ask(files.begin_upload(place.name)))
     num_bytes = await _write_file(request, form, storage, place, client.settings)
     life_ms = _life_ms(form, client.settings)
     file = NewFile(place.name, form.filename or "", INPUT, num_bytes, caller.fingerprint or "", life_ms)
     added = await client.run(ask(files.add(file, *quotas(client.settings))))
     if isinstance(added, QuotaExceeded):
         await asyncio.to_thread(storage.delete, place)
-        await client.run(ask(files.deleted(file.id)))
+        await client.run(ask(files.note_deleted(file.id)))
         raise quota_exceeded(added, "delete files", "file")
     return added
 

@@ -51,7 +51,7 @@ class MultipartForm:
         try:
             self._parser.write(body)
         except FormParserError:
-            raise _broken() from None
+            raise _incomplete_form() from None
         found = bytes(self._file)
         self._file.clear()
         return found
@@ -59,7 +59,7 @@ class MultipartForm:
     def check_complete(self) -> None:
         """Raises Problem if the form is not whole, or has no file."""
         if not self._is_over:
-            raise _broken()
+            raise _incomplete_form()
         if self.filename is None:
             raise bad_request("must be a file", "missing_file", "file")
 
@@ -87,7 +87,7 @@ class MultipartForm:
         self._is_file = self._name == "file"
         if not self._is_file:
             if self._name in self.fields:
-                raise bad_request("must not be given twice", "invalid_form", _shown(self._name))
+                raise bad_request("must not be given twice", "invalid_form", _shown_name(self._name))
             self.fields[self._name] = ""
         elif self.filename is not None:
             raise bad_request("must be one file", "invalid_form", "file")
@@ -101,7 +101,7 @@ class MultipartForm:
         text = self.fields[self._name] + data[start:end].decode(errors="replace")
         if len(text) > MAX_FIELD_BYTES:
             raise bad_request(
-                f"must be at most {MAX_FIELD_BYTES} bytes long", "invalid_form", _shown(self._name)
+                f"must be at most {MAX_FIELD_BYTES} bytes long", "invalid_form", _shown_name(self._name)
             )
         self.fields[self._name] = text
 
@@ -109,7 +109,7 @@ class MultipartForm:
         self._is_over = True
 
 
-def _broken() -> Problem:
+def _incomplete_form() -> Problem:
     return bad_request("the form is not whole", "invalid_form")
 
 
@@ -122,5 +122,5 @@ def _printable(name: str) -> str:
     return "".join(char for char in name if char.isprintable())[:MAX_NAME_CHARS]
 
 
-def _shown(name: str) -> str:
+def _shown_name(name: str) -> str:
     return name if name.isidentifier() and len(name) <= 64 else "?"

@@ -168,7 +168,7 @@ class BatchRecords(Keys):
         """How many batches of all tenants in this storage have not ended, or have parts to delete."""
         return RedisCall("ZCARD", (self.due_key,), (), int)
 
-    def cleaned(self, batch_id: str) -> RedisCall[None]:
+    def note_cleaned(self, batch_id: str) -> RedisCall[None]:
         """Note that nothing is left to be done for an ended batch."""
         return RedisCall("ZREM", (self.due_key,), (self._member(batch_id),), lambda reply: None)
 

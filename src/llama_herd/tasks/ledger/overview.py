@@ -170,10 +170,10 @@ class Overview(Keys):
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
     now_ms, num_letters, num_poisoned, *rows = reply
-    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, tuple(_queue(*row) for row in rows))
+    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, tuple(_queue_counts(*row) for row in rows))
 
 
-def _queue(name: bytes, *numbers: int) -> QueueCounts:
+def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
     read = list(map(int, numbers))
     counts, lanes = read[: -2 * len(_LANES)], read[-2 * len(_LANES) :]
     jobs, tokens, delayed, delayed_tokens, left, left_tokens, running, taken, span_ms, served_ms = counts
@@ -196,10 +196,10 @@ def _queue(name: bytes, *numbers: int) -> QueueCounts:
 
 def _read_page(reply: list[Any]) -> JobPage:
     now_ms, place, *rows = reply
-    return JobPage(now_ms, None if place < 0 else place, [_row(*row) for row in rows])
+    return JobPage(now_ms, None if place < 0 else place, [_job_row(*row) for row in rows])
 
 
-def _row(
+def _job_row(
     job_id: bytes, state: bytes, queue: bytes | None, worker: bytes | None, *rest: bytes | None
 ) -> JobRow:
     *numbers, deadline_ms = rest

@@ -128,7 +128,7 @@ class StoredFiles(Keys):
     def _member(self, file_id: str) -> str:
         return DueItem(self.tenant, file_id).member
 
-    def begin(self, file_id: str) -> RedisCall[None]:
+    def begin_upload(self, file_id: str) -> RedisCall[None]:
         """Note that bytes are being written: without a record they are deleted after a day."""
         return RedisCall(_DELAY, (self.due_key,), (self._member(file_id), UPLOAD_MS), lambda reply: None)
 
@@ -166,7 +166,7 @@ class StoredFiles(Keys):
         """Look at a file again in a while."""
         return RedisCall(_DELAY, (self.due_key,), (self._member(file_id), AGAIN_MS), lambda reply: None)
 
-    def deleted(self, file_id: str) -> RedisCall[None]:
+    def note_deleted(self, file_id: str) -> RedisCall[None]:
         """Note that a file's bytes are gone, too."""
         return RedisCall("ZREM", (self.due_key,), (self._member(file_id),), lambda reply: None)
 

@@ -26,12 +26,12 @@ Key = Annotated[str, StringConstraints(max_length=64)]
 Value = Annotated[str, StringConstraints(max_length=512)]
 
 
-def _usable(url: str) -> str:
+def _checked_webhook(url: str) -> str:
     check_webhook_url(url)
     return url
 
 
-def _usable_secret(secret: str, info: ValidationInfo) -> str:
+def _checked_webhook_secret(secret: str, info: ValidationInfo) -> str:
     check_webhook_secret(secret)
     if info.data.get("webhook", "") is None:
         raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
@@ -61,12 +61,12 @@ class BatchBody(StrictModel):
     output_expires_after: ExpiresAfter | None = Field(
         default=None, description="When the files of its answers and errors are deleted."
     )
-    webhook: Annotated[str, AfterValidator(_usable)] | None = Field(
+    webhook: Annotated[str, AfterValidator(_checked_webhook)] | None = Field(
         default=None,
         max_length=MAX_URL_LENGTH,
         description="Address that is told of its end, in place of the tenant's. Our own field.",
     )
-    webhook_secret: Annotated[str, AfterValidator(_usable_secret)] | None = Field(
+    webhook_secret: Annotated[str, AfterValidator(_checked_webhook_secret)] | None = Field(
         default=None,
         max_length=MAX_SECRET_LENGTH,
         repr=False,
@@ -148,7 +148,7 @@ class BatchUsage(AnswerModel):
     total_tokens: int = Field(description="Both together.")
 
 
-_AT = "In unix seconds; null unless it is or was so."
+_STATE_TIME = "In unix seconds; null unless it is or was so."
 
 
 class BatchObject(AnswerModel):
@@ -165,14 +165,14 @@ class BatchObject(AnswerModel):
     output_file_id: str | None = Field(description="The answers; null until it has ended.")
     error_file_id: str | None = Field(description="The rows without one; null if there are none.")
     created_at: int = Field(description="When it was accepted, in unix seconds.")
-    in_progress_at: int | None = Field(description=_AT)
+    in_progress_at: int | None = Field(description=_STATE_TIME)
     expires_at: int = Field(description="When its completion_window is over, in unix seconds.")
-    finalizing_at: int | None = Field(description=_AT)
-    completed_at: int | None = Field(description=_AT)
-    failed_at: int | None = Field(description=_AT)
-    expired_at: int | None = Field(description=_AT)
-    cancelling_at: int | None = Field(description=_AT)
-    cancelled_at: int | None = Field(description=_AT)
+    finalizing_at: int | None = Field(description=_STATE_TIME)
+    completed_at: int | None = Field(description=_STATE_TIME)
+    failed_at: int | None = Field(description=_STATE_TIME)
+    expired_at: int | None = Field(description=_STATE_TIME)
+    cancelling_at: int | None = Field(description=_STATE_TIME)
+    cancelled_at: int | None = Field(description=_STATE_TIME)
     request_counts: RequestCounts = Field(description="Its rows.")
     usage: BatchUsage = Field(description="Its tokens.")
     metadata: dict[str, str] | None = Field(description="As it was given.")

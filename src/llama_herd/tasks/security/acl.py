@@ -188,11 +188,16 @@ class Acl:
         asked = BatchRequest(ANY, ANY, ANY)
         record = BatchRecord(ANY, asked, "validating", ANY, 0, 0, 0)
         status = BatchStatus(run_id=ANY, state=ANY, input_name=ANY)
-        yield from (files.begin(ANY), files.add(file, none, none), files.get(ANY), files.page(ANY, 1, "asc"))
+        yield from (
+            files.begin_upload(ANY),
+            files.add(file, none, none),
+            files.get(ANY),
+            files.page(ANY, 1, "asc"),
+        )
         yield from (
             files.drop(ANY),
             files.put_off(ANY),
-            files.deleted(ANY),
+            files.note_deleted(ANY),
             due_items(files.due_key, 1),
             *(storage_seen(ANY, 1), lost_storages(), redis_time_ms()),
         )
@@ -203,7 +208,7 @@ class Acl:
             batches.cancel(ANY),
         )
         yield from (batches.claim(ANY, 1), batches.note(ANY, 1, 1), batches.start(record, 1, 1, ANY, none))
-        yield from (batches.end(record, "completed", [file]), batches.cleaned(ANY), batches.num_open())
+        yield from (batches.end(record, "completed", [file]), batches.note_cleaned(ANY), batches.num_open())
         yield from (self._ledger.state(ANY), reports.report_batch(status))
 
     def _everything(self, commands: frozenset[str]) -> Rights:

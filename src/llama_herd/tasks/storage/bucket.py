@@ -52,7 +52,7 @@ class Bucket:
 
     @contextmanager
     def draft(self, place: StoragePlace) -> Iterator["_Draft"]:
-        with _named_errors(self._root):
+        with _storage_errors(self._root):
             path = self._path(place)
             writing = _Draft(self._files.open(path, "wb", block_size=PART_BYTES, autocommit=False))
             try:
@@ -62,11 +62,11 @@ class Bucket:
 
     @contextmanager
     def read(self, place: StoragePlace) -> Iterator[BinaryIO]:
-        with _named_errors(self._root), self._files.open(self._path(place), "rb") as file:
+        with _storage_errors(self._root), self._files.open(self._path(place), "rb") as file:
             yield BufferedReader(file, READ_BYTES)  # whose lines may be limited
 
     def delete(self, place: StoragePlace) -> None:
-        with _named_errors(self._root):
+        with _storage_errors(self._root):
             found = self._files.find(self._path(place))
             if found:
                 self._files.rm(found)
@@ -77,25 +77,25 @@ class Bucket:
 
     def extent(self, place: StoragePlace) -> int:
         """The number of the journal's objects."""
-        with _named_errors(self._root):
+        with _storage_errors(self._root):
             try:
                 names = {path.rpartition("/")[2] for path in self._files.ls(self._path(place), detail=False)}
             except FileNotFoundError:
                 return 0
         num = 0
-        while _name(num) in names:
+        while _object_name(num) in names:
             num += 1
         return num
 
     def lines(self, place: StoragePlace, extent: int) -> Iterator[bytes]:
         for number in range(extent):
-            with _named_errors(self._root):
-                found = self._files.cat_file(self._path(place / _name(number)))
+            with _storage_errors(self._root):
+                found = self._files.cat_file(self._path(place / _object_name(number)))
             yield from found.splitlines(keepends=True)
 
     def put(self, place: StoragePlace, content: bytes) -> None:
         """Store an object."""
-        with _named_errors(self._root):
+        with _storage_errors(self._root):
             self._files.pipe_file(self._path(place), content)
 
     def _path(self, place: StoragePlace) -> str:
@@ -132,16 +132,16 @@ class _Journal:
 
     def append(self, lines: Sequence[bytes]) -> None:
         if lines:
-            self._bucket.put(self._place / _name(self._num), b"".join(lines))
+            self._bucket.put(self._place / _object_name(self._num), b"".join(lines))
             self._num += 1
 
 
-def _name(number: int) -> str:
+def _object_name(number: int) -> str:
     return f"{number:08}"
 
 
 @contextmanager
-def _named_errors(root: str) -> Iterator[None]:
+def _storage_errors(root: str) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -33,7 +33,7 @@ class Folder:
     def id(self) -> str:
         """Drawn when the folder is first used."""
         path = self._root / ID_FILE
-        with self._named_errors():
+        with self._storage_errors():
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts and answers lie there
             if not path.exists():
                 self._draw_id(path)
@@ -50,7 +50,7 @@ class Folder:
     @contextmanager
     def draft(self, place: StoragePlace) -> Iterator["_Draft"]:
         path = self._path(place)
-        with self._named_errors():
+        with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f"{path.name}.new")
             with draft.open("wb") as file:
@@ -63,12 +63,12 @@ class Folder:
 
     @contextmanager
     def read(self, place: StoragePlace) -> Iterator[BinaryIO]:
-        with self._named_errors(), self._path(place).open("rb") as file:
+        with self._storage_errors(), self._path(place).open("rb") as file:
             yield file
 
     def delete(self, place: StoragePlace) -> None:
         path = self._path(place)
-        with self._named_errors():
+        with self._storage_errors():
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -78,7 +78,7 @@ class Folder:
     @contextmanager
     def journal(self, place: StoragePlace) -> Iterator["_Journal"]:
         path = self._path(place)
-        with self._named_errors():
+        with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
         with AnswerFile(path) as file:
             _sync_folder(path.parent)
@@ -86,7 +86,7 @@ class Folder:
 
     def extent(self, place: StoragePlace) -> int:
         """In bytes."""
-        with self._named_errors(), suppress(FileNotFoundError), self._path(place).open("rb") as file:
+        with self._storage_errors(), suppress(FileNotFoundError), self._path(place).open("rb") as file:
             num_bytes = whole_bytes(file.fileno())
             os.fsync(file.fileno())  # who has written it may have died before that
             return num_bytes
@@ -104,7 +104,7 @@ class Folder:
         return self._root / place.tenant / place.name
 
     @contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         """Within it what is absent is lost, unless the whole folder is: as under a mount that is away."""
         try:
             if "id" in self.__dict__ and not self.is_there:

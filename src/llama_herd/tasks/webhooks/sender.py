@@ -93,7 +93,7 @@ class Sender:
         """Let these messages be due now, and another gateway send them."""
         if self._is_sending:
             outboxes = [(Outbox(webhook.config.tenant), webhook.entry) for webhook in pending]
-            await self._all([outbox.put_off(entry, 0) for outbox, entry in outboxes])
+            await self._run_all([outbox.put_off(entry, 0) for outbox, entry in outboxes])
             await self._run(ask(hold_sender_role(self._name, 0)))
 
     async def _send_until_stopped(self) -> None:
@@ -138,7 +138,7 @@ class Sender:
         taken_s = monotonic()
         for_ms = int(1000 * TAKEN_TRIES * self._timeout_s)
         calls = [Outbox(config.tenant).due(PAGE, for_ms) for config in self._configs]
-        found = await self._all(calls)
+        found = await self._run_all(calls)
         settled: list[RedisCall[None]] = []
         for config, entries in zip(self._configs, found, strict=True):
             if not isinstance(entries, ResponseError):  # of one tenant, as a spoilt key or a lacking right
@@ -148,10 +148,10 @@ class Sender:
                     for entry in entries
                     for call in self._queue_or_settle(PendingWebhook(config, entry, until_s))
                 ]
-        await self._all(settled)
+        await self._run_all(settled)
         return any(isinstance(entries, list) and len(entries) == PAGE for entries in found)
 
-    async def _all(self, calls: list[RedisCall[Any]]) -> list[Any]:
+    async def _run_all(self, calls: list[RedisCall[Any]]) -> list[Any]:
         return list(await self._run(_independently(calls))) if calls else []
 
     def _queue_or_settle(self, webhook: PendingWebhook) -> list[RedisCall[None]]:
