@@ -23,13 +23,13 @@ class Inbox:
     def put(self, message: bytes) -> None:
         """Keep a message, or note that the reader is too slow for it."""
         if len(self._messages) >= MAX_WAITING or self._num_bytes + len(message) > MAX_WAITING_BYTES:
-            self.miss()
+            self.note_missing()
         elif not self._has_missed:
             self._messages.append(message)
             self._num_bytes += len(message)
             self._wake()
 
-    def miss(self) -> None:
+    def note_missing(self) -> None:
         """Note that messages may be missing: what waits here is in the stream, too."""
         self._messages.clear()
         self._num_bytes = 0

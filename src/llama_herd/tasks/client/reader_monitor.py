@@ -99,7 +99,7 @@ class ReaderMonitor:
         except RedisUnavailable:
             stale = readers
         for reader in stale:
-            reader.inbox.miss()
+            reader.inbox.note_missing()
         now_s = monotonic() + self._silence_s / 2
         for reader in readers:
             if now_s >= reader.tick_at_s:

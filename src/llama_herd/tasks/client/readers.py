@@ -44,7 +44,9 @@ def _woken_in_time(follower: Follower, inbox: Inbox) -> Iterator[None]:
     if follower.left_s is None:
         yield
         return
-    timer = asyncio.get_running_loop().call_later(follower.left_s + 0.001, inbox.miss)  # not too early
+    timer = asyncio.get_running_loop().call_later(
+        follower.left_s + 0.001, inbox.note_missing
+    )  # not too early
     try:
         yield
     finally:

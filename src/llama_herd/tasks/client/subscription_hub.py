@@ -83,6 +83,7 @@ class SubscriptionHub:
             await cancel_tasks(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        """Let all readers end with the error of the task, or because it was closed."""
         error = RedisUnavailable(CLOSED) if task.cancelled() else task.exception()
         if error is not None:
             self._fail(self._inboxes, error)
@@ -107,10 +108,11 @@ class SubscriptionHub:
                 self._unconfirmed.clear()
                 if connection is not None:
                     await connection.disconnect(nowait=True)
-            self._miss(name for name in self._inboxes)
+            self._note_missing(name for name in self._inboxes)
             await asyncio.sleep(RETRY_S)
 
     async def _connect(self) -> None:
+        """Make a connection, and subscribe to all channels that somebody listens to."""
         connection = self._pool.make_connection()
         await connection.connect()
         connection.socket_timeout = None  # nothing to hear is no error
@@ -156,11 +158,12 @@ class SubscriptionHub:
                         await connection.send_command(command, *names, check_health=False)
 
     def _confirm(self, name: bytes) -> None:
+        """Note that Redis has confirmed a channel: from now on messages come, earlier ones may be missing."""
         if self._unconfirmed:
             self._unconfirmed[0].discard(name)
             if not self._unconfirmed[0]:
                 self._unconfirmed.popleft()
-        self._miss([name])
+        self._note_missing([name])
 
     def _refuse(self, error: RedisError) -> None:
         """Redis rejects a whole command if this user may not listen to one of its channels."""
@@ -168,11 +171,13 @@ class SubscriptionHub:
             self._fail(self._unconfirmed.popleft(), unavailable(error, self._url))
 
     def _fail(self, names: Iterable[bytes], error: BaseException) -> None:
+        """Let all readers of these channels end with an error."""
         for name in names:
             for inbox in self._inboxes.get(name, ()):
                 inbox.fail(error)
 
-    def _miss(self, names: Iterable[bytes]) -> None:
+    def _note_missing(self, names: Iterable[bytes]) -> None:
+        """Tell all readers of these channels that messages may be missing."""
         for name in list(names):
             for inbox in self._inboxes.get(name, ()):
-                inbox.miss()
+                inbox.note_missing()

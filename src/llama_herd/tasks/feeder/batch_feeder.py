@@ -90,12 +90,14 @@ class BatchFeeder:
         self._redis.close()
 
     def _leave_all(self) -> list[RunningBatch]:
+        """Let all batches that run here be left to others, and return them."""
         running = list(self._running.values())
         for batch in running:
             batch.leaving.set()
         return running
 
     def _look_until_stopped(self) -> None:
+        """Look for batches every LOOK_S, or sooner when `look_soon` asks for it."""
         while not self._stopping.is_set():
             before, self._complaints = self._complaints, set()
             try:
@@ -113,7 +115,7 @@ class BatchFeeder:
         """Take batches that are due, as long as there is room, and delete the files that are."""
         self._running = {due: batch for due, batch in self._running.items() if batch.thread.is_alive()}
         with redis_errors(self._settings.redis_url):
-            self._end_lost_storages()
+            self._check_lost_storages()
             if not self._storage.is_there:
                 return
             self._fill_free_slots(
@@ -121,7 +123,8 @@ class BatchFeeder:
             )
             self._janitor.delete_due()
 
-    def _end_lost_storages(self) -> None:
+    def _check_lost_storages(self) -> None:
+        """End the batches of lost storages. An error of Redis there does not keep this one's from running."""
         try:
             self._lost.look()
         except ResponseError as error:
@@ -129,11 +132,12 @@ class BatchFeeder:
 
     @property
     def _due_batches(self) -> RedisCall[tuple[DueItem, ...]]:
+        """A call for the batches that no feeder has, or whose lease is over."""
         key = BatchRecords(storage=self._storage.id).due_key
         return due_items(key, _MOST, int(1000 * self._limits.lease_s))
 
     def _fill_free_slots(self, waiting: Sequence[DueItem]) -> None:
-        """Run batches that wait, as many as may run. Else one may have to give way to another tenant's."""
+        """Run batches that wait. If no more may run, one may have to give way to another tenant's."""
         if len(self._running) < self._limits.max_batches:
             self._refused = {
                 due for due in order_fairly(waiting, self._running) if self._take_or_note_refusal(due)
