@@ -37,6 +37,7 @@ class Kernel(IntEnum):
     FLOAT32 = 0  # all arithmetic in float32
     INT8 = 1  # inputs as bytes, with a scale for each 32 of them; the fastest for few tokens
     TILES = 2  # inputs and weights as bfloat16, by AMX; the fastest for many tokens
+    NUMBERS = 3  # plain numbers, which are bfloat16 as inputs are: their one way
 
 
 #: From so many tokens on TILES is as fast as INT8, or faster, for every type (benchmarks/kernels.py).
@@ -61,7 +62,7 @@ class Kernels:
     types: frozenset[GGMLType]
     library: ctypes.CDLL
     kernels: frozenset[Kernel]  # the ways to multiply that it has
-    has_numbers: bool = False  # whether it multiplies plain numbers in bfloat16 too, by TILES alone
+    has_numbers: bool = False  # whether it multiplies plain numbers in bfloat16 too
     num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
     prefill_attention: PrefillAttention | None = None
@@ -151,19 +152,20 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         *(pointer, pointer, number, ctypes.c_bool, ctypes.c_int),  # x, y, tokens, is bfloat16, threads
     ]
     found = library.herd_kernels()
-    ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
+    all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
+    ways, multiplies_numbers = all_ways - {Kernel.NUMBERS}, Kernel.NUMBERS in all_ways
     kernels = Kernels("", TILED_TYPES, library, ways)
     right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type, ways))
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
     attention, elementwise = load_attention(library), load_elementwise(library)
-    rotation, has_tiles = load_rotation(library), Kernel.TILES in ways
-    prefill = load_prefill_attention(library) if has_tiles else None
-    has_numbers = has_tiles and _is_right(kernels, NUMBERS, {Kernel.TILES})
+    rotation = load_rotation(library)
+    prefill = load_prefill_attention(library) if multiplies_numbers else None
+    has_numbers = multiplies_numbers and _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
     others = {
-        **({"bfloat16": has_numbers} if has_tiles else {}),
+        **({"bfloat16": has_numbers} if multiplies_numbers else {}),
         "attention": attention is not None,
-        **({"attention of prompts": prefill is not None} if has_tiles else {}),
+        **({"attention of prompts": prefill is not None} if multiplies_numbers else {}),
         "RoPE": rotation is not None,
         "norms and gates": elementwise is not None,
     }

@@ -25,7 +25,7 @@ WEIGHT_ROUNDING = 2**-8 + 2**-12
 
 @dataclass(frozen=True, eq=False)
 class PrefillAttention:
-    """A library that attends in AMX tiles, in bfloat16."""
+    """A library that attends in bfloat16."""
 
     library: ctypes.CDLL
     num_threads: int = 0  # 0: as many as torch has

@@ -19,6 +19,9 @@ API int herd_kernels() {
 #ifdef __AMX_BF16__
   found |= 1 << herd::TILES;
 #endif
+#ifdef __AVX512BF16__
+  found |= 1 << herd::NUMBERS;
+#endif
   return found;
 }
 
@@ -36,10 +39,10 @@ API bool herd_attend(const herd::Attention* a, bool is_bfloat16) {
   return is_bfloat16 ? herd::attend<herd::Bfloat16>(*a) : herd::attend<herd::Float32>(*a);
 }
 
-// The attention of spans of tokens, of which the rows of `a` are the first ones, in bfloat16. False if this library has
-// no tiles, or there is no memory to work in.
+// The attention of spans of tokens, of which the rows of `a` are the first ones, in bfloat16. False if this library
+// does not multiply bfloat16, or there is no memory to work in.
 API bool herd_attend_spans(const herd::Attention* a, const int64_t* counts) {
-#ifdef __AMX_BF16__
+#ifdef __AVX512BF16__
   return herd::attend_spans(*a, counts);
 #else
   return false;

@@ -22,7 +22,7 @@ enum Type {
   IQ4_XS_TYPE = 23,
   BF16_TYPE = 30,
 };
-enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
+enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2, NUMBERS = 3 };
 
 template <class T>
 static bool multiply_type(const Product& p, int kernel) {
@@ -68,8 +68,8 @@ static bool multiply(const Product& p, int type, int kernel) {
       return multiply_type<IQ4_NL>(p, kernel);
     case IQ4_XS_TYPE:
       return multiply_type<IQ4_XS>(p, kernel);
-#ifdef __AMX_BF16__
-    case BF16_TYPE:  // by tiles however few tokens there are: then too the time is that of reading the matrix
+#ifdef __AVX512BF16__
+    case BF16_TYPE:  // which has one kernel
       return p.is_bfloat16 && multiply_tiles<Numbers>(p);
 #endif
     default:

@@ -20,6 +20,8 @@ struct Int8Slice {
   float scale, sums[2], sum;  // the sums are those of the bytes: of the halves, and of all
 };
 
+constexpr int MAX_TOKENS = 64;  // of one reading of the tiles: their slices stay in the core's cache
+
 struct Int8Job {
   Product p;
   const Int8Slice* x;
@@ -27,7 +29,9 @@ struct Int8Job {
 };
 
 // How many tokens are multiplied at once when so many are left.
-static inline int tokens_at_once(int64_t left) { return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1; }
+static inline int tokens_at_once(int64_t left) {
+  return left > 8 ? int(left < MAX_TOKENS ? left : MAX_TOKENS) : left == 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
 
 static inline Floats load_inputs(const Product& p, int64_t at) {
   if (!p.is_bfloat16) return _mm512_loadu_ps(static_cast<const float*>(p.x) + at);
@@ -114,6 +118,70 @@ static void multiply_int8_tile(const Int8Job& job, int64_t token, int64_t row_ti
   for (int t = 0; t < TOKENS; t++) put(p, token + t, row_tile * TILE_ROWS, sums[t]);
 }
 
+// What a slice of a row of tiles adds to the sum of a token.
+template <class Type>
+static inline Floats int8_sum(const Int8Slice& x, const Scales& scales, Words first, Words second) {
+  Floats sum;
+  if (Type::HAS_TWO_SCALES)
+    sum = add_product(_mm512_cvtepi32_ps(first), scales.halves[0], multiply(_mm512_cvtepi32_ps(second), scales.halves[1]));
+  else
+    sum = multiply(_mm512_cvtepi32_ps(_mm512_add_epi32(first, second)), scales.halves[0]);
+  if (Type::HAS_MINIMA && Type::HAS_TWO_SCALES)
+    sum = subtract(sum, add_product(scales.minima[0], all(x.sums[0]), multiply(scales.minima[1], all(x.sums[1]))));
+  else if (Type::HAS_MINIMA)
+    sum = subtract(sum, multiply(scales.minima[0], all(x.sum)));
+  return sum;
+}
+
+template <class Type>
+static void multiply_int8_many(const Int8Job& job, int64_t token, int count, int64_t row_tile) {
+  const Product& p = job.p;
+  const int64_t num_slices = p.slices();
+  const int64_t second = row_tile + 1 < p.row_tiles() ? row_tile + 1 : row_tile;
+  const uint8_t* tiles[2] = {row_of_tiles<Type>(p, row_tile), row_of_tiles<Type>(p, second)};
+  const Int8Slice* x = job.x + token * num_slices;
+  const Words mask = all_words(0x01010101u * ((1u << Type::BITS) - 1));
+  alignas(64) float sums[MAX_TOKENS][2][LANES];
+  memset(sums, 0, size_t(count) * sizeof sums[0]);
+  for (int64_t k = 0; k < num_slices; k++, x += count) {
+    const int slice = int(k % slices_of_tile<Type>());
+    Words weights[2][8];
+    Scales scales[2];
+#pragma GCC unroll 2
+    for (int tile = 0; tile < 2; tile++) {
+      prefetch<Type, PREFETCHED_BYTES>(tiles[tile], k);
+      const Rows rows{tiles[tile] + k / slices_of_tile<Type>() * tile_bytes<Type>(), 0};
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) {
+        weights[tile][i] = Type::four(rows, slice, i);
+        if (Type::BITS < 8) weights[tile][i] = _mm512_and_si512(weights[tile][i], mask);
+      }
+      scales[tile] = Type::scales(rows, slice);
+    }
+    for (int t = 0; t < count; t++) {
+      const Words starts[2] = {_mm512_set1_epi32(x[t].starts[0]), _mm512_set1_epi32(x[t].starts[1])};
+      Words halves[2][2] = {{starts[0], starts[1]}, {starts[0], starts[1]}};
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) {
+        int32_t four;
+        memcpy(&four, x[t].bytes + 4 * i, 4);
+        const Words inputs = _mm512_set1_epi32(four);
+        halves[0][i / 4] = _mm512_dpbusd_epi32(halves[0][i / 4], weights[0][i], inputs);
+        halves[1][i / 4] = _mm512_dpbusd_epi32(halves[1][i / 4], weights[1][i], inputs);
+      }
+#pragma GCC unroll 2
+      for (int tile = 0; tile < 2; tile++) {
+        const Floats sum = int8_sum<Type>(x[t], scales[tile], halves[tile][0], halves[tile][1]);
+        store(sums[t][tile], add_product(sum, all(x[t].scale), _mm512_load_ps(sums[t][tile])));
+      }
+    }
+  }
+  for (int t = 0; t < count; t++) {
+    put(p, token + t, row_tile * TILE_ROWS, _mm512_load_ps(sums[t][0]));
+    if (second != row_tile) put(p, token + t, second * TILE_ROWS, _mm512_load_ps(sums[t][1]));
+  }
+}
+
 template <class Type>
 static void multiply_chunk_int8(const void* argument, int64_t chunk) {
   const Int8Job& job = *static_cast<const Int8Job*>(argument);
@@ -121,6 +189,11 @@ static void multiply_chunk_int8(const void* argument, int64_t chunk) {
   const int64_t end = first + job.chunk_tiles < all_tiles ? first + job.chunk_tiles : all_tiles;
   for (int64_t token = 0; token < job.p.tokens;) {
     const int count = tokens_at_once(job.p.tokens - token);
+    if (count > 8) {
+      for (int64_t tile = first; tile < end; tile += 2) multiply_int8_many<Type>(job, token, count, tile);
+      token += count;
+      continue;
+    }
     for (int64_t tile = first; tile < end; tile++) {
       if (count == 8) multiply_int8_tile<Type, 8>(job, token, tile);
       else if (count == 4) multiply_int8_tile<Type, 4>(job, token, tile);
@@ -131,21 +204,36 @@ static void multiply_chunk_int8(const void* argument, int64_t chunk) {
   }
 }
 
+struct QuantiseJob {
+  Product p;
+  Int8Slice* to;
+  int zero;
+};
+
+// The tokens of one group, which are multiplied at once.
+static void quantise_group(const void* argument, int64_t group) {
+  const QuantiseJob& job = *static_cast<const QuantiseJob*>(argument);
+  const Product& p = job.p;
+  const int64_t first = group * MAX_TOKENS, num_slices = p.slices();
+  const int64_t end = first + MAX_TOKENS < p.tokens ? first + MAX_TOKENS : p.tokens;
+  for (int64_t token = first; token < end;) {
+    const int count = tokens_at_once(end - token);
+    Int8Slice* to = job.to + token * num_slices;
+    for (int t = 0; t < count; t++)
+      for (int64_t k = 0; k < num_slices; k++)
+        quantise_slice(p, (token + t) * p.columns + k * SLICE_COLUMNS, job.zero, to[k * count + t]);
+    token += count;
+  }
+}
+
 template <class Type>
 static bool multiply_int8(const Product& p) {
   static thread_local Scratch scratch;
-  const int64_t num_slices = p.slices();
-  Int8Slice* x = static_cast<Int8Slice*>(scratch.at_least(size_t(p.tokens * num_slices) * sizeof(Int8Slice)));
+  Int8Slice* x = static_cast<Int8Slice*>(scratch.at_least(size_t(p.tokens * p.slices()) * sizeof(Int8Slice)));
   if (x == nullptr) return false;
-  for (int64_t token = 0; token < p.tokens;) {
-    const int count = tokens_at_once(p.tokens - token);
-    Int8Slice* to = x + token * num_slices;
-    for (int t = 0; t < count; t++)
-      for (int64_t k = 0; k < num_slices; k++)
-        quantise_slice(p, (token + t) * p.columns + k * SLICE_COLUMNS, Type::ZERO, to[k * count + t]);
-    token += count;
-  }
   const int num_threads = useful_threads<Type>(p);
+  const QuantiseJob quantising{p, x, Type::ZERO};
+  pool.run(quantise_group, &quantising, (p.tokens + MAX_TOKENS - 1) / MAX_TOKENS, num_threads);
   const int64_t share = p.row_tiles() / (CHUNKS_A_THREAD * num_threads);
   const Int8Job job{p, x, share < 1 ? 1 : share < MAX_CHUNK_TILES ? share : MAX_CHUNK_TILES};
   pool.run(multiply_chunk_int8<Type>, &job, (p.row_tiles() + job.chunk_tiles - 1) / job.chunk_tiles, num_threads);

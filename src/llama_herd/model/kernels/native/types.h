@@ -59,9 +59,6 @@ static inline void prefetch(const uint8_t* row, int64_t k) {
     _mm_prefetch(reinterpret_cast<const char*>(row) + k * SLICE_BYTES + AHEAD + at, _MM_HINT_T0);
 }
 
-// So that a thread that another process holds up has little left to do.
-constexpr int CHUNKS_A_THREAD = 4;
-
 // Threads that a product has work for: to wake one takes as long as to multiply these bytes by one token.
 template <class Type>
 static inline int useful_threads(const Product& p) {
