@@ -28,7 +28,7 @@ from llama_herd.model.kernels.rotation import RotationKernel
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
-from llama_herd.model.native_block import NativeBlock
+from llama_herd.model.native_layers import LayerParts, NativeLayers
 from llama_herd.model.tiling import FREE, Tiling
 from llama_herd.model.weights.form import Form
 from llama_herd.model.weights.segment import Segment
@@ -167,13 +167,19 @@ class Block:
     mlp_post_norm: RMSNorm | None
     scale: float  # of what is added
     has_window: bool
-    native: NativeBlock | None  # all of it in one call
+
+    @property
+    def parts(self) -> LayerParts:
+        """All of it, if it is of the plain kind."""
+        attention, mlp = self.attention, self.mlp
+        norms = self.attention_norm.weight, self.mlp_norm.weight
+        linears = attention.qkv, attention.output, mlp.gate_up, mlp.down
+        return LayerParts(norms, linears, attention.scoring)
 
     @property
     def is_native(self) -> bool:
         """Whether native kernels multiply by all its matrices."""
-        linears = (self.attention.qkv, self.attention.output, self.mlp.gate_up, self.mlp.down)
-        return all(linear.is_native for linear in linears)
+        return all(linear.is_native for linear in self.parts.linears)
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
@@ -186,8 +192,6 @@ class Block:
         has_post_norms = config.family.post_norms
         attention_norm, attention = norm("attn_norm"), CausalSelfAttention.load(loader, layer)
         mlp_norm, mlp = norm("ffn_norm"), Mlp.load(loader, layer)
-        norms, scoring = (attention_norm.weight, mlp_norm.weight), attention.scoring
-        linears = (attention.qkv, attention.output, mlp.gate_up, mlp.down)
         return cls(
             attention_norm,
             attention,
@@ -197,12 +201,9 @@ class Block:
             norm("post_ffw_norm") if has_post_norms else None,
             config.residual_scale,
             config.window(layer) > 0,
-            NativeBlock.of(config, layer, norms, linears, scoring),
         )
 
     def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
-        if self.native is not None and self.native.takes(x, batch, cache):
-            return self.native(x, rope, batch, cache)
         y = self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
         if self.attention_post_norm is not None:
             y = self.attention_post_norm(y)
@@ -229,6 +230,7 @@ class Llama:
     tiling: Tiling
     embedding: Segment  # (V, C)
     blocks: tuple[Block, ...]
+    native: NativeLayers | None  # the blocks in native calls
     norm: RMSNorm
     output: Linear  # C to V
 
@@ -257,7 +259,8 @@ class Llama:
         )
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
         loader.finish()
-        return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
+        native = NativeLayers.of(file.config, [block.parts for block in blocks])
+        return cls(file.config, tiling, embedding, tuple(blocks), native, norm, output)
 
     @property
     def is_native(self) -> bool:
@@ -278,10 +281,13 @@ class Llama:
         x = self.embedding.rows(batch.ids)  # (T, C)
         if config.embedding_scale != 1:
             x = x * config.embedding_scale
-        for block in self.blocks:
-            x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
-            if on_layer is not None:
-                on_layer()
+        if self.native is not None and self.native.takes(x, batch, cache):
+            x = self.native(x, rope, batch, cache, on_layer)  # (T, C)
+        else:
+            for block in self.blocks:
+                x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
+                if on_layer is not None:
+                    on_layer()
         logits = self.output(self.norm(x[batch.logit_rows])).float()  # (R, V)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor

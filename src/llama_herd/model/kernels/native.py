@@ -124,6 +124,29 @@ class Kernels:
             raise torch.OutOfMemoryError(f"native kernel for {type.name}: no memory to work in")
         return y
 
+    def look_up(self, tiles: Tensor, ids: Tensor, type: GGMLType, dtype: torch.dtype) -> Tensor:
+        """The rows of a matrix in tiles that have these numbers (T,): (T, C), float32 or bfloat16."""
+        ids, columns = ids.contiguous(), tiles.shape[1] * block_size(type)[0]
+        y = torch.empty(len(ids), columns, dtype=dtype)
+        job = _LookUp(
+            *(tiles.data_ptr(), columns, ids.data_ptr(), y.data_ptr(), len(ids), dtype is torch.bfloat16)
+        )
+        self.library.herd_look_up(int(type), ctypes.byref(job), self.num_threads or torch.get_num_threads())
+        return y
+
+
+class _LookUp(ctypes.Structure):
+    """herd::LookUp, which says what each is."""
+
+    _fields_ = (
+        ("tiles", ctypes.c_void_p),
+        ("columns", ctypes.c_int64),
+        ("ids", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("is_bfloat16", ctypes.c_bool),
+    )
+
 
 def load_kernels(folder: Path) -> Kernels | UnloadedKernels:
     """The kernels of the best library in this folder that this machine can run and that computes right."""
@@ -151,6 +174,8 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         *(ctypes.c_int, ctypes.c_int, pointer, number, number),  # type, kernel, tiles, rows, columns
         *(pointer, pointer, number, ctypes.c_bool, ctypes.c_int),  # x, y, tokens, is bfloat16, threads
     ]
+    library.herd_look_up.restype = ctypes.c_bool
+    library.herd_look_up.argtypes = [ctypes.c_int, pointer, ctypes.c_int]
     found = library.herd_kernels()
     all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
     ways, multiplies_numbers = all_ways - {Kernel.NUMBERS}, Kernel.NUMBERS in all_ways
@@ -192,6 +217,9 @@ def _is_right(kernels: Kernels, type: GGMLType, ways: Collection[Kernel]) -> boo
     if not torch.equal(laid_out, tiles):
         return False
     matrix = dequantize(blocks[:num_rows], type)
+    ids = torch.arange(num_rows)
+    if not kernels.look_up(tiles, ids, type, torch.float32).equal(matrix):
+        return False
     x = torch.randn(37, columns)
     inputs = [x[:1].bfloat16(), x.bfloat16(), *([] if type is NUMBERS else [x[:1], x])]
     return all(

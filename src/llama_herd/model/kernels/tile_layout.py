@@ -8,6 +8,7 @@ HALVES = {
     GGMLType.Q4_0: slice(0, 2),
     GGMLType.Q4_1: slice(0, 4),
     GGMLType.Q5_0: slice(0, 2),
+    GGMLType.Q5_1: slice(0, 4),
     GGMLType.Q8_0: slice(0, 2),
     GGMLType.Q2_K: slice(80, 84),
     GGMLType.Q3_K: slice(108, 110),

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.tile_layout import TILE_ROWS
-from llama_herd.model.kernels.tiles import blocks_of, empty_tiles
+from llama_herd.model.kernels.tiles import empty_tiles
 from llama_herd.model.weights.segment import slabs
 from llama_herd.model.weights.weight import Weight
 
@@ -61,7 +61,7 @@ class NativeSegment:
         return self.kernels.multiply(x, self.tiles, self.type, self.num_rows)
 
     def rows(self, ids: Tensor) -> Tensor:
-        return dequantize(blocks_of(self.tiles, ids, self.type), self.type).to(self.dtype)
+        return self.kernels.look_up(self.tiles, ids, self.type, self.dtype)
 
 
 def _numbers(blocks: Tensor, type: GGMLType) -> Tensor:

@@ -17,7 +17,8 @@ struct Product {
   const uint8_t* tiles;
   int64_t rows, columns;  // of the matrix
   const void* x;          // (tokens, columns)
-  void* y;                // (tokens, rows)
+  void* y;                // (tokens, rows), those of a token `y_stride` numbers behind those of the one before
+  int64_t y_stride;
   int64_t tokens;
   bool is_bfloat16;  // x and y; else float32
   int num_threads;

@@ -145,9 +145,9 @@ static inline void put(const Product& p, int64_t token, int64_t row, Floats valu
   const int64_t left = p.rows - row;
   const int count = left >= LANES ? LANES : left > 0 ? int(left) : 0;
   if (p.is_bfloat16)
-    store_first(static_cast<uint16_t*>(p.y) + token * p.rows + row, values, count);
+    store_first(static_cast<uint16_t*>(p.y) + token * p.y_stride + row, values, count);
   else
-    store_first(static_cast<float*>(p.y) + token * p.rows + row, values, count);
+    store_first(static_cast<float*>(p.y) + token * p.y_stride + row, values, count);
 }
 
 // Memory of one thread that grows and is kept, aligned to 64 bytes; nullptr when there is none to have.

@@ -1,4 +1,4 @@
-"""A layer in one native call says to the bit what its parts say one by one."""
+"""Layers in native calls say to the bit what their parts say one by one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,14 +15,12 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.native_block import MAX_TOKENS, NativeBlock
+from llama_herd.model.native_layers import FEW_TOKENS, NativeLayers
 from llama_herd.model.spans import SHORT_TOKENS
 from llama_herd.model.weights.form import Form
 from tests.model.forwards import random_ids, reserved
 
 pytestmark = pytest.mark.long
-
-NUM_ROWS = MAX_TOKENS + 1
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def load(path: Path, kernels: Kernels, dtype: torch.dtype) -> Llama:
 
 def in_parts(llama: Llama) -> Llama:
     """The same model, each layer's parts by themselves."""
-    return replace(llama, blocks=tuple(replace(block, native=None) for block in llama.blocks))
+    return replace(llama, native=None)
 
 
 def steps(llama: Llama, dtype: torch.dtype, num_rows: int, num_tokens: int = 1) -> list[Tensor]:
@@ -57,15 +55,15 @@ def steps(llama: Llama, dtype: torch.dtype, num_rows: int, num_tokens: int = 1) 
 
 @pytest.fixture
 def num_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The tokens of each call of a whole layer."""
+    """The tokens of each step that went through all layers natively."""
     calls: list[int] = []
-    call = NativeBlock.__call__
+    call = NativeLayers.__call__
 
-    def noted(block: NativeBlock, x: Tensor, *others: Any) -> Tensor:
+    def noted(layers: NativeLayers, x: Tensor, *others: Any) -> Tensor:
         calls.append(len(x))
-        return call(block, x, *others)
+        return call(layers, x, *others)
 
-    monkeypatch.setattr(NativeBlock, "__call__", noted)
+    monkeypatch.setattr(NativeLayers, "__call__", noted)
     return calls
 
 
@@ -78,7 +76,7 @@ def test_it_says_what_its_parts_say(
     llama = load(wide_file(types), kernels, dtype)
     kinds = [len(block.attention.qkv.segments) for block in llama.blocks]
     assert (max(kinds) > 1) == (" " in types)
-    for num_rows, num_tokens in ((1, 1), (5, 1), (20, 1), (3, SHORT_TOKENS)):
+    for num_rows, num_tokens in ((1, 1), (5, 1), (20, 1), (3, SHORT_TOKENS), (FEW_TOKENS + 1, 1)):
         num_calls.clear()
         found = steps(llama, dtype, num_rows, num_tokens)
         assert num_calls[-1] == num_rows * num_tokens
@@ -87,25 +85,58 @@ def test_it_says_what_its_parts_say(
             assert whole.equal(one_by_one)
 
 
-def test_a_prompt_and_many_rows_are_computed_part_by_part(
-    kernels: Kernels, wide_file: Callable[..., Path], num_calls: list[int]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_prompts_beside_rows_say_what_their_parts_say(
+    kernels: Kernels, wide_file: Callable[..., Path], num_calls: list[int], dtype: torch.dtype
 ) -> None:
-    llama = load(wide_file("Q4_0"), kernels, torch.float32)
-    cache = Cache(llama.config, num_pages=NUM_ROWS)
-    pages = [reserved(cache, str(row), 10) for row in range(NUM_ROWS)]
-    llama.forward(Batch.of([Chunk(held, 0, [7], 1) for held in pages]), cache)
-    llama.forward(Batch.of([Chunk(pages[0], 1, [7] * (SHORT_TOKENS + 1), 1)]), cache)
-    assert num_calls == []
+    llama = load(wide_file("Q4_0"), kernels, dtype)
+    lengths, found = (100, 1, SHORT_TOKENS + 1, 1), []
+    for model in (llama, in_parts(llama)):
+        cache = Cache(llama.config, num_pages=40, dtype=dtype)
+        pages = [reserved(cache, str(row), 2 * length) for row, length in enumerate(lengths)]
+        for start in (0, 1):
+            ids = [random_ids(length, row) for row, length in enumerate(lengths)]
+            chunks = [
+                Chunk(held, start * length, of_row, 1)
+                for held, length, of_row in zip(pages, lengths, ids, strict=True)
+            ]
+            found.append(model.forward(Batch.of(chunks), cache))
+    assert found[0].equal(found[2])
+    assert found[1].equal(found[3])
+    attends_to_prompts = kernels.has_numbers and dtype is torch.bfloat16
+    assert len(num_calls) == (2 if attends_to_prompts else 0)
+
+
+@pytest.mark.parametrize("num_tokens", [1, FEW_TOKENS + 1])
+def test_few_tokens_go_through_all_layers_at_once(
+    kernels: Kernels, wide_file: Callable[..., Path], num_tokens: int
+) -> None:
+    llama, told = load(wide_file("Q4_0"), kernels, torch.float32), 0
+
+    def note() -> None:
+        nonlocal told
+        told += 1
+
+    cache = Cache(llama.config, num_pages=num_tokens)
+    pages = [reserved(cache, str(row), 1) for row in range(num_tokens)]
+    llama.forward(Batch.of([Chunk(held, 0, [7], 1) for held in pages]), cache, note)
+    assert told == (1 if num_tokens == 1 else llama.config.num_layers)
 
 
 def test_windows_scales_and_caps_go_with_it(kernels: Kernels, wide_file: Callable[..., Path]) -> None:
     llama = load(wide_file("Q4_0"), kernels, torch.float32)
-    scoring, blocks = Scoring(scale=0.3, window=24, cap=3.0), []
-    for block in llama.blocks:
-        assert block.native is not None
-        native = replace(block.native, scoring=scoring)
-        blocks.append(replace(block, attention=replace(block.attention, scoring=scoring), native=native))
-    changed = replace(llama, config=replace(llama.config, windows=(24, 24)), blocks=tuple(blocks))
+    windows = (24, 0)
+    blocks = [
+        replace(
+            block,
+            attention=replace(block.attention, scoring=Scoring(scale=0.3, window=window, cap=3.0)),
+        )
+        for block, window in zip(llama.blocks, windows, strict=True)
+    ]
+    config = replace(llama.config, windows=windows)
+    native = NativeLayers.of(config, [block.parts for block in blocks])
+    assert native is not None
+    changed = replace(llama, config=config, blocks=tuple(blocks), native=native)
     found, plain = steps(changed, torch.float32, 3), steps(llama, torch.float32, 3)
     assert not found[0].equal(plain[0])
     for whole, one_by_one in zip(found, steps(in_parts(changed), torch.float32, 3), strict=True):
@@ -115,18 +146,17 @@ def test_windows_scales_and_caps_go_with_it(kernels: Kernels, wide_file: Callabl
 @pytest.mark.parametrize(
     "family", [{"post_norms": True}, {"qk_norm": True}, {"activation": "gelu_pytorch_tanh"}], ids=str
 )
-def test_a_layer_of_another_kind_has_no_such_call(
+def test_layers_of_another_kind_have_no_such_call(
     kernels: Kernels, wide_file: Callable[..., Path], family: dict[str, Any]
 ) -> None:
     """What the call leaves out would be wrong in silence."""
     llama = load(wide_file("Q4_0"), kernels, torch.float32)
-    config, block = llama.config, llama.blocks[0]
-    norms = (block.attention_norm.weight, block.mlp_norm.weight)
-    linears = (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down)
-    assert NativeBlock.of(config, 0, norms, linears, Scoring()) is not None
+    config, layers = llama.config, [block.parts for block in llama.blocks]
+    assert NativeLayers.of(config, layers) is not None
     other = replace(config, family=replace(config.family, **family))
-    assert NativeBlock.of(other, 0, norms, linears, Scoring()) is None
+    assert NativeLayers.of(other, layers) is None
     scaled = replace(config, residual_scale=0.5)
-    assert NativeBlock.of(scaled, 0, norms, linears, Scoring()) is None
-    biased = (replace(linears[0], bias=torch.zeros(1)), *linears[1:])
-    assert NativeBlock.of(config, 0, norms, biased, Scoring()) is None
+    assert NativeLayers.of(scaled, layers) is None
+    qkv, *others = layers[1].linears
+    biased = layers[1]._replace(linears=(replace(qkv, bias=torch.zeros(1)), *others))
+    assert NativeLayers.of(config, [layers[0], biased]) is None
