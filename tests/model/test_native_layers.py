@@ -157,6 +157,6 @@ def test_layers_of_another_kind_have_no_such_call(
     assert NativeLayers.of(other, layers) is None
     scaled = replace(config, residual_scale=0.5)
     assert NativeLayers.of(scaled, layers) is None
-    qkv, *others = layers[1].linears
-    biased = layers[1]._replace(linears=(replace(qkv, bias=torch.zeros(1)), *others))
+    qkv, output, gate_up, down = layers[1].linears
+    biased = layers[1]._replace(linears=(replace(qkv, bias=torch.zeros(1)), output, gate_up, down))
     assert NativeLayers.of(config, [layers[0], biased]) is None

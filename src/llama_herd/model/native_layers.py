@@ -62,10 +62,7 @@ class NativeLayers:
         kernels = first.kernels
         if None in (kernels.attention, kernels.rotation, kernels.elementwise):
             return None
-        weights = [
-            LayerWeights(*layer.norms, *map(_matrices, layer.linears), layer.scoring.window, config.rms_eps)
-            for layer in layers
-        ]
+        weights = [_weights(layer, config.rms_eps) for layer in layers]
         return cls(LayerStack(kernels.library, weights), kernels, config.num_heads, layers[0].scoring)
 
     def takes(self, x: Tensor, batch: AnyBatch, cache: Cache) -> bool:
@@ -112,6 +109,11 @@ class NativeLayers:
             if on_layer is not None:
                 on_layer()
         return y
+
+
+def _weights(layer: LayerParts, eps: float) -> LayerWeights:
+    qkv, output, gate_up, down = map(_matrices, layer.linears)
+    return LayerWeights(*layer.norms, qkv, output, gate_up, down, layer.scoring.window, eps)
 
 
 def _matrices(linear: Linear) -> list[Matrix]:
