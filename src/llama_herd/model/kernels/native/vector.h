@@ -21,6 +21,7 @@ static inline Floats add_product(Floats a, Floats b, Floats sum) { return _mm512
 static inline Floats load_halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+static inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm512_storeu_ps(p, values); }
 static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
@@ -58,6 +59,7 @@ static inline Floats add_product(Floats a, Floats b, Floats sum) { return _mm256
 static inline Floats load_halves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+static inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm256_storeu_ps(p, values); }
 static inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
