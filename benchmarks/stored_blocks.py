@@ -26,6 +26,7 @@ SCALES_AT = {
     GGMLType.IQ3_S: (0,),
     GGMLType.IQ4_NL: (0,),
     GGMLType.IQ4_XS: (0,),
+    GGMLType.MXFP4: (),
 }
 
 

@@ -19,7 +19,6 @@ static inline Floats rounded(Floats a) { return _mm512_roundscale_ps(a, _MM_FROU
 static inline float sum_of(Floats a) { return _mm512_reduce_add_ps(a); }
 static inline float largest_of(Floats a) { return _mm512_reduce_max_ps(a); }
 static inline Words as_words(Floats a) { return _mm512_castps_si512(a); }
-static inline Words add_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
 static inline Words whole_words(Floats a) { return _mm512_cvtps_epi32(a); }
 static inline Words spread_signs(Words a) { return _mm512_srai_epi32(a, 31); }
 static inline Words widened(__m256i halves) { return _mm512_cvtepu16_epi32(halves); }
@@ -66,7 +65,6 @@ static inline float largest_of(Floats a) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 static inline Words as_words(Floats a) { return _mm256_castps_si256(a); }
-static inline Words add_words(Words a, Words b) { return _mm256_add_epi32(a, b); }
 static inline Words whole_words(Floats a) { return _mm256_cvtps_epi32(a); }
 static inline Words spread_signs(Words a) { return _mm256_srai_epi32(a, 31); }
 static inline Words widened(__m128i halves) { return _mm256_cvtepu16_epi32(halves); }

@@ -27,6 +27,7 @@ enum Type {
   IQ4_NL_TYPE = 20,
   IQ4_XS_TYPE = 23,
   BF16_TYPE = 30,
+  MXFP4_TYPE = 39,
 };
 
 // Call with a number of this type of blocks; false if it has no kernels.
@@ -68,6 +69,9 @@ static inline bool with_type(int type, Call call) {
       return true;
     case IQ4_XS_TYPE:
       call(IQ4_XS());
+      return true;
+    case MXFP4_TYPE:
+      call(MXFP4());
       return true;
     default:
       return false;

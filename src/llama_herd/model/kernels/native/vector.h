@@ -29,7 +29,11 @@ static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p);
 static inline Words load_shorts(const uint8_t* p) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+static inline Words load_bytes(const uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
+static inline Words add_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
 static inline Words shift_left(Words words, int count) { return _mm512_sllv_epi32(words, all_words(uint32_t(count))); }
 static inline Words shift_right(Words words, int count) { return _mm512_srlv_epi32(words, all_words(uint32_t(count))); }
 static inline Words rotate_left(Words words, int count) { return _mm512_rolv_epi32(words, all_words(uint32_t(count))); }
@@ -67,7 +71,11 @@ static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(rei
 static inline Words load_shorts(const uint8_t* p) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+static inline Words load_bytes(const uint8_t* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm256_set1_epi32(int(value)); }
+static inline Words add_words(Words a, Words b) { return _mm256_add_epi32(a, b); }
 static inline Words shift_left(Words words, int count) { return _mm256_slli_epi32(words, count); }
 static inline Words shift_right(Words words, int count) { return _mm256_srli_epi32(words, count); }
 static inline Words rotate_left(Words words, int count) {
