@@ -3,7 +3,8 @@
 from gguf import GGMLQuantizationType as GGMLType
 
 TILE_ROWS = 16
-#: Where a block has its numbers of 16 bits, or a single byte, by the types that can be laid out. All else is words.
+#: Where a block has its numbers of 16 bits, or a single byte, by the types that can be laid out. All else is
+#: words.
 HALVES = {
     GGMLType.Q4_0: slice(0, 2),
     GGMLType.Q4_1: slice(0, 4),
