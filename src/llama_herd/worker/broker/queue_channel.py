@@ -113,6 +113,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     QoS = QoS
     Message = RawMessage
 
+    #: Seconds that Redis waits for a message; kombu sets it from 5.6 on.
+    brpop_timeout = 1
     #: Answers to "is there a message?", also those that there is none.
     num_polls = 0
     #: Queues whose messages this worker leaves alone for now, although it may have room for them.
