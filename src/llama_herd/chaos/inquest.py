@@ -18,7 +18,7 @@ MAX_COMPARED = 50
 
 
 @dataclass(frozen=True)
-class Finding:
+class JobFinding:
     """The part of a job's evidence that is kept: all of it would not fit into memory in a long run."""
 
     job_id: str
@@ -29,7 +29,7 @@ class Finding:
     violations: tuple[Violation, ...]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Self:
+    def from_evidence(cls, evidence: Evidence) -> Self:
         return cls(
             job_id=evidence.job_id,
             num_tokens=len(evidence.ids),
@@ -62,16 +62,16 @@ def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
     )
 
 
-def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[Finding]:
+def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[JobFinding]:
     """The findings on each job, once Celery's state agrees or patience ends.
 
     If Celery has ended a job by itself, its state is corrected a moment after the final event.
     """
-    found: dict[str, Finding] = {}
+    found: dict[str, JobFinding] = {}
 
     def look_at(job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
-            found[job_id] = Finding.of(checker.evidence(job_id, listener.heard(job_id)))
+            found[job_id] = JobFinding.from_evidence(checker.evidence(job_id, listener.heard(job_id)))
 
     def celery_agrees() -> bool:
         unsettled = [job_id for job_id, finding in found.items() if not finding.is_settled]

@@ -19,7 +19,7 @@ def build_kernels() -> None:
     damaged is removed, named on standard error, and compiled anew. Exit code 2 without a compiler, when it
     fails, and when others can change the folder: workers then run without kernels.
     """
-    from llama_herd.cli.environment import read
+    from llama_herd.cli.environment import read_settings
     from llama_herd.model.kernels.build import build
     from llama_herd.model.kernels.instruction_set import is_known_machine
     from llama_herd.worker.loading.kernels_folder import kernels_folder
@@ -28,7 +28,7 @@ def build_kernels() -> None:
     if not is_known_machine():
         print("there are no kernels for this kind of machine, workers run without")
         return
-    for library in build(kernels_folder(read(WorkerSettings))):
+    for library in build(kernels_folder(read_settings(WorkerSettings))):
         for removed in library.removed:
             print(f"herd: removed, {removed}", file=sys.stderr)
         print(library.path)

@@ -38,15 +38,15 @@ def tokenize(
     BOS comes first and EOS last if the model's file says so; in a chat the template decides. Bytes that do
     not form a whole character are shown as \\xNN.
     """
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.terminal import text_or_stdin
     from llama_herd.extras import need_worker_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd tokenize")
-    override(model=model)
-    settings = with_model_here(read(WorkerSettings))
+    override_settings(model=model)
+    settings = with_model_here(read_settings(WorkerSettings))
     if (text is None) == (chat is None):
         raise BadInput("herd tokenize takes a text or --chat FILE")
     prompt = text_or_stdin(text or "")

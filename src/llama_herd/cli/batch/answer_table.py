@@ -63,10 +63,10 @@ def _rows(answers: AnswerFile, run_id: str) -> Iterator[Row]:
     with answers.path.open("rb") as file:
         for place in sorted(range(len(lines)), key=lines.__getitem__):
             file.seek(starts[place])
-            yield from _choices(lines[place], json.loads(file.readline()))
+            yield from _output_rows(lines[place], json.loads(file.readline()))
 
 
-def _words(choice: Mapping[str, Any]) -> dict[str, str | None]:
+def _output_texts(choice: Mapping[str, Any]) -> dict[str, str | None]:
     """The text of an output, and beside it the reasoning and the calls, as the text of a list."""
     message = choice.get("message", {})
     calls = message.get("tool_calls")
@@ -77,7 +77,7 @@ def _words(choice: Mapping[str, Any]) -> dict[str, str | None]:
     }
 
 
-def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
+def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
     """The outputs of an answer in OpenAI's form. The tokens are those of all of them."""
     body = answer["response"]["body"]
     usage = body["usage"] or {}
@@ -87,7 +87,7 @@ def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
             "line": line,
             "choice": choice["index"],
             "prompt": answer.get("prompt"),
-            **_words(choice),
+            **_output_texts(choice),
             "finish_reason": choice["finish_reason"],
             "model": body["model"],
             "prompt_tokens": usage.get("prompt_tokens"),

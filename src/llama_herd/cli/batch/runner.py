@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.interruption import Interruption, Wish
-from llama_herd.cli.batch.screen import Screen
+from llama_herd.cli.batch.screen import BatchScreen
 from llama_herd.cli.batch.summary import Summary
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch.figures import Figures
@@ -27,7 +27,7 @@ RETRY_S = 0.5
 HINT = ". Fix: mend that; or give --max-errors, and the other rows run"
 
 
-class Runner:
+class BatchRunner:
     """Writes the answers of a batch, and reports its progress; `run` returns the exit code.
 
     Answers are on disk before the batch is polled again, which lets Redis forget their jobs. So a kill at any
@@ -39,7 +39,7 @@ class Runner:
         files: BatchFiles,
         batch: Batch,
         client: Client,
-        screen: Screen,
+        screen: BatchScreen,
         *,
         command: str,
         max_errors: int | None = None,
@@ -169,7 +169,7 @@ class Runner:
         if table := self._files.write_table():
             self._screen.say(table)
         hits = self._prefix_cache_hits()
-        self._screen.close(Summary(self._run.status(state), figures.ttft, hits, self._failures()))
+        self._screen.show_summary(Summary(self._run.status(state), figures.ttft, hits, self._failures()))
         return int(figures.num_failed > 0)
 
     def _failures(self) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from llama_herd.cli.demo.demo import settings_of_demo
+from llama_herd.cli.demo.demo import demo_settings
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.tasks.client.async_client import AsyncClient
@@ -64,7 +64,7 @@ def _beside_each_other(settings: WorkerSettings, redis_url: str) -> WorkerSettin
     share = settings.memory_share / len(NAMES)
     cores = num_cores()
     own = {"memory_share": share, "threads": settings.threads or max(1, cores // len(NAMES))}
-    return settings_of_demo(settings, redis_url).model_copy(update=own)
+    return demo_settings(settings, redis_url).model_copy(update=own)
 
 
 def _gateway(settings: WorkerSettings) -> Server:
