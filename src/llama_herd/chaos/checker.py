@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import Redis
 
-from llama_herd.chaos.listener import event_print
+from llama_herd.chaos.listener import event_fingerprint
 from llama_herd.chaos.sabotage import POISONS
 from llama_herd.chaos.verdict import Violation
 from llama_herd.error_code import ErrorCode
@@ -38,7 +38,7 @@ CELERY_ERRORS = {"deadline": DeadlineExceeded.__name__, "error": GenerationError
 class Evidence:
     """The evidence about one job after its end, against which the laws are checked.
 
-    written: the prints of its events. heard: the prints of the events that a subscriber received, in order,
+    written: the fingerprints of its events. heard: those of the events that a subscriber received, in order,
     one list per subscription. told: the webhook of its end that waits in the outbox. max_attempts: deaths of
     workers after which a job is given up.
     """
@@ -243,7 +243,7 @@ class Checker:
             {name.decode(): value.decode() for name, value in record.items()},
             json.loads(result or "{}"),
             [key for key, ttl in zip(keys, ttls, strict=True) if ttl == -1],
-            [event_print(text) for text in texts],
+            [event_fingerprint(text) for text in texts],
             heard,
             run_dialogue(self._redis, find_entry(ledger.tenant, job_id)),
             self._ledger.max_attempts,

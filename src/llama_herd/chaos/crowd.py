@@ -40,17 +40,17 @@ class Crowd:
 Turn = Callable[[Crowd], None]
 
 
-def never(crowd: Crowd) -> None:
+def read_nothing(crowd: Crowd) -> None:
     """Read nothing."""
 
 
-def slowly(crowd: Crowd) -> None:
+def read_a_little(crowd: Crowd) -> None:
     """Read a little of each."""
     for one in crowd.sockets:
         read_some(one)
 
 
-def flapping(crowd: Crowd) -> None:
+def replace_oldest(crowd: Crowd) -> None:
     """The oldest reads a little and leaves, and another one comes."""
     with crowd.sockets.pop(0) as oldest:
         num_left = FLAP_BYTES

@@ -7,9 +7,9 @@ from typing import Self
 
 from llama_herd.chaos.checker import Checker, Evidence
 from llama_herd.chaos.jobs import Jobs
-from llama_herd.chaos.listener import Listener
+from llama_herd.chaos.listener import EventListener
 from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.reference import Undisturbed
+from llama_herd.chaos.reference import ReferenceOutputs
 from llama_herd.chaos.sabotage import VISIBILITY_S
 from llama_herd.chaos.verdict import Verdict, Violation
 
@@ -40,12 +40,12 @@ class JobFinding:
         )
 
 
-def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
+def inquest(jobs: Jobs, reference: ReferenceOutputs, listener: EventListener) -> Verdict:
     """Check these jobs, and what the listener has heard of them. A worker must be up to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
     with suppress(TimeoutError):  # the checker then finds the jobs that have not ended
         jobs.results(jobs.unfinished())
-    left = _left(jobs, checker)
+    left = _leftovers(jobs, checker)
     found = _findings(jobs, checker, listener)
     compared = sorted(found, key=lambda finding: -finding.num_claims)[:MAX_COMPARED]
     return Verdict(
@@ -62,7 +62,7 @@ def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
     )
 
 
-def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[JobFinding]:
+def _findings(jobs: Jobs, checker: Checker, listener: EventListener) -> list[JobFinding]:
     """The findings on each job, once Celery's state agrees or patience ends.
 
     If Celery has ended a job by itself, its state is corrected a moment after the final event.
@@ -84,7 +84,7 @@ def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[JobFindi
     return list(found.values())
 
 
-def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Undisturbed) -> list[Violation]:
+def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: ReferenceOutputs) -> list[Violation]:
     """Jobs whose ids differ from a run without faults; for a job that was ended early, from its beginning."""
     differing = []
     for evidence in compared:
@@ -97,7 +97,7 @@ def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Undisturbed)
     return differing
 
 
-def _left(jobs: Jobs, checker: Checker) -> list[Violation]:
+def _leftovers(jobs: Jobs, checker: Checker) -> list[Violation]:
     """Violations by what is left in Redis when patience ends; none if all goes away before."""
     left: list[Violation] = []
     job_ids = list(jobs.accepted)

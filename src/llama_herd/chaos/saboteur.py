@@ -88,7 +88,7 @@ def apply(sabotage: Sabotage) -> None:
         case "popped":
             before(kombu_redis.QoS, "append", lambda *_: die())
     if sabotage.stand_in:
-        ModelRunner.run = stand_in.run  # type: ignore[assignment, method-assign]
+        ModelRunner.run = stand_in.run_without_model  # type: ignore[assignment, method-assign]
     if sabotage.clock_s:
         shift_clock(sabotage.clock_s)
 
