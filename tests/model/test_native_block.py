@@ -16,8 +16,8 @@ from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_block import MAX_TOKENS, NativeBlock
-from llama_herd.model.spans import SHORT_TOKENS
-from llama_herd.model.weights.form import Form
+from llama_herd.model.tiling import SHORT_TOKENS
+from llama_herd.model.weights.form import WeightForm
 from tests.model.forwards import random_ids, reserved
 
 pytestmark = pytest.mark.long
@@ -32,7 +32,7 @@ def kernels(set_kernels: Kernels) -> Kernels:
 
 def load(path: Path, kernels: Kernels, dtype: torch.dtype) -> Llama:
     with GGUFModel.open(path) as file:
-        return Llama.load(file, dtype=dtype, form=Form.FASTEST.with_kernels(kernels))
+        return Llama.load(file, dtype=dtype, form=WeightForm.FASTEST.with_kernels(kernels))
 
 
 def in_parts(llama: Llama) -> Llama:
@@ -45,13 +45,15 @@ def steps(llama: Llama, dtype: torch.dtype, num_rows: int, num_tokens: int = 1) 
     cache = Cache(llama.config, num_pages=3 * num_rows, dtype=dtype)
     prompts = [random_ids(1 + 7 * row % 150, row) for row in range(num_rows)]
     pages = [reserved(cache, str(row), 160) for row in range(num_rows)]
-    llama.forward(Batch.of([Chunk(held, 0, ids, 1) for held, ids in zip(pages, prompts, strict=True)]), cache)
+    llama.forward(
+        Batch.from_chunks([Chunk(held, 0, ids, 1) for held, ids in zip(pages, prompts, strict=True)]), cache
+    )
     logits = []
     for step in range(2):
         new = [random_ids(num_tokens, step)] * num_rows
         starts = [len(ids) + step * num_tokens for ids in prompts]
         chunks = [Chunk(*row, 1) for row in zip(pages, starts, new, strict=True)]
-        logits.append(llama.forward(Batch.of(chunks), cache))
+        logits.append(llama.forward(Batch.from_chunks(chunks), cache))
     return logits
 
 
@@ -93,8 +95,8 @@ def test_a_prompt_and_many_rows_are_computed_part_by_part(
     llama = load(wide_file("Q4_0"), kernels, torch.float32)
     cache = Cache(llama.config, num_pages=NUM_ROWS)
     pages = [reserved(cache, str(row), 10) for row in range(NUM_ROWS)]
-    llama.forward(Batch.of([Chunk(held, 0, [7], 1) for held in pages]), cache)
-    llama.forward(Batch.of([Chunk(pages[0], 1, [7] * (SHORT_TOKENS + 1), 1)]), cache)
+    llama.forward(Batch.from_chunks([Chunk(held, 0, [7], 1) for held in pages]), cache)
+    llama.forward(Batch.from_chunks([Chunk(pages[0], 1, [7] * (SHORT_TOKENS + 1), 1)]), cache)
     assert num_calls == []
 
 
@@ -123,10 +125,10 @@ def test_a_layer_of_another_kind_has_no_such_call(
     config, block = llama.config, llama.blocks[0]
     norms = (block.attention_norm.weight, block.mlp_norm.weight)
     linears = (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down)
-    assert NativeBlock.of(config, 0, norms, linears, Scoring()) is not None
+    assert NativeBlock.if_plain(config, 0, norms, linears, Scoring()) is not None
     other = replace(config, family=replace(config.family, **family))
-    assert NativeBlock.of(other, 0, norms, linears, Scoring()) is None
+    assert NativeBlock.if_plain(other, 0, norms, linears, Scoring()) is None
     scaled = replace(config, residual_scale=0.5)
-    assert NativeBlock.of(scaled, 0, norms, linears, Scoring()) is None
+    assert NativeBlock.if_plain(scaled, 0, norms, linears, Scoring()) is None
     biased = (replace(linears[0], bias=torch.zeros(1)), *linears[1:])
-    assert NativeBlock.of(config, 0, norms, biased, Scoring()) is None
+    assert NativeBlock.if_plain(config, 0, norms, biased, Scoring()) is None

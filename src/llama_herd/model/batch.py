@@ -13,10 +13,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from llama_herd.model.packed import Packed
+from llama_herd.model.attention_inputs import Packed, Seen, SeenSpans
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen, SeenSpans
-from llama_herd.model.spans import GROUP_KEYS, GROUP_SCORES, SHORT_TOKENS, SPAN_TOKENS
+from llama_herd.model.tiling import GROUP_KEYS, GROUP_SCORES, SHORT_TOKENS, SPAN_TOKENS
 from llama_herd.model.upload import Send, send_rows, upload
 
 
@@ -94,7 +93,7 @@ class Batch:
     send: Send  # for what is made of the spans when it is asked for
 
     @classmethod
-    def of(
+    def from_chunks(
         cls,
         chunks: Sequence[Chunk],
         device: torch.device | str = "cpu",

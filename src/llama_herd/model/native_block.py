@@ -39,7 +39,7 @@ class NativeBlock:
     scoring: Scoring
 
     @classmethod
-    def of(
+    def if_plain(
         cls,
         config: LlamaConfig,
         layer: int,

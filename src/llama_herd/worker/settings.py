@@ -192,7 +192,7 @@ class WorkerSettings(Settings):
         """The name whose queue this worker reads."""
         if name := self.served_model_name or self.model_name:
             return name
-        hub_name = HubName.of_model(self.model)
+        hub_name = HubName.from_setting(self.model)
         return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # a part stands for all
 
     @property
@@ -229,7 +229,7 @@ class WorkerSettings(Settings):
     @field_validator("model")
     @classmethod
     def _names_a_repository(cls, model: Path) -> Path:
-        HubName.of_model(model)
+        HubName.from_setting(model)
         return model
 
     @field_validator("log_level", mode="before")

@@ -21,7 +21,7 @@ from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kern
 from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import blocks_of
 from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.weight import Weight
 from tests.model.native_library import kernels_of
@@ -266,7 +266,7 @@ def test_what_is_not_finite_stays_in_its_token_beside_numbers_too(amx_kernels: K
 
 
 def test_numbers_are_for_bfloat16_alone(amx_kernels: Kernels) -> None:
-    form = Form.FASTEST.with_kernels(amx_kernels)
+    form = WeightForm.FASTEST.with_kernels(amx_kernels)
     assert form.tiles_numbers(64, "cpu", BFLOAT16_BYTES)
     assert not form.tiles_numbers(64, "cpu", FLOAT32_BYTES)
     assert not form.tiles_numbers(48, "cpu", BFLOAT16_BYTES)

@@ -14,10 +14,9 @@ from jsonschema import Draft202012Validator
 
 from benchmarks.random_schemas import random_schema
 from llama_herd.errors import InvalidJob
-from llama_herd.model.parsers.delta import Call
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import OutputFormats
-from llama_herd.model.parsers.output_parser import OutputParser
+from llama_herd.model.parsers.output_parser import OutputParser, ParsedCall
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
@@ -52,7 +51,7 @@ class Model(NamedTuple):
     def parsed(self, ids: Sequence[int], names: Collection[str], is_begun: bool = False) -> "Parsed":
         text = b"".join(self.shown[one] for one in ids).decode(errors="replace")
         parser = OutputParser(self.formats, names, begins_in_reasoning=is_begun)
-        deltas = [parser.write(text), parser.close()]
+        deltas = [parser.write(text), parser.finish()]
         calls = [call for delta in deltas for call in delta.calls]
         reasoning = "".join(delta.reasoning for delta in deltas)
         return Parsed(reasoning, "".join(delta.content for delta in deltas), calls)
@@ -61,7 +60,7 @@ class Model(NamedTuple):
 class Parsed(NamedTuple):
     reasoning: str
     content: str
-    calls: list[Call]
+    calls: list[ParsedCall]
 
 
 class Models:
@@ -151,7 +150,7 @@ def record(rng: random.Random) -> dict[str, Any]:
     return {**closed, "additionalProperties": False}
 
 
-def check_calls(calls: Sequence[Call], schemas: dict[str, Any]) -> None:
+def check_calls(calls: Sequence[ParsedCall], schemas: dict[str, Any]) -> None:
     for call in calls:
         Draft202012Validator(schemas[call.name]).validate(json.loads(call.arguments))
 

@@ -31,7 +31,7 @@ def prefill(model: LoadedModel, num_tokens: int) -> None:
     pages = model.cache.pages.reserve("long", model.max_length)
     assert pages is not None
     chunk = Chunk(pages, model.max_length - num_tokens, [5] * num_tokens, num_scored)
-    logits = model.llama.forward(Batch.of([chunk]), model.cache)
+    logits = model.llama.forward(Batch.from_chunks([chunk]), model.cache)
     score(logits, [5] * num_scored, 1)
     model.cache.pages.release("long")
 
@@ -44,7 +44,7 @@ def decode(model: LoadedModel, slots: int) -> None:
         pages = model.cache.pages.reserve(str(row), 1)
         assert pages is not None
         chunks.append(Chunk(pages, 0, [5], 1))
-    logits = model.llama.forward(Batch.of(chunks), model.cache)
+    logits = model.llama.forward(Batch.from_chunks(chunks), model.cache)
     sample(logits, [SamplingRow(params, seed) for seed in range(slots)])
 
 

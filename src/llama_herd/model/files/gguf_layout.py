@@ -15,8 +15,7 @@ from llama_herd.model.files.gguf_header import (
     align,
     type_name,
 )
-from llama_herd.model.reading.bounded_reader import damaged
-from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.reading.file_errors import damaged, quoted
 
 _OTHER_ORDER = (
     "Take another file of the same model, or turn a copy of this one: gguf-convert-endian COPY little."

@@ -32,7 +32,7 @@ class TensorFact(NamedTuple):
     num_bytes: int
 
     @classmethod
-    def of(cls, info: TensorInfo) -> Self:
+    def from_info(cls, info: TensorInfo) -> Self:
         """The tensor of a checked file."""
         return cls(info.type.name, math.prod(info.shape), info.num_bytes)
 
@@ -47,17 +47,17 @@ class Sketch:
     tokens: TokenFacts | None = None
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def from_path(cls, path: Path) -> Self:
         """The sketch of a file or folder."""
         kind = kind_of(path)
         if not kind:
             return cls()
         if path.is_dir():
             tensors = [fact for file in _weight_paths(path) for fact in _safetensors_facts(file)]
-            return cls(kind, _config(path), tensors, TokenFacts.of_folder(path))
+            return cls(kind, _config(path), tensors, TokenFacts.from_folder(path))
         if kind.startswith(GGUF.name):
             header, tensors = _gguf_facts(path)
-            return cls(kind, header, tensors, TokenFacts.of_metadata(header))
+            return cls(kind, header, tensors, TokenFacts.from_header(header))
         return cls(kind, tensors=_safetensors_facts(path) if kind == SAFETENSORS.name else ())
 
 

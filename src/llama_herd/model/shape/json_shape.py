@@ -2,11 +2,18 @@
 
 from typing import NamedTuple
 
-from llama_herd.model.reading.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_SCALE
-from llama_herd.model.reading.metadata import OTHER_MODEL, UNQUANTISED, Metadata, NotedMetadata
-from llama_herd.model.reading.quoted import quoted
-from llama_herd.model.shape.families import Family
-from llama_herd.model.shape.layer_windows import layer_windows, local_layers
+from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import (
+    MAX_CONTEXT,
+    MAX_LAYERS,
+    MAX_ROPE_BASE,
+    MAX_SCALE,
+    OTHER_MODEL,
+    UNQUANTISED,
+    Metadata,
+    NotedMetadata,
+)
+from llama_herd.model.shape.families import Family, layer_windows, local_layers
 from llama_herd.model.shape.rope_scaling import Pairs, RopeScaling, json_scaling
 
 #: Keys of a config.json that change the result in one family or another.
@@ -51,13 +58,13 @@ class JsonRope(NamedTuple):
     local_base: float
 
 
-def filled(config_json: Metadata, family: Family) -> Metadata:
+def with_defaults(config_json: Metadata, family: Family) -> Metadata:
     """A config.json with its family's defaults for absent keys, and without null where null is allowed."""
     values = Metadata({**family.defaults, **config_json}, config_json.source)
     return values.without_nulls(NULLABLE | family.nullable)
 
 
-def rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
+def json_rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
     """RoPE at the top level, or within `rope_scaling` or (transformers 5) `rope_parameters`."""
     stated, local = _stated_ropes(config_json, family)
     base = _base(stated, config_json, "rope_theta", family.rope_base)
@@ -72,7 +79,7 @@ def rope(config_json: Metadata, family: Family, head_dim: int, context_length: i
     return JsonRope(base, scaling, local_base)
 
 
-def windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
+def json_windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
     """Each layer's window, by `layer_types` or else by the family's rule."""
     if not family.window:
         return ()
@@ -93,7 +100,7 @@ def windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int
     return layer_windows(window, has_window)
 
 
-def scales(metadata: Metadata, family: Family) -> dict[str, float]:
+def json_scales(metadata: Metadata, family: Family) -> dict[str, float]:
     """The scales and soft caps that are stated, by the names of a config's fields."""
     keys = dict(family.caps)
     if family.multipliers:
@@ -109,7 +116,7 @@ def scales(metadata: Metadata, family: Family) -> dict[str, float]:
     return scales
 
 
-def refuse_unread(metadata: NotedMetadata) -> None:
+def refuse_unread_json_keys(metadata: NotedMetadata) -> None:
     """Refuse what changes the result in some family and was not read for this one."""
     for key in CHANGING_JSON_KEYS & metadata.keys() - metadata.noted:
         value = metadata[key]

@@ -42,10 +42,10 @@ class CallForm:
     takes_objects: bool  # arguments as they are, not as JSON in a text
 
     @classmethod
-    def of(cls, render: Render) -> Self:
+    def from_trials(cls, render: Render) -> Self:
         """The first form that shows the call, else the first that a transformers would render."""
         forms = [cls(*form) for form in product((ABSENT, NULL, EMPTY), (True, False))]
-        texts = [(form, _calling(render, form)) for form in forms]
+        texts = [(form, _rendered_call(render, form)) for form in forms]
         shown = [form for form, text in texts if _needle(0) in text]
         rendered = [form for form, text in texts if text and form.no_content is not EMPTY]
         return next(iter([*shown, *rendered, cls(ABSENT, takes_objects=True)]))
@@ -68,14 +68,14 @@ class Skills:
     call_form: CallForm
 
     @classmethod
-    def of(cls, render: Render) -> Self:
+    def from_trials(cls, render: Render) -> Self:
         """Find the skills of a template by trying it."""
         lone = ("user",)
         all_roles = ("system", "user", "assistant", "user")
         takes_parts = any(_shows_parts(render, roles) for roles in (all_roles, lone))
         developer: Turn = {"role": "developer", "content": _needle(0)}
         takes_developers = _needle(0) in (render([developer, *_turns("user")]) or "")
-        return cls(takes_parts, takes_developers, CallForm.of(render))
+        return cls(takes_parts, takes_developers, CallForm.from_trials(render))
 
 
 def shaped(turn: Turn, skills: Skills) -> dict[str, object]:
@@ -95,7 +95,7 @@ def shaped(turn: Turn, skills: Skills) -> dict[str, object]:
     return skills.call_form.shaped(found) if "tool_calls" in found else found
 
 
-def _calling(render: Render, form: CallForm) -> str:
+def _rendered_call(render: Render, form: CallForm) -> str:
     """A chat with a call in this form; empty where it is refused, or Python's word for nothing is in it."""
     function = {"name": _needle(0), "arguments": {"x": "x"}}
     call = {"id": "call12345", "type": "function", "function": function}

@@ -6,8 +6,8 @@ from typing import Self
 
 from gguf import TokenType
 
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.end_tokens import CODE_ENDS, end_names
 
 MAX_TOKENS = 1 << 20

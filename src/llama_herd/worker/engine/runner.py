@@ -76,7 +76,7 @@ class ModelRunner:
     def run(self, rows: Rows[Row]) -> list[Reading]:
         """Launch a forward of the rows and read it at once."""
         cache, tiling = self._cache, self._llama.tiling
-        batch = Batch.of([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
+        batch = Batch.from_chunks([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
         with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
             logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
         stops = list(accumulate(row.num_logits for row in rows))

@@ -7,7 +7,7 @@ from time import monotonic
 
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.parsers.output_parser import OutputParser
-from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
+from llama_herd.model.prefix_cache import Digest, PageCopy, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason, StopReason
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
@@ -43,7 +43,7 @@ class Sequence:
     ids: list[int] = field(init=False, default_factory=list)
     slot: int = -1  # its place in the device's table, while it holds pages
     pages: tuple[int, ...] = ()
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[PageCopy, ...] = ()
     digests: list[Digest] = field(default_factory=list)
     num_cached: int = 0  # tokens that are computed, or will be by what is launched
     num_published: int = 0  # pages that may serve others

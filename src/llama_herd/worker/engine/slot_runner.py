@@ -209,7 +209,7 @@ class SlotRunner:
     def _prefill(self, rows: list[Row], buffer: StagingBuffer) -> "Prefilled":
         """Compute prompts, and draw for those that are complete; no slot is changed yet."""
         chunks = [chunk_of(row) for row in rows]
-        batch = Batch.of(chunks, self._cache.device, self._llama.tiling.span_tokens, buffer.send)
+        batch = Batch.from_chunks(chunks, self._cache.device, self._llama.tiling.span_tokens, buffer.send)
         logits = self._llama.forward(batch, self._cache, self.on_layer)  # (R, V)
         stops = list(accumulate(row.num_logits for row in rows))
         prompt_scores = {

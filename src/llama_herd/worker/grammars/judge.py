@@ -13,7 +13,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
-from llama_herd.model.text.helper import Answer, serve
+from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.structured_outputs import ANY_OBJECT
 from llama_herd.worker.grammars.output_grammar import ANSWER, output_grammar
 from llama_herd.worker.grammars.whole_output import WholeOutput
@@ -49,45 +49,47 @@ NO_OBJECT = "must be the schema of an object"
 Path = tuple[str | int, ...]
 
 
-def judged(kind: str, text: str) -> Answer:
+def judged(kind: str, text: str) -> HelperAnswer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
     return _judged_output(WholeOutput.read(text)) if kind == "output" else _tried(_valid(kind, text))
 
 
-def _tried(answer: Answer, tried: str | None = None) -> Answer:
+def _tried(answer: HelperAnswer, tried: str | None = None) -> HelperAnswer:
     """A grammar, if it is bearable; tried: one of the same work over bytes."""
     if answer.kind == "text" and not _is_bearable(answer.text if tried is None else tried):
-        return Answer("limit", "takes too much work for a token")
+        return HelperAnswer("limit", "takes too much work for a token")
     return answer
 
 
-def _valid(kind: str, text: str) -> Answer:
+def _valid(kind: str, text: str) -> HelperAnswer:
     """Read the grammar of a form, if there is one, whatever time and memory that takes."""
     try:
         grammar = _grammar(kind, text)
     except (ValueError, RecursionError) as error:
-        return Answer("failed", _reason(str(error)))
+        return HelperAnswer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
     if complaint:
-        return Answer("failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint))
-    return Answer("text", grammar)
+        return HelperAnswer(
+            "failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint)
+        )
+    return HelperAnswer("text", grammar)
 
 
-def _judged_output(output: WholeOutput) -> Answer:
+def _judged_output(output: WholeOutput) -> HelperAnswer:
     """The grammar of a whole output. What is wrong is told with its field."""
     tools = []
     for tool in output.tools:
         schema = _of_object(tool.schema)
-        found = Answer("failed", NO_OBJECT) if schema is None else _valid("json", json.dumps(schema))
+        found = HelperAnswer("failed", NO_OBJECT) if schema is None else _valid("json", json.dumps(schema))
         if found.kind != "text" and tool.must_hold:
-            return Answer("failed", f"{tool.field}: {found.text}")
+            return HelperAnswer("failed", f"{tool.field}: {found.text}")
         follows = schema if found.kind == "text" and schema is not None else ANY_OBJECT
         tools.append((tool.name, f"%json {json.dumps({**follows, 'x-guidance': JSON_OPTIONS})}"))
     grammars, answer = list[object](), None
     if output.answer is not None:
         found = _valid(output.answer.kind, output.answer.text)
         if found.kind != "text":
-            return Answer("failed", f"{output.answer.field}: {found.text}")
+            return HelperAnswer("failed", f"{output.answer.field}: {found.text}")
         grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
 
     def grammar(mark_ids: Mapping[str, int]) -> str:
@@ -106,8 +108,8 @@ def _judged_output(output: WholeOutput) -> Answer:
     made = grammar(output.mark_ids)
     complaint = LLMatcher.validate_grammar(made)
     if complaint:
-        return Answer("failed", f"tools: {_reason(complaint)}")
-    return _tried(Answer("text", made), grammar({}))  # no byte is a control token
+        return HelperAnswer("failed", f"tools: {_reason(complaint)}")
+    return _tried(HelperAnswer("text", made), grammar({}))  # no byte is a control token
 
 
 def _of_object(schema: object) -> dict[str, Any] | None:
@@ -205,4 +207,4 @@ def _reason(complaint: str) -> str:
 
 
 if __name__ == "__main__":
-    serve(lambda limits: judged)
+    answer_requests(lambda limits: judged)

@@ -5,7 +5,7 @@ import string
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from llama_herd.model.parsers.delta import Delta
+from llama_herd.model.parsers.output_parser import OutputDelta
 from llama_herd.tasks.events import Token, ToolCall
 from llama_herd.worker.engine.sequence import NewParser
 
@@ -20,7 +20,7 @@ class Count(NamedTuple):
     content: int = 0
     calls: int = 0
 
-    def plus(self, said: "Delta | Words | Token") -> "Count":
+    def plus(self, said: "OutputDelta | Words | Token") -> "Count":
         calls = said.tool_calls if isinstance(said, Token) else said.calls
         return Count(
             self.reasoning + len(said.reasoning or ""),
@@ -76,7 +76,7 @@ class OutputReader:
         if self._is_closed:
             return Words()
         self._is_closed = True
-        return self._words(self._parser.close())
+        return self._words(self._parser.finish())
 
     def rewind(self, num_chars: int) -> None:
         """Forget the last characters of the text: the events that brought them will never be written."""
@@ -91,7 +91,7 @@ class OutputReader:
         self._unsaid = Words()
         self._is_closed = False
 
-    def _words(self, delta: Delta) -> Words:
+    def _words(self, delta: OutputDelta) -> Words:
         """Turn what the parser has read into words, but for what recorded events already say."""
         before, self._read = self._read, self._read.plus(delta)
         unsaid, self._unsaid = self._unsaid, Words()

@@ -3,7 +3,7 @@
 import sys
 
 from llama_herd.extras import need_hub_extra, need_worker_extra
-from llama_herd.model.hub.choice import Choice, Room
+from llama_herd.model.hub.choice import ChosenFiles, Room
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
 from llama_herd.size_text import size_text
@@ -20,7 +20,7 @@ def with_model_here(settings: WorkerSettings) -> WorkerSettings:
 
     What is in the cache is taken as it is, without asking anybody. Raises BadInput, or HubUnavailable.
     """
-    name = HubName.of_model(settings.model)
+    name = HubName.from_setting(settings.model)
     if name is None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
@@ -30,7 +30,7 @@ def with_model_here(settings: WorkerSettings) -> WorkerSettings:
 
 def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
     """The settings with the path of their model; None: it is not in the cache."""
-    name = HubName.of_model(settings.model)
+    name = HubName.from_setting(settings.model)
     if name is None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
@@ -46,7 +46,7 @@ def _at(found: HubModel, settings: WorkerSettings) -> WorkerSettings:
 def fetch(name: HubName, settings: WorkerSettings) -> HubModel:
     """Fetch a model, with a bar on a terminal, and say on standard error what comes, and why that."""
 
-    def tell(choice: Choice) -> None:
+    def tell(choice: ChosenFiles) -> None:
         what = choice.name or f"{len(choice.files)} files"
         _say(f"fetching {what} of {name.repo}, {size_text(choice.num_bytes)}: {choice.why}")
 

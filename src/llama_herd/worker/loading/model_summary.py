@@ -128,7 +128,7 @@ class ModelSummary:
             with ServableModel.open(settings, device, is_only_planned=True) as servable:
                 return cls._of_servable(servable, settings)
         except BadInput as error:
-            return cls._of_sketch(Sketch.of(settings.model), settings.model, str(error))
+            return cls._of_sketch(Sketch.from_path(settings.model), settings.model, str(error))
 
     @classmethod
     def _of_servable(cls, servable: ServableModel, settings: WorkerSettings) -> Self:
@@ -142,8 +142,8 @@ class ModelSummary:
             kind=kind_of(settings.model),
             header=_shown(file.metadata),
             shape=file.config,
-            tensors=_by_type(map(TensorFact.of, file.tensors)),
-            tokenizer=TokenFacts.of(servable.tokenizer, _complaint(servable.check_chat)),
+            tensors=_by_type(map(TensorFact.from_info, file.tensors)),
+            tokenizer=TokenFacts.from_tokenizer(servable.tokenizer, _complaint(servable.check_chat)),
             memory=memory,
             complaint=complaint,
             tool_format=FormatFact.of(formats.tools, settings.tool_parser, "HERD_TOOL_PARSER", templates),

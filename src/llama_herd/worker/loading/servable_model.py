@@ -73,7 +73,7 @@ class ServableModel:
     def formats(self) -> OutputFormats:
         """How its outputs write reasoning and calls of tools: as the settings say, or its chat templates."""
         settings = self.settings
-        return OutputFormats.of(
+        return OutputFormats.from_templates(
             self.tokenizer.chat_templates, settings.tool_parser, settings.reasoning_parser
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.sizes import FLOAT32_BYTES, attend_bytes, native_prompt_bytes, native_row_bytes
-from llama_herd.model.spans import SHORT_TOKENS
+from llama_herd.model.tiling import SHORT_TOKENS
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 
 #: Per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
