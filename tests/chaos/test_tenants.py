@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 def others(herd: Herd) -> Iterator[Jobs]:
     """The jobs of a second tenant, which the herd's workers serve besides."""
     herd.settings = herd.settings.model_copy(update={"tenants": "acme,default"})
-    jobs = Jobs(herd.settings.of_queue("herd.acme:tales"))
+    jobs = Jobs(herd.settings.for_queue("herd.acme:tales"))
     yield jobs
     jobs.close()
 

@@ -95,7 +95,7 @@ def _damaged_safetensors(good: bytes, rng: random.Random) -> bytes:
 
 def look(path: Path) -> str:
     """What becomes of a model: "loads", or the kind of its one error, which all who look give."""
-    summary = ModelSummary.of(WorkerSettings.read(model=path, device="cpu"))
+    summary = ModelSummary.from_settings(WorkerSettings.read(model=path, device="cpu"))
     json.dumps(summary.to_dict())
     assert list(summary_lines(summary))
     with suppress(ModelFileError):

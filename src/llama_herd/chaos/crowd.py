@@ -37,7 +37,7 @@ class Crowd:
 
 
 #: What a crowd does at each turn.
-Turn = Callable[[Crowd], None]
+CrowdTurn = Callable[[Crowd], None]
 
 
 def read_nothing(crowd: Crowd) -> None:
@@ -68,7 +68,7 @@ def read_some(one: socket.socket) -> int:
 
 
 @contextmanager
-def crowd_of(num: int, url: str, channels: str, turn: Turn) -> Iterator[Crowd]:
+def crowd_of(num: int, url: str, channels: str, turn: CrowdTurn) -> Iterator[Crowd]:
     """A crowd of `num` subscribers that take their turns within the block."""
     crowd, is_over = Crowd(url, channels), threading.Event()
     for _ in range(num):

@@ -25,7 +25,7 @@ def health(
     from llama_herd.worker.settings import WorkerSettings
 
     try:
-        with Client(settings=read_settings(WorkerSettings).of_first_tenant) as client:
+        with Client(settings=read_settings(WorkerSettings).for_first_tenant) as client:
             workers = client.workers()
     except HerdError as error:
         _fail(str(error))  # a health check knows 0 and 1 only

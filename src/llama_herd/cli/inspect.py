@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
     from llama_herd.model.shape.rope_scaling import RopeScaling
     from llama_herd.model.text.token_facts import TokenFacts
-    from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TypeShare
+    from llama_herd.worker.loading.model_summary import MemorySummary, ModelSummary, TypeShare
 
 
 def inspect(
@@ -42,7 +42,7 @@ def inspect(
     settings = with_model_here(read_settings(WorkerSettings))
     from llama_herd.worker.loading.model_summary import ModelSummary
 
-    summary = ModelSummary.of(settings)
+    summary = ModelSummary.from_settings(settings)
     if as_json:
         print(json.dumps(summary.to_dict()), flush=True)  # before the complaint, also in a pipe
     elif summary.kind:
@@ -124,7 +124,7 @@ def _format_facts(summary: "ModelSummary") -> Iterator[tuple[str, str]]:
             yield title, f"{fact.name}, by {fact.source}" if fact.source else fact.name
 
 
-def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:
+def _memory_facts(memory: "MemorySummary") -> Iterator[tuple[str, object]]:
     yield "device", f"{memory.device}, {memory.dtype}"
     yield "form", f"weights {memory.weights}"
     yield "kernels", memory.kernels

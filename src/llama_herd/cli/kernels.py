@@ -22,7 +22,7 @@ def build_kernels() -> None:
     from llama_herd.cli.environment import read_settings
     from llama_herd.model.kernels.build import build
     from llama_herd.model.kernels.instruction_set import is_known_machine
-    from llama_herd.worker.loading.kernels_folder import kernels_folder
+    from llama_herd.worker.loading.kernels import kernels_folder
     from llama_herd.worker.settings import WorkerSettings
 
     if not is_known_machine():

@@ -83,7 +83,7 @@ class WorkerProcess:
 
     def wait_until_ready(self, redis_url: str | None = None) -> Self:
         """Wait until the worker is ready. redis_url: the Redis to ask about it, if not the worker's own."""
-        with Client(redis_url, settings=self.settings.of_first_tenant) as client:
+        with Client(redis_url, settings=self.settings.for_first_tenant) as client:
             until_s = monotonic() + PATIENCE_S
             while not self._is_ready(client):
                 self.check()

@@ -53,7 +53,7 @@ def take_all(settings: WorkerSettings, unmapped_bytes: int) -> None:
     started_bytes = resident_bytes() + unmapped_bytes
     model.cache.storage.zero_()  # as many jobs would, one after the other
     with torch.inference_mode():
-        prefill(model, PrefillBudget.of(settings.prefill_tokens, "cpu").alone)
+        prefill(model, PrefillBudget.from_setting(settings.prefill_tokens, "cpu").alone)
         decode(model, settings.slots)
     peak = peak_bytes("self") + unmapped_bytes
     print(json.dumps({"started_bytes": started_bytes, "peak_bytes": peak}), flush=True)

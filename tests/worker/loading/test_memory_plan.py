@@ -25,7 +25,7 @@ from tests.tiny import WIDE, write_tiny_gguf
 
 def plan(settings: WorkerSettings) -> MemoryPlan:
     with open_model(settings.model) as file:
-        return MemoryPlan.of(settings, file, "cpu")
+        return MemoryPlan.for_model(settings, file, "cpu")
 
 
 def weights(llama: Llama) -> dict[int, Tensor]:

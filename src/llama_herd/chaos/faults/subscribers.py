@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from time import sleep
 
-from llama_herd.chaos.crowd import Turn, crowd_of, read_a_little, read_nothing, replace_oldest
+from llama_herd.chaos.crowd import CrowdTurn, crowd_of, read_a_little, read_nothing, replace_oldest
 from llama_herd.chaos.faults.fault import Strike
 from llama_herd.chaos.herd import Herd
 from llama_herd.chaos.patience import PATIENCE_S
@@ -50,7 +50,7 @@ def read_in_visits(client: Client, job_id: str) -> list[Event]:
     return events
 
 
-def crowded(turn: Turn, read: StreamReading) -> Strike:
+def crowded(turn: CrowdTurn, read: StreamReading) -> Strike:
     """A crowd listens to everything, while a reader of its kind reads a running job's whole stream."""
 
     @contextmanager

@@ -88,7 +88,7 @@ async def _keep(settings: WorkerSettings, name: str) -> None:
 
 
 async def _until_ready(settings: WorkerSettings, worker: WorkerProcess) -> None:
-    async with AsyncClient(settings=settings.of_first_tenant) as client:
+    async with AsyncClient(settings=settings.for_first_tenant) as client:
         while not any(one.name == worker.name and one.state == "ready" for one in await client.workers()):
             worker.check()
             await asyncio.sleep(POLL_S)

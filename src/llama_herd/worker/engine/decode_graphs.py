@@ -30,7 +30,7 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 #: The draw that takes the most memory.
 EVERYTHING = Drawing(is_random=True, is_sorted=True, is_penalised=True)
 #: Those of jobs that say nothing of sampling, and of greedy ones.
-USUAL = (Drawing.of(SamplingParams()), Drawing())
+USUAL = (Drawing.from_params(SamplingParams()), Drawing())
 
 
 def bucket_of(num_rows: int) -> int:

@@ -49,7 +49,7 @@ NO_OBJECT = "must be the schema of an object"
 Path = tuple[str | int, ...]
 
 
-def judged(kind: str, text: str) -> HelperAnswer:
+def judge_form(kind: str, text: str) -> HelperAnswer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
     return _judged_output(WholeOutput.read(text)) if kind == "output" else _tried(_valid(kind, text))
 
@@ -207,4 +207,4 @@ def _reason(complaint: str) -> str:
 
 
 if __name__ == "__main__":
-    answer_requests(lambda limits: judged)
+    answer_requests(lambda limits: judge_form)

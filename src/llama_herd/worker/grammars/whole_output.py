@@ -44,7 +44,7 @@ class WholeOutput:
     mark_ids: Mapping[str, int]  # of the marks that are control tokens
 
     @classmethod
-    def of(
+    def for_chat(
         cls,
         formats: OutputFormats,
         mark_ids: Mapping[str, int],

@@ -33,7 +33,7 @@ POLL_S = 0.5
 NO_JOBS = ("probe 1", "probe 2")
 
 
-def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PROMOTION_S) -> None:
+def wait_for_usable_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PROMOTION_S) -> None:
     """Wait until Redis answers. Raises SettingsError, with the fix, if it cannot keep jobs."""
     started_s, said = monotonic(), ""
     while True:

@@ -9,8 +9,7 @@ from typing import TextIO
 import structlog
 
 from llama_herd.errors import DeviceError
-from llama_herd.worker.loading.own_folder import make_own_folder
-from llama_herd.worker.loading.plan_notes import name_of
+from llama_herd.worker.loading.own_folder import make_own_folder, process_name
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +44,7 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
             "for each worker on it"
         )
     _held[card] = lock
-    (folder / f"holder-{name_of()}").write_text(worker)
+    (folder / f"holder-{process_name()}").write_text(worker)
 
 
 def _is_taken(lock: TextIO, is_shared: bool, max_wait_s: float) -> bool:
@@ -68,7 +67,7 @@ def _holders(folder: Path) -> list[str]:
     found = []
     for path in folder.glob("holder-*-*"):
         pid = int(path.name.split("-")[1])
-        if path.name == f"holder-{name_of(pid)}":
+        if path.name == f"holder-{process_name(pid)}":
             found.append(f"{path.read_text()} (process {pid})")
         else:
             path.unlink(missing_ok=True)

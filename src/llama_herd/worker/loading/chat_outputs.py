@@ -64,7 +64,7 @@ class ChatOutputs:
         if job.messages is None:
             return job.output_form
         tail = self._tail(prompt_ids)
-        return WholeOutput.of(
+        return WholeOutput.for_chat(
             replace(self.formats, reasoning=None) if self.formats.ends_reasoning(tail) else self.formats,
             self._mark_ids,
             tools=job.tools or (),

@@ -24,7 +24,7 @@ def with_model_here(settings: WorkerSettings) -> WorkerSettings:
     if name is None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
-    found = find_model(name, lambda: room(settings)) or fetch(name, settings)
+    found = find_model(name, lambda: weights_room(settings)) or fetch(name, settings)
     return _at(found, settings)
 
 
@@ -34,7 +34,7 @@ def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
     if name is None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
-    found = find_model(name, lambda: room(settings))
+    found = find_model(name, lambda: weights_room(settings))
     return None if found is None else _at(found, settings)
 
 
@@ -51,10 +51,10 @@ def fetch(name: HubName, settings: WorkerSettings) -> HubModel:
         _say(f"fetching {what} of {name.repo}, {size_text(choice.num_bytes)}: {choice.why}")
 
     with LoadingBar(f"fetching {name}") as bar:
-        return fetch_model(name, lambda: room(settings), tell, bar.note)
+        return fetch_model(name, lambda: weights_room(settings), tell, bar.note)
 
 
-def room(settings: WorkerSettings) -> Room:
+def weights_room(settings: WorkerSettings) -> Room:
     """The memory that weights may take on the device of these settings. Raises BadInput."""
     need_worker_extra("a model that is chosen by this machine's memory, without :FILE.gguf or :TYPE,")
     from llama_herd.worker.loading.memory_plan import PROCESS_BYTES, allowed_bytes

@@ -31,7 +31,7 @@ from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.plan_notes import PlanNotes
-from llama_herd.worker.loading.runner_choice import chosen_runner
+from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.loading.torch_dtype import torch_dtype
@@ -103,12 +103,12 @@ class LoadedModel(Closing):
         return cls(llama, servable.tokenizer, chat, complaint, outputs, cache, plan, weights_s, grammars)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
-        runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
+        runner, self.steps_note = choose_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
         return Engine(
             runner,
             self.cache.prefixes,
             max_rows=settings.slots,
-            prefill=PrefillBudget.of(settings.prefill_tokens, self.cache.device.type),
+            prefill=PrefillBudget.from_setting(settings.prefill_tokens, self.cache.device.type),
             sink=sink,
         )
 

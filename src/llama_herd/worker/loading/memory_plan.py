@@ -67,7 +67,7 @@ class MemoryPlan:
     free_bytes: int  # for this process, including what it already has
 
     @classmethod
-    def of(
+    def for_model(
         cls,
         settings: WorkerSettings,
         file: ModelFile,
@@ -94,7 +94,7 @@ class MemoryPlan:
     ) -> Self:
         """Plan with weights in one form and the smallest cache."""
         dtype, kind = compute_dtype(settings, device), device.partition(":")[0]
-        prefill = PrefillBudget.of(settings.prefill_tokens, kind)
+        prefill = PrefillBudget.from_setting(settings.prefill_tokens, kind)
         step = StepMemory(
             file.config,
             ITEM_BYTES[dtype],

@@ -44,12 +44,12 @@ class Parameter(NamedTuple):
     floor: Floor | None = None
     keeps: Keeps | None = None
 
-    def of(self, params: SamplingParams) -> float:
+    def value_in(self, params: SamplingParams) -> float:
         number: float = getattr(params, self.field)
         return number
 
     def is_on(self, params: SamplingParams) -> bool:
-        return self.of(params) != self.off
+        return self.value_in(params) != self.off
 
 
 def _sigmas_below(logits: Tensor, temperature: Tensor, number: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ ELSEWHERE = {
 Numbers = Callable[[Parameter], Tensor | None]
 
 
-def least(logits: Tensor, temperature: Tensor, numbers: Numbers) -> Tensor | None:
+def common_floor(logits: Tensor, temperature: Tensor, numbers: Numbers) -> Tensor | None:
     """How far below the largest all floors together let a logit be, after the temperature: (B, 1)."""
     found: Tensor | None = None
     for one in FLOORS:
@@ -115,14 +115,14 @@ def least(logits: Tensor, temperature: Tensor, numbers: Numbers) -> Tensor | Non
     return found
 
 
-def above(scaled: Tensor, floor: Tensor | None) -> Tensor:
+def mask_below_floor(scaled: Tensor, floor: Tensor | None) -> Tensor:
     """Return logits (B, V) with those that are further below the largest than a floor (B, 1) masked out."""
     if floor is None:
         return scaled
     return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < floor, MINUS_INFINITY)
 
 
-def kept(values: Tensor, numbers: Numbers, probs: Probs | None = None) -> Tensor:
+def filter_in_order(values: Tensor, numbers: Numbers, probs: Probs | None = None) -> Tensor:
     """Apply the filters that need tokens in order to values (B, N); what they drop becomes minus infinity.
 
     probs: of the values, where these are not all that may be drawn.
