@@ -49,7 +49,7 @@ def show_dead(
     """Show one as JSON: a job's record and events, or a message's origin."""
     with open_client() as client:
         letter = client.letter(name)
-        found = _job(client.history(name), prompt) if letter is None else _message(letter, prompt)
+        found = _job_facts(client.history(name), prompt) if letter is None else _message_facts(letter, prompt)
     print(json.dumps(found))
 
 
@@ -92,11 +92,11 @@ def _table(found: "list[DeadJob | DeadLetter]") -> "Table":
     return table
 
 
-def _message(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:
+def _message_facts(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:
     return _facts(letter) | ({"raw": letter.raw.decode(errors="backslashreplace")} if has_words else {})
 
 
-def _job(history: "History", has_words: bool) -> Mapping[str, Any]:
+def _job_facts(history: "History", has_words: bool) -> Mapping[str, Any]:
     body = {name: value for name, value in history.body.items() if has_words or name not in _WORDS}
     events = [json.loads(event.to_json()) for event in history.events]
     return {"record": asdict(history.record), "job": body, "events": events}

@@ -43,14 +43,14 @@ def status(
         suppress(KeyboardInterrupt),
         _display(as_json) as show,
     ):
-        look = partial(client.job, job) if job else lambda: _only(client.status(), model)
+        look = partial(client.job, job) if job else lambda: _only_model(client.status(), model)
         show(look())
         while watch:
             sleep(REFRESH_S)
             show(look())
 
 
-def _only(found: "Status", model: str | None) -> "Status":
+def _only_model(found: "Status", model: str | None) -> "Status":
     """The part of a status that is about one model; all of it without a model."""
     if model is None:
         return found

@@ -83,7 +83,7 @@ def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     """The job of a chat's file. Raises BadInput."""
     from llama_herd.tasks.job import GenerationJob
 
-    content = _content(path)
+    content = _file_content(path)
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     return job
 
 
-def _content(path: Path) -> str | bytes:
+def _file_content(path: Path) -> str | bytes:
     from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
 
     if str(path) == "-":

@@ -134,11 +134,11 @@ def _attend_pages(
 def _kernel(scoring: Scoring) -> Callable[..., Tensor]:
     """The kernel that weighs values (B, K, S, D) by how well keys fit queries (B, H, t, D): (B, H, t, D)."""
     if scoring.cap:
-        return partial(_capped, cap=scoring.cap)
+        return partial(_capped_attention, cap=scoring.cap)
     return partial(scaled_dot_product_attention, enable_gqa=True)
 
 
-def _capped(
+def _capped_attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,

@@ -89,9 +89,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         signals.worker_ready.connect(self._announce, weak=False)
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)
-        signal.signal(signal.SIGALRM, _leave)
+        signal.signal(signal.SIGALRM, _exit_late)
         signals.worker_shutdown.connect(self._note_exit_code, weak=False)
-        atexit.register(self._end)
+        atexit.register(self._end_process)
         gc.collect()
         gc.freeze()  # what lives to the end: to look at all of it takes 80 ms, in which no stream goes on
         if self._must_leave:  # some library has swallowed the exit
@@ -172,7 +172,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _note_exit_code(self, sender: Any, **_: Any) -> None:
         self._exit_code = sender.exitcode or 0
 
-    def _end(self) -> None:
+    def _end_process(self) -> None:
         """End the process of a worker that has stopped, without the interpreter's teardown.
 
         It frees all of torch, one object after the other: a second of a core, and several if others want it.
@@ -227,7 +227,7 @@ def _refuse_size(_: Any, **__: Any) -> dict[str, str]:
     return answer
 
 
-def _leave(*_: Any) -> None:
+def _exit_late(*_: Any) -> None:
     """Exit: the time to stop is over, and some part still waits for a Redis that does not answer."""
     log.warning("stop took too long, running jobs left to their leases")
     process.end_at_once(0)

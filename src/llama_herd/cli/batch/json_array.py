@@ -50,17 +50,17 @@ class _Elements:
 
     def __iter__(self) -> Iterator[Any]:
         self._take("[")
-        if self._next() != "]":
+        if self._peek() != "]":
             yield self._element()
-        while self._next() == ",":
+        while self._peek() == ",":
             self._take(",")
             yield self._element()
         self._take("]")
-        if self._next():
+        if self._peek():
             raise self._error("text follows the array")
 
     def _element(self) -> Any:
-        self._next()
+        self._peek()
         while True:
             try:
                 element, end = self._decoder.raw_decode(self._text, self._at)
@@ -77,11 +77,11 @@ class _Elements:
             self._read()
 
     def _take(self, mark: str) -> None:
-        if self._next() != mark:
+        if self._peek() != mark:
             raise self._error(f"{mark} is missing")
         self._at += 1
 
-    def _next(self) -> str:
+    def _peek(self) -> str:
         """The next character that is no space; empty at the end."""
         while True:
             while self._at < len(self._text):

@@ -28,7 +28,7 @@ class RunFile:
 
         Raises BadInput if it has answers of another run, or of an unknown one.
         """
-        asked = cls._of(plan)
+        asked = cls._from_plan(plan)
         try:
             known = cls._read(plan)
             known._check(asked, plan.output)
@@ -40,7 +40,7 @@ class RunFile:
         return known
 
     @classmethod
-    def _of(cls, plan: BatchPlan) -> Self:
+    def _from_plan(cls, plan: BatchPlan) -> Self:
         is_stdin = plan.input_name == STDIN
         return cls(
             run_id=secrets.token_hex(6),

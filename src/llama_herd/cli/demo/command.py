@@ -47,7 +47,7 @@ def demo(
     from llama_herd.cli.demo.next_steps import next_steps
     from llama_herd.local.worker_process import WorkerDied
 
-    screen = _screen(as_json)
+    screen = _open_screen(as_json)
     try:
         report = Demo(settings, screen).run()
     except (WorkerDied, TimeoutError) as error:
@@ -75,7 +75,7 @@ def _serve_page(settings: "WorkerSettings", as_json: bool) -> None:
         raise typer.Exit(1) from None
 
 
-def _screen(as_json: bool) -> "DemoScreen":
+def _open_screen(as_json: bool) -> "DemoScreen":
     from rich.console import Console
 
     from llama_herd.cli.demo.live_screen import LiveDemoScreen

@@ -40,12 +40,12 @@ class WebDemo:
 
     async def _run(self) -> None:
         with EmbeddedRedis() as redis:
-            settings = _beside_each_other(self._settings, redis.url)
+            settings = _sharing_settings(self._settings, redis.url)
             server = _gateway(settings)
             asyncio.get_running_loop().add_signal_handler(
                 signal.SIGHUP, server.handle_exit, signal.SIGHUP, None
             )
-            keepers = [asyncio.create_task(_keep(settings, name)) for name in NAMES]
+            keepers = [asyncio.create_task(_keep_worker_alive(settings, name)) for name in NAMES]
             for keeper in keepers:
                 keeper.add_done_callback(lambda _: server.handle_exit(signal.SIGTERM, None))
             try:
@@ -59,7 +59,7 @@ class WebDemo:
                     raise end
 
 
-def _beside_each_other(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
+def _sharing_settings(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The settings of each worker: of cores and memory it takes its part."""
     share = settings.memory_share / len(NAMES)
     cores = num_cores()
@@ -76,7 +76,7 @@ def _gateway(settings: WorkerSettings) -> Server:
     return Server(make_app(read), read, lambda url: _say(f"open {url}    Ctrl-C ends all of it"))
 
 
-async def _keep(settings: WorkerSettings, name: str) -> None:
+async def _keep_worker_alive(settings: WorkerSettings, name: str) -> None:
     """A worker, and another one when it dies. Raises WorkerDied if it does so before it is ready."""
     while True:
         with starting_worker(settings, name) as worker:

@@ -104,11 +104,13 @@ def _gguf_facts(path: Path) -> tuple[Mapping[str, object], list[TensorFact]]:
     with suppress(OSError), closing(_open(path)) as file:
         with suppress(ModelFileError):
             read_header_of(file, header)
-        return header.metadata, list(_listed(header.entries.values(), file.num_bytes - header.data_start))
+        return header.metadata, list(
+            _gguf_tensors(header.entries.values(), file.num_bytes - header.data_start)
+        )
     return {}, []
 
 
-def _listed(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[TensorFact]:
+def _gguf_tensors(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[TensorFact]:
     """The tensors of a table; one of an unknown type has the bytes up to the next."""
     ordered = sorted(entries, key=lambda entry: entry.offset)
     ends = [entry.offset for entry in ordered[1:]] + [max(0, data_bytes)]
@@ -123,11 +125,11 @@ def _listed(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[TensorF
 
 def _safetensors_facts(path: Path) -> list[TensorFact]:
     with suppress(OSError, ModelFileError), closing(_open(path)) as file:
-        return list(_stored(read_entries(file.cursor(file.num_bytes))))
+        return list(_safetensors_tensors(read_entries(file.cursor(file.num_bytes))))
     return []
 
 
-def _stored(entries: Mapping[str, object]) -> Iterator[TensorFact]:
+def _safetensors_tensors(entries: Mapping[str, object]) -> Iterator[TensorFact]:
     """The tensors of a safetensors header, without those of which it says nothing that can be."""
     for name, entry in entries.items():
         if name == NOTES_KEY or not isinstance(entry, dict):

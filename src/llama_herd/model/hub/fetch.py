@@ -69,19 +69,19 @@ def fetch_model(
         tell(choice)
     for file in missing:
         with _translated(name.repo):
-            _bring(listing, file, _behind(done, choice.num_bytes, note))
+            _fetch_file(listing, file, _counting_all(done, choice.num_bytes, note))
         done += file.num_bytes
     with _translated(name.repo):
-        _point_at(listing)
+        _note_newest_commit(listing)
     return HubModel(listing.folder / choice.name, choice, bool(missing))
 
 
-def _behind(done: int, num_all: int, note: ProgressHook) -> Callable[[int], None]:
+def _counting_all(done: int, num_all: int, note: ProgressHook) -> Callable[[int], None]:
     """A listener to one file's bytes, which tells those of all files."""
     return lambda num_bytes: note(done + num_bytes, num_all)
 
 
-def _bring(listing: RepoListing, file: HubFile, note: Callable[[int], None]) -> None:
+def _fetch_file(listing: RepoListing, file: HubFile, note: Callable[[int], None]) -> None:
     """Fetch a file unless its bytes are here, and enter it in the snapshot of its commit."""
     from huggingface_hub import constants
 
@@ -98,7 +98,7 @@ def _bring(listing: RepoListing, file: HubFile, note: Callable[[int], None]) -> 
         entry.symlink_to(os.path.relpath(blob, entry.parent))
 
 
-def _point_at(listing: RepoListing) -> None:
+def _note_newest_commit(listing: RepoListing) -> None:
     """Note in the cache that this commit is the newest one."""
     ref = storage_folder(listing.repo) / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def _download(listing: RepoListing, file: HubFile, blob: Path, note: Callable[[i
                 expected_size=file.num_bytes,
                 tqdm_class=_meter(note),
             )
-        _check(part, file)
+        _check_digest(part, file)
         part.replace(blob)
 
 
@@ -147,7 +147,7 @@ def _check_room(folder: Path, file: HubFile, num_bytes: int) -> None:
         )
 
 
-def _check(path: Path, file: HubFile) -> None:
+def _check_digest(path: Path, file: HubFile) -> None:
     """Remove a file that is not what the hub says, and raise ModelFileError."""
     found = _digest(path, len(file.digest), file.num_bytes)
     if found != file.digest:

@@ -67,7 +67,7 @@ def with_defaults(config_json: Metadata, family: Family) -> Metadata:
 def json_rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
     """RoPE at the top level, or within `rope_scaling` or (transformers 5) `rope_parameters`."""
     stated, local = _stated_ropes(config_json, family)
-    base = _base(stated, config_json, "rope_theta", family.rope_base)
+    base = _rope_base(stated, config_json, "rope_theta", family.rope_base)
     if stated.number("partial_rotary_factor", 0, 2, 1.0) != 1:
         raise stated.error(
             "partial_rotary_factor", "is not 1, but RoPE must turn all numbers of a head", OTHER_MODEL
@@ -75,7 +75,7 @@ def json_rope(config_json: Metadata, family: Family, head_dim: int, context_leng
     scaling, local_base = json_scaling(stated, Pairs(head_dim, base), context_length), 0.0
     if family.local_rope_base:
         local.require("rope_type", "default")
-        local_base = _base(local, config_json, "rope_local_base_freq", family.local_rope_base)
+        local_base = _rope_base(local, config_json, "rope_local_base_freq", family.local_rope_base)
     return JsonRope(base, scaling, local_base)
 
 
@@ -137,7 +137,7 @@ def _stated_ropes(config_json: Metadata, family: Family) -> tuple[Metadata, Meta
     return stated.without_nulls(NULLABLE_OF_ROPE), local
 
 
-def _base(rope: Metadata, config_json: Metadata, key: str, default: float) -> float:
+def _rope_base(rope: Metadata, config_json: Metadata, key: str, default: float) -> float:
     """RoPE's base where its own parameters say it, else from the top level."""
     metadata, key = (rope, "rope_theta") if "rope_theta" in rope else (config_json, key)
     return metadata.number(key, 1, MAX_ROPE_BASE, default)

@@ -142,12 +142,12 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             app = celery_config.app_of(process.own_settings().for_queue(message.delivery_info["routing_key"]))
             error = GenerationError(ErrorCode.INVALID_JOB, f"message: {complaint}")
             failure = error if name == TASK_NAME else InvalidTaskError(f"the message {complaint}")
-            self.pool.run_aside(partial(_fail, app, task_id, failure))
+            self.pool.run_aside(partial(_store_failure, app, task_id, failure))
         message.reject_log_error(log, self.connection_errors)
         return None
 
 
-def _fail(app: Celery, task_id: str, failure: Exception) -> None:
+def _store_failure(app: Celery, task_id: str, failure: Exception) -> None:
     """Store that a task has failed that can be no job; never raises."""
     try:
         app.backend.mark_as_failure(task_id, failure)

@@ -194,13 +194,13 @@ class EventLog:
         withheld = {choice: reader.finish() for choice, reader in self._readers.items()}
         return [
             *entries,
-            *(self._tokens(one, _GatheredOutput(), words) for one, words in withheld.items() if words),
+            *(self._tokens(one, _GatheredOutput(), parts) for one, parts in withheld.items() if parts),
         ]
 
-    def _tokens(self, choice: int, gathered: _GatheredOutput, words: OutputParts | None = None) -> Entry:
-        """An event of what was gathered; with `words` that were withheld, of these alone."""
+    def _tokens(self, choice: int, gathered: _GatheredOutput, parts: OutputParts | None = None) -> Entry:
+        """An event of what was gathered; with `parts` that were withheld, of these alone."""
         is_one_of_several = self.num_choices > 1
-        words = words or self._words(choice, gathered)
+        parts = parts or self._read_parts(choice, gathered)
         token = Token(
             seq=self.seq + 1,
             job=self.job_id,
@@ -211,7 +211,7 @@ class EventLog:
             choice=choice if is_one_of_several else None,
             finish_reason=gathered.finish_reason if is_one_of_several else None,
             stop_reason=gathered.stop_reason if is_one_of_several else None,
-            **({} if words is None else _fields(words)),
+            **({} if parts is None else _fields(parts)),
             logprobs=_logprobs(gathered.tokens),
             top_logprobs=_top_logprobs(gathered.tokens),
             prompt_logprobs=None
@@ -226,12 +226,12 @@ class EventLog:
         self._text_hash.update(gathered.text.encode())
         return entry
 
-    def _words(self, choice: int, gathered: _GatheredOutput) -> OutputParts | None:
+    def _read_parts(self, choice: int, gathered: _GatheredOutput) -> OutputParts | None:
         """Read the gathered text as reasoning, content and calls; None: outputs of this job are not read."""
         if (reader := self._readers.get(choice)) is None:
             return None
-        words = reader.write(gathered.text)
-        return words.plus(reader.finish()) if gathered.finish_reason else words
+        parts = reader.write(gathered.text)
+        return parts.plus(reader.finish()) if gathered.finish_reason else parts
 
     def _pieces(self, gathered: _GatheredOutput) -> Pieces | None:
         """Return the bytes of all ids that stand beside scores, as text; None if there are no scores."""
@@ -314,10 +314,10 @@ class EventLog:
         return entry
 
 
-def _fields(words: OutputParts) -> dict[str, Any]:
+def _fields(parts: OutputParts) -> dict[str, Any]:
     """An event's fields: `content` stands wherever an output is read."""
-    said = {"reasoning": words.reasoning or None, "tool_calls": words.calls or None}
-    return {"content": words.content, **said}
+    said = {"reasoning": parts.reasoning or None, "tool_calls": parts.calls or None}
+    return {"content": parts.content, **said}
 
 
 def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:

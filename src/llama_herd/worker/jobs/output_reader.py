@@ -50,7 +50,7 @@ class OutputReader:
     """Reads one output of a job.
 
         reader = OutputReader(sequence.new_parser, "job", choice=0)
-        words = [*map(reader.write, texts), reader.finish()]
+        parts = [*map(reader.write, texts), reader.finish()]
 
     What is read follows from the text alone. So a worker that takes over a job reads the recorded text first,
     and goes on behind what the recorded events have said.
@@ -71,14 +71,14 @@ class OutputReader:
     def write(self, text: str) -> OutputParts:
         """Read the next text; return the new reasoning, content and calls in it."""
         self._texts.append(text)
-        return self._words(self._parser.write(text))
+        return self._new_parts(self._parser.write(text))
 
     def finish(self) -> OutputParts:
-        """Return the words that were withheld until the end of the output; none the second time."""
+        """Return the parts that were withheld until the end of the output; none the second time."""
         if self._is_finished:
             return OutputParts()
         self._is_finished = True
-        return self._words(self._parser.finish())
+        return self._new_parts(self._parser.finish())
 
     def rewind(self, num_chars: int) -> None:
         """Forget the last characters of the text: the events that brought them will never be written."""
@@ -93,8 +93,8 @@ class OutputReader:
         self._unsaid = OutputParts()
         self._is_finished = False
 
-    def _words(self, delta: OutputDelta) -> OutputParts:
-        """Turn what the parser has read into words, but for what recorded events already say."""
+    def _new_parts(self, delta: OutputDelta) -> OutputParts:
+        """Turn what the parser has read into parts, but for what recorded events already say."""
         before, self._read = self._read, self._read.plus(delta)
         unsaid, self._unsaid = self._unsaid, OutputParts()
         calls = tuple(

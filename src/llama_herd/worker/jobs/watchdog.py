@@ -141,7 +141,7 @@ class Watchdog(threading.Thread):
                 )
                 process.end_at_once(process.EXIT_SILENT)
             for name, pace in self._paces.items():
-                self._look_at(name, pace)
+                self._check_part(name, pace)
 
     def _is_silent(self, poller: Poller) -> bool:
         before, self._num_polls = self._num_polls, poller.num_polls
@@ -153,7 +153,7 @@ class Watchdog(threading.Thread):
         except RedisError:
             return False
 
-    def _look_at(self, name: str, pace: PartProgress) -> None:
+    def _check_part(self, name: str, pace: PartProgress) -> None:
         is_still = pace.look() and self._takes_writes()
         pace.num_still_looks = pace.num_still_looks + 1 if is_still else 0
         seconds = pace.num_still_looks * INTERVAL_S

@@ -36,7 +36,7 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
     except OSError as error:
         log.warning("GPU not locked, another worker may take it too", reason=str(error))
         return
-    if not _is_taken(lock, is_shared, max_wait_s):
+    if not _got_lock(lock, is_shared, max_wait_s):
         lock.close()
         raise DeviceError(
             f"the GPU {card} is taken by {', '.join(_holders(folder)) or 'another process'}. "
@@ -47,7 +47,7 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
     (folder / f"holder-{process_name()}").write_text(worker)
 
 
-def _is_taken(lock: TextIO, is_shared: bool, max_wait_s: float) -> bool:
+def _got_lock(lock: TextIO, is_shared: bool, max_wait_s: float) -> bool:
     """Whether the lock could be had within the time."""
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     until_s = monotonic() + max_wait_s

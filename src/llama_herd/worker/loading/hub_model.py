@@ -24,8 +24,8 @@ def with_model_here(settings: WorkerSettings) -> WorkerSettings:
     if name is None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
-    found = find_model(name, lambda: weights_room(settings)) or fetch(name, settings)
-    return _at(found, settings)
+    found = find_model(name, lambda: weights_room(settings)) or fetch_with_bar(name, settings)
+    return _with_path(found, settings)
 
 
 def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
@@ -35,15 +35,15 @@ def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
     found = find_model(name, lambda: weights_room(settings))
-    return None if found is None else _at(found, settings)
+    return None if found is None else _with_path(found, settings)
 
 
-def _at(found: HubModel, settings: WorkerSettings) -> WorkerSettings:
+def _with_path(found: HubModel, settings: WorkerSettings) -> WorkerSettings:
     own = {"model": found.path, "served_model_name": settings.served_model}
     return settings.model_copy(update=own)
 
 
-def fetch(name: HubName, settings: WorkerSettings) -> HubModel:
+def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
     """Fetch a model, with a bar on a terminal, and say on standard error what comes, and why that."""
 
     def tell(choice: ChosenFiles) -> None:

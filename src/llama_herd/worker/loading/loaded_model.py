@@ -81,10 +81,10 @@ class LoadedModel(Closing):
         with ServableModel.open(settings, device) as servable:
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
             outputs = servable.chat_outputs()
-            plan = _planned(servable, device)
+            plan = _make_plan(servable, device)
             try:
                 started_s = monotonic()
-                llama = _llama(servable, place, plan, on_progress)
+                llama = _load_llama(servable, place, plan, on_progress)
                 weights_s = monotonic() - started_s
                 cache = Cache(
                     llama.config,
@@ -227,7 +227,7 @@ class LoadedModel(Closing):
             )
 
 
-def _llama(
+def _load_llama(
     servable: ServableModel,
     place: torch.device,
     plan: MemoryPlan,
@@ -243,7 +243,7 @@ def _llama(
         return Llama.load(servable.file, place, torch_dtype(plan.dtype), note, servable.tiling, plan.form)
 
 
-def _planned(servable: ServableModel, device: str) -> MemoryPlan:
+def _make_plan(servable: ServableModel, device: str) -> MemoryPlan:
     """The memory plan of this process, noted so that no other worker plans to take the same memory."""
     started_s = monotonic()
     if device != "cpu":

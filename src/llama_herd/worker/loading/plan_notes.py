@@ -70,12 +70,12 @@ class PlanNotes:
         """Note how much this process is going to take in all, in place of its earlier note."""
         if is_own_folder():  # if not, `turn` has warned
             try:
-                self._own.write_text(str(num_bytes))
+                self._own_note.write_text(str(num_bytes))
             except OSError as error:  # a full disk must not keep a worker from starting
                 _warn(error)
 
     @property
-    def _own(self) -> Path:
+    def _own_note(self) -> Path:
         return self._folder / process_name()
 
     def others(self) -> dict[int, int]:

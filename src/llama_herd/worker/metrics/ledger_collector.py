@@ -53,7 +53,7 @@ class LedgerReader:
     def __init__(self, redis: Redis, settings: WorkerSettings) -> None:
         self._redis = redis
         self._calls: list[Call[TenantCounts]] = [
-            Overview(own.tenant).counts(queue, *_standing(own), max_queues=MAX_QUEUES, max_looks=0)
+            Overview(own.tenant).counts(queue, *_standing_queues(own), max_queues=MAX_QUEUES, max_looks=0)
             for queue, own in settings.by_queue.items()
         ]
         self._reports = [Reports(own.tenant).workers() for own in settings.by_queue.values()]
@@ -92,7 +92,7 @@ class LedgerReader:
         )
 
 
-def _standing(settings: WorkerSettings) -> Iterable[str]:
+def _standing_queues(settings: WorkerSettings) -> Iterable[str]:
     """Return the queues of models that may have no worker."""
     return (queue_name(model, settings.tenant) for model in settings.standing_models)
 
@@ -135,11 +135,11 @@ class LedgerCollector(Collector):
         reading = self._reader.read()
         yield gauge("ledger_up", "Whether Redis has lately told what waits.", (), {(): reading is not None})
         if reading is not None:
-            yield from self._waiting(reading.loads)
-            yield from _dead(reading.loads)
+            yield from self._queue_gauges(reading.loads)
+            yield from _dead_gauges(reading.loads)
             yield self._workers(reading.workers)
 
-    def _waiting(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
+    def _queue_gauges(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
         tenants, models = BusiestNames.from_tenants(loads), BusiestNames.from_models(loads, self._settings)
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
         due, due_tokens, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(4))
@@ -174,7 +174,7 @@ class LedgerCollector(Collector):
         return gauge("workers", "Workers that report themselves.", ("model_name", "state"), dict(kept))
 
 
-def _dead(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
+def _dead_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
     tenants = BusiestNames.from_tenants(loads)
     letters, poisoned = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for load in loads:

@@ -66,12 +66,12 @@ def _share_of_likeliest(logits: Tensor, temperature: Tensor, number: Tensor) -> 
     return number.log()
 
 
-def _first(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
+def _keep_top_k(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
     ranks = torch.arange(values.shape[-1], device=values.device)
     return (ranks < number) | (number == 0)
 
 
-def _nucleus(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
+def _keep_nucleus(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
     """The smallest set whose probability reaches the number, so the likeliest token always stays."""
     likely = probs()
     before = likely.cumsum(dim=-1) - likely
@@ -82,8 +82,8 @@ PARAMETERS = (
     Parameter("temperature", 1.0),
     Parameter("top_n_sigma", 0.0, floor=_sigmas_below),
     Parameter("min_p", 0.0, floor=_share_of_likeliest),
-    Parameter("top_k", 0.0, keeps=_first),
-    Parameter("top_p", 1.0, keeps=_nucleus),
+    Parameter("top_k", 0.0, keeps=_keep_top_k),
+    Parameter("top_p", 1.0, keeps=_keep_nucleus),
     Parameter("repetition_penalty", 1.0),
     Parameter("presence_penalty", 0.0),
     Parameter("frequency_penalty", 0.0),

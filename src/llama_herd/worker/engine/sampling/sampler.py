@@ -159,7 +159,7 @@ def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> t
     return values, token_ids
 
 
-def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
+def score_tokens(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
     """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest alternatives."""
     return Scores.from_logits(logits, upload(token_ids, logits.device), num_top).tokens()
 
