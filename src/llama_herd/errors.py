@@ -90,6 +90,7 @@ class InvalidJob(BadInput):
 
 
 def _bounded(fields: Sequence[FieldError]) -> tuple[FieldError, ...]:
+    """The entries as far as they fit into an error; a last one counts the rest."""
     kept: list[FieldError] = []
     left = MAX_ERROR_BYTES - _REST_BYTES
     for field, message in fields[:MAX_FIELD_ERRORS]:

@@ -126,6 +126,7 @@ class Evidence:
                 yield f"record is {found}, the end says {expected}"
 
     def _celery_agrees(self) -> Iterator[str]:
+        """Celery's stored state and result are those of the job's record and stream."""
         if self.end is None:
             return
         state, status = CELERY_STATES.get(self.record.get("state", "")), self.celery.get("status")
@@ -227,6 +228,7 @@ class Checker:
         self._ledger = ledger
 
     def evidence(self, job_id: str, heard: Sequence[Sequence[int]] = ()) -> Evidence:
+        """Read all that Redis holds of a job; `heard` is what a listener has received of it."""
         ledger = self._ledger
         keys = (ledger.job_key(job_id), ledger.events_key(job_id), ledger.result_key(job_id))
         record_key, events_key, result_key = keys

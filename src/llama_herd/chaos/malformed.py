@@ -48,9 +48,11 @@ def celery_message(
 
 
 def base64_text(raw: bytes) -> str:
+    """A body as it stands in a message: kombu's Redis transport packs bytes so."""
     return base64.b64encode(raw).decode()
 
 
+#: Positional and keyword arguments of a good message. A third part may follow: links, chain and chord.
 GOOD_BODY = [[], {"prompt": "a canary", "sampling": {"max_tokens": 2}}]
 
 #: Messages that cannot be those of a job: they go to the dead letters.

@@ -126,6 +126,7 @@ class ChaosRun:
         wait_until(lambda: all(running(worker.name) for worker in self._herd.alive), "every worker at work")
 
     def _strike(self, fault: Fault) -> None:
+        """Let a fault strike while each worker runs jobs, and note how long these stand still."""
         try:
             self._await_load()
             at_s = self._elapsed_s
@@ -148,6 +149,7 @@ class ChaosRun:
                 self._misconduct.append(Violation("workers live", "", f"{worker.name} ended with {code}"))
 
     def _note_resources(self) -> None:
+        """Take a sample of what the largest worker and Redis hold."""
         worker = max(self._herd.alive, key=lambda worker: worker.rss_bytes)
         jobs = self._herd.jobs
         self._samples.append(

@@ -71,6 +71,7 @@ def die_in_prefill(_: Scheduler, row: Row) -> None:
 
 
 def apply(sabotage: Sabotage) -> None:
+    """Patch this process so that it does what the sabotage says."""
     app.conf.broker_transport_options.update(
         visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
     )

@@ -57,7 +57,7 @@ def acl(
 
 
 def _name_and_roles(user: str) -> "tuple[str, list[Role]]":
-    """Raises BadInput."""
+    """A user's name and roles, from NAME=ROLE+ROLE. Raises BadInput."""
     from llama_herd.errors import BadInput
     from llama_herd.tasks.security.acl import Role
 

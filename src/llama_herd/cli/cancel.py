@@ -33,6 +33,7 @@ def cancel(
 
 
 def _cancel(client: "Client", job: str) -> str:
+    """Cancel one job; say what has become of it. Raises JobNotFound."""
     from llama_herd.errors import JobNotFound
     from llama_herd.tasks.ledger.answers import Cancellation
 

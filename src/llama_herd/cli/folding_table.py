@@ -29,7 +29,10 @@ GAP = "  "
 
 
 class FoldingTable:
-    """A table that cuts off nothing, in whatever width it is shown."""
+    """A table that cuts off nothing, in whatever width it is shown.
+
+    Where its columns do not fit, each row becomes its first cell, and below it the others with their heads.
+    """
 
     def __init__(self, columns: ColumnKinds) -> None:
         self._columns = columns

@@ -64,6 +64,7 @@ def tokenize(
 def _show(
     ids: list[int], tokenizer: "Tokenizer", control_tokens: "ControlTokens", *, is_chat: bool, as_json: bool
 ) -> None:
+    """Print the ids with their pieces; of a chat first its whole text."""
     from llama_herd.cli.terminal import harmless
 
     names = {token_id: name for name, token_id in control_tokens.ids.items()}
@@ -95,6 +96,7 @@ def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
 
 
 def _file_content(path: Path) -> str | bytes:
+    """The content of a file, or of standard input for -. Raises BadInput."""
     from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
 
     if str(path) == "-":

@@ -67,6 +67,7 @@ class WorkerProcess:
         self._cwd = cwd
 
     def start(self) -> Self:
+        """Start the process, and do not wait until it is ready."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self._command],

@@ -19,7 +19,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
 from llama_herd.model.kernels.scoring import Scoring
 
-#: As in Llama 2.
+#: The scoring of Llama 2.
 PLAIN = Scoring()
 
 

@@ -33,7 +33,7 @@ from llama_herd.model.tiling import FREE, Tiling
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.segment import Segment
 
-#: By their names in config.json.
+#: The activations by their names in config.json.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
     "gelu_pytorch_tanh": partial(gelu, approximate="tanh"),

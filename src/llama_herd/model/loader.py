@@ -19,7 +19,7 @@ from llama_herd.model.weights.segment import DenseSegment, Segment, dense_matrix
 from llama_herd.model.weights.weight import Weight
 
 T = TypeVar("T")
-#: More would only wait for the memory.
+#: Most threads that load weights: more would only wait for the memory.
 MAX_THREADS = 4
 
 

@@ -34,7 +34,7 @@ class Tiling:
         return self.row_tile > 0
 
 
-#: As fast as the kernels can.
+#: The work is cut as the kernels are fastest.
 FREE = Tiling(row_tile=0, span_tokens=SPAN_TOKENS)
 
 #: The same bits in any batch, for the price of padded products and of attention token by token.

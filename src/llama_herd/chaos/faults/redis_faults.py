@@ -63,7 +63,10 @@ def flush_scripts(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def roll_back(herd: Herd) -> Iterator[list[str]]:
-    """With jobs of its own, as a power failure also loses jobs accepted or ended in the last second."""
+    """Redis loses its last writes.
+
+    It hits jobs of its own, as a power failure also loses jobs accepted or ended in the last second.
+    """
     with herd.jobs.alone():
         job_ids = herd.jobs.submit(NUM_FORGOTTEN, ENDURING)
         herd.jobs.wait_for(job_ids, "n", 20)

@@ -105,6 +105,8 @@ def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) ->
 
 
 def _write_text(separator: str) -> Callable[[Path, Sequence[str], Iterable[TableRow]], int]:
+    """A writer of CSV, or of TSV, by its separator."""
+
     def write(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> int:
         num_rows = 0
         with path.open("w", encoding="utf-8", newline="") as file:

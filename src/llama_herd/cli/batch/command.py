@@ -185,6 +185,7 @@ def _run_with(
     as_json: bool,
     own: "OwnHerd | None" = None,
 ) -> int:
+    """Run a batch over a client that is connected; `own` is the herd that was started for it, if any."""
     from llama_herd.cli.batch.files import BatchFiles
     from llama_herd.cli.batch.runner import BatchRunner
     from llama_herd.cli.batch.screen import open_screen

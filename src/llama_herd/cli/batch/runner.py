@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REPORT_S = 1.0
 #: Pause before Redis is tried again.
 RETRY_S = 0.5
-#: Said when it stops though nobody set how many rows may fail.
+#: What is said besides when a batch stops though nobody set how many rows may fail.
 HINT = ". Fix: mend that; or give --max-errors, and the other rows run"
 
 
@@ -64,7 +64,10 @@ class BatchRunner:
         self._run = BatchRun(batch.window, figures, max_errors=max_errors)
 
     def run(self) -> int:
-        """Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start."""
+        """Run the batch; return the exit code.
+
+        Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start.
+        """
         self._hits_before = {one.name: one.prefix_cache_hits for one in self._client.workers()}
         with self._interruption.listening(), self._screen:
             self._begin()
@@ -93,6 +96,7 @@ class BatchRunner:
         self._files.write(self._run.answers(self._poll()))
 
     def _poll(self) -> list[BatchItem]:
+        """Poll the batch; while Redis is away nothing comes, and one line says so."""
         try:
             items = self._batch.poll()
         except RedisUnavailable as error:

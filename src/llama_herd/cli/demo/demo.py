@@ -64,6 +64,7 @@ class Demo:
             return await self._measure(settings, worker)
 
     async def _measure(self, settings: WorkerSettings, worker: WorkerProcess) -> DemoReport:
+        """Run the jobs together, then one by one, on a worker that is warmed up."""
         async with AsyncClient(settings=settings, model=settings.served_model) as client:
             with self._phase("worker") as phase:
                 status = await _while_alive(worker, _warm_worker(client))

@@ -39,6 +39,7 @@ class WebDemo:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
+        """Serve the page, and keep the workers alive, until a signal ends the server."""
         with EmbeddedRedis() as redis:
             settings = _sharing_settings(self._settings, redis.url)
             server = _gateway(settings)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-#: So many bytes tell a kind.
+#: The first bytes of a file that tell its kind.
 HEAD_BYTES = 32
 
 GGUF_MAGIC = b"GGUF"

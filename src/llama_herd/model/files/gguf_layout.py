@@ -33,6 +33,7 @@ def checked_tensors(header: Header, source: str, file_bytes: int) -> dict[str, T
 
 
 def _tensor_info(entry: TensorEntry, header: Header, source: str) -> TensorInfo:
+    """The checked entry of one tensor, with its place in the file."""
     tensor, columns = f"tensor {quoted(entry.name)}", entry.shape[-1]
     if entry.type_id not in GGML_QUANT_SIZES:
         raise _unknown_type(entry, source)

@@ -133,6 +133,7 @@ def expected_shapes(config: LlamaConfig) -> dict[str, Shape]:
 
 
 def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
+    """Every weight of one layer, by its name within the layer."""
     family, hidden = config.family, config.hidden_size
     q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     rows = {"attn_q": q_rows, "attn_k": kv_rows, "attn_v": kv_rows}

@@ -39,6 +39,7 @@ def weight_paths(folder: Path) -> list[Path]:
 
 
 def _shard_paths(index_path: Path) -> list[Path]:
+    """The files that an index names, all of which must be there."""
     index = read_json(index_path, MAX_INDEX_BYTES)
     names = sorted({str(name) for name in index.nested("weight_map").values()})
     if not 1 <= len(names) <= MAX_SHARDS:

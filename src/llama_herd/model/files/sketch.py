@@ -20,7 +20,7 @@ from llama_herd.model.files.tensor_file import OpenFile
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.text.token_facts import TokenFacts
 
-#: Of a shape, and of one of its sizes or a place in a file.
+#: Most sizes of a shape, and the largest size, or place in a file, that is believed.
 MAX_SIZES, MAX_SIZE = 16, 1 << 63
 
 

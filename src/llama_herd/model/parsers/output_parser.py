@@ -87,6 +87,7 @@ class OutputParser:
     def _read(
         self, reasoning: ReasoningFormat | None, tools: ToolFormat | None, begins_in_reasoning: bool
     ) -> Parsing[None]:
+        """The whole way of reading: reasoning first, then content and calls in turn."""
         if reasoning is not None:
             yield from self._read_reasoning(reasoning, begins_in_reasoning)
         if tools is not None and tools.begins_open:

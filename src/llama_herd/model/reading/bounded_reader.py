@@ -13,7 +13,7 @@ U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 _SWAPPED = {U32: struct.Struct(">I"), U64: struct.Struct(">Q")}
 
-#: Read at a time, or what is needed if that is more.
+#: Bytes that are read at a time; more only if more are needed at once.
 CHUNK_BYTES = 1 << 20
 
 Array = npt.NDArray[np.generic]

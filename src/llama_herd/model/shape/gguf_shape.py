@@ -26,9 +26,9 @@ HARMLESS_KEYS = frozenset(
         "vocab_size",
     }
 )
-#: So do those of the part that sees images, which is another file.
+#: Beginnings of keys that change no result, since they are of the part that sees images, another file.
 IMAGE_PREFIXES = ("vision.", "mm.")
-#: Such keys as long as they have this value.
+#: Keys that change no result as long as they have this value.
 NEUTRAL_VALUES: Mapping[str, object] = {
     "expert_count": 0,
     "attention.causal": True,

@@ -43,7 +43,7 @@ CHANGING_JSON_KEYS = frozenset(
 
 #: Keys that any config.json may have as null, as if they were absent.
 NULLABLE = frozenset({"quantization_config", "rope_parameters", "rope_scaling"})
-#: And those of YaRN within the latter two.
+#: Keys of YaRN that may be null within `rope_parameters` and `rope_scaling`.
 NULLABLE_OF_ROPE = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
 #: The context that a model with scaled RoPE was made for; at the top level it counts for more than within.

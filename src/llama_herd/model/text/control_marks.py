@@ -20,7 +20,7 @@ class ControlMarks:
     """Marks for control tokens that stand in the sources of a model's templates, and for BOS and its like."""
 
     def __init__(self, sources: Mapping[str, str], control_tokens: ControlTokens) -> None:
-        """Raises ModelFileError when there are more control tokens than marks."""
+        """Choose the marks. Raises ModelFileError when there are more control tokens than marks."""
         sources = {name: without_marks(source) for name, source in sources.items()}
         roles = set(control_tokens.roles.values())
         tokens = [

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-#: For an interpreter to start on a busy machine.
+#: Longest time for an interpreter to start on a busy machine.
 START_S = 30.0
 
 #: Bytes of a character in JSON at most.
@@ -113,6 +113,7 @@ def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]
 
 
 def _serve(connection: Connection, start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:
+    """Take the limits, then answer requests, each within its CPU time."""
     limits = HelperLimits(*json.loads(connection.recv_bytes()))
     answer = start(limits)
     _hold_memory(limits.memory_bytes)

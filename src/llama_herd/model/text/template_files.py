@@ -13,7 +13,7 @@ from llama_herd.model.reading.metadata import Metadata
 DEFAULT = "default"
 TOOL_USE = "tool_use"
 
-#: As of a GGUF file's template.
+#: Most bytes of a template in a file of its own, as of one in a GGUF file.
 MAX_TEMPLATE_BYTES = 1 << 20
 MAX_TEMPLATES = 16
 

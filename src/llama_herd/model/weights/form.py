@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
     from llama_herd.model.kernels.native import Kernels
 
-#: Of a CPU, of a GPU, where alone triton can be imported, or none.
+#: The kernels of a CPU, those of a GPU, where alone triton can be imported, or none.
 AnyKernels: TypeAlias = "Kernels | TritonKernels | UnloadedKernels"
 
 

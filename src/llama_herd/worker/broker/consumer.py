@@ -56,10 +56,13 @@ class BadId(ValueError):
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
-    """Celery's consumer, but a message that it cannot handle is put aside, and never shown in a log."""
+    """Celery's consumer, but a message that it cannot handle goes to the dead letters, and into no log.
+
+    If such a message names its job, the job ends with an error that says what is wrong.
+    """
 
     def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **options: Any) -> None:
-        """Without gossip and mingle, which reach every worker in a Redis, whoever owns it."""
+        """Make a consumer without gossip and mingle, which reach every worker in a Redis, whoever owns it."""
         quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
         quiet["without_heartbeat"] = not options.get("task_events")
         super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
@@ -127,7 +130,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, type(exc).__name__)
 
     def _refuse(self, message: Message, reason: str, complaint: str = "") -> Any:
-        """Put a message aside; if it names its job or task, make that end with the complaint."""
+        """Put a message among the dead letters; its job or task, if it names one, ends with the complaint."""
         message.channel.put_aside(reason)
         name = message.headers.get("task")
         task_id = message.headers.get("id") or message.properties.get("correlation_id")

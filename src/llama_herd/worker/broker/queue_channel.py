@@ -252,6 +252,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             self._spoilt.look(client, self.active_queues)
 
     def _brpop_read(self, **options: Any) -> Any:
+        """Read the answer to BRPOP; an item that cannot be read is put aside, and the loop goes on."""
         try:
             super()._brpop_read(**options)
         except DataError as error:  # what stands for its tag is nothing that Redis takes

@@ -95,6 +95,7 @@ class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
 
 
 def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
+    """Repeat a write until Redis accepts it. Raises GenerationError if it never will."""
     breaks = Breaks()
 
     def judge(error: Exception) -> None:

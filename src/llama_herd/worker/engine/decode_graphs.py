@@ -24,7 +24,8 @@ from llama_herd.worker.engine.staging_buffer import StagingBuffer
 
 log = structlog.get_logger(__name__)
 
-#: Rows of a graph; above the last one in steps of 64. Fewer rows are filled up with trash.
+#: Rows of a graph; above the last one in steps of 64. Fewer rows are filled up with rows of the trash slot,
+#: which belongs to no sequence.
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 
 #: The draw that takes the most memory.

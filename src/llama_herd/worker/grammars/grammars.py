@@ -67,6 +67,7 @@ class Grammars:
             return self._kept.get(form)
 
     def _built(self, form: OutputForm) -> LLMatcher | HelperAnswer:
+        """Have a new form judged, build its grammar, and keep the outcome for further jobs."""
         started_s = monotonic()
         with self._judges.lent() as judge:
             answer = judge.judge(form)

@@ -38,14 +38,14 @@ MAX_REASON_CHARS = 200
 
 #: A vocabulary of single bytes: what a grammar takes over it, it takes over a model's, too.
 _BYTES = LLTokenizer("byte")
-#: So many of them are tried, each drawn among those that may follow.
+#: How many bytes a grammar is tried for, each drawn among those that may follow.
 TRIED_BYTES = 32
-#: CPU time for one of them at most; ordinary schemas take 0.2 ms.
+#: Most CPU time for one of these bytes; ordinary schemas take 0.2 ms.
 MAX_BYTE_S = 0.05
 
 NO_OBJECT = "must be the schema of an object"
 
-#: To a value in a schema.
+#: The way to a value in a schema.
 Path = tuple[str | int, ...]
 
 

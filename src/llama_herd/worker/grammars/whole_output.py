@@ -115,6 +115,7 @@ def _check_nothing_must_hold(rules: Sequence[ToolRule], must_call: bool) -> None
 def _rules(
     tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], must_call: bool
 ) -> list[ToolRule]:
+    """The rules of those tools that may be called."""
     rules = []
     for number, tool in enumerate(tools):
         function = tool.get("function")

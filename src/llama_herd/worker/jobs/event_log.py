@@ -44,6 +44,7 @@ class RecordedOutputs(NamedTuple):
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
+        """Gather what the events say of each output."""
         ids, texts = dict[int, list[int]](), dict[int, list[str]]()
         said = dict[int, OutputCount]()
         text_hash = hashlib.sha256()
@@ -163,6 +164,7 @@ class EventLog:
         return self.pace.due_s if self._gathered else inf
 
     def start(self, seed: int, num_prompt_tokens: int | None) -> Entry:
+        """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
         self._num_starts += 1
         self._has_started = True
         self.pace.begin(monotonic())
@@ -253,6 +255,7 @@ class EventLog:
         error: Failure | None = None,
         stop_reason: StopReason = None,
     ) -> Entry:
+        """Make the final event."""
         end = End(
             seq=self.seq + 1,
             job=self.job_id,

@@ -166,6 +166,7 @@ class Intake(threading.Thread):
         heapq.heappush(self._later, PostponedItem(monotonic() + delay_s, next(self._numbers), item))
 
     def _end(self, end: CeleryEnd) -> None:
+        """Give a job that Celery has ended by itself the end of its stream."""
         tenancy = self._tenancies.for_queue(end.queue)
         cancel = tenancy.ledger.cancel(end.job_id, end.reason)
         try:

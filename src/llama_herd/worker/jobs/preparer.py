@@ -201,6 +201,7 @@ class Preparer:
             self._refuse(attempt, Failure(code=ErrorCode.PREPARATION_ERROR, message=message))
 
     def _prepare(self, opened: OpenedJob) -> None:
+        """Make the job's sequences, bring each to where its stream ends, and submit them."""
         attempt, _, claimed, recorded = opened
         ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
         if len(ids) != claimed.n or min(ids, default=0) < 0:

@@ -17,7 +17,8 @@ log = structlog.get_logger(__name__)
 MAX_WAIT_S = 15.0
 POLL_S = 0.1
 
-#: Open for as long as this process lives, by the card. The kernel lets go of them however it ends.
+#: The lock files of the cards that this process has, open for as long as it lives. The kernel lets go of them
+#: however it ends.
 _held: dict[str, TextIO] = {}
 
 

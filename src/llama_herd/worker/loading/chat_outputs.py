@@ -12,7 +12,7 @@ from llama_herd.tasks.tools import tool_names
 from llama_herd.worker.engine.reasoning_end import ReasoningEnd
 from llama_herd.worker.grammars.whole_output import WholeOutput
 
-#: So many ids are looked at for how a prompt ends.
+#: The last ids of a prompt that tell how it ends.
 TAIL_IDS = 64
 
 

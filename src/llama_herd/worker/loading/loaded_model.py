@@ -207,6 +207,7 @@ class LoadedModel(Closing):
             raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
 
     def _check_room(self, sequence: Sequence, job: GenerationJob) -> None:
+        """Raise GenerationError if the job can never fit into the context or the KV cache."""
         if sequence.finish_reason:
             return  # nothing of it is computed
         num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
@@ -233,6 +234,7 @@ def _load_llama(
     plan: MemoryPlan,
     on_progress: Callable[[int, int], None] | None,
 ) -> Llama:
+    """Load the weights, with a bar on a terminal; `on_progress` hears of them, too."""
     with LoadingBar(f"loading {servable.settings.model.name}") as bar:
 
         def note(num_done: int, num_bytes: int) -> None:

@@ -203,6 +203,7 @@ class MemoryPlan:
 
     @property
     def _fixes(self) -> str:
+        """What helps when memory is lacking, the best first."""
         shorter = ["HERD_DTYPE=bfloat16"] if self.dtype == "float32" else []
         packed = ["HERD_WEIGHTS=auto"] if self.form.kept is KeptBlocks.NOTHING else []
         return ", ".join(

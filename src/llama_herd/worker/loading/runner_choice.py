@@ -40,6 +40,7 @@ def choose_runner(
 
 
 def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> RunnerChoice:
+    """The runner whose steps overlap, if a check of it passes; else the plain one, and why."""
     is_captured = settings.graphs == "auto"
     try:
         runner = SlotRunner(llama, cache, CudaDevice(), settings.slots, is_captured=is_captured)

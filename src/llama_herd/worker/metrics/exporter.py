@@ -30,7 +30,7 @@ class Exporter:
     """Serves /metrics from the start of the process on; figures of jobs follow when the model is loaded."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Raises SettingsError if the port cannot be taken."""
+        """Take the port. Raises SettingsError if that cannot be."""
         self._settings = settings
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -79,7 +79,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _MetricsHandler)
 
     def server_bind(self) -> None:
-        """Without the name server, which `WSGIServer` asks for the name of the host.
+        """Bind without the name server, which `WSGIServer` asks for the name of the host.
 
         The port of a worker that has ended is free at once, though the system remembers connections to it.
         """

@@ -140,6 +140,7 @@ class LedgerCollector(Collector):
             yield self._workers(reading.workers)
 
     def _queue_gauges(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
+        """What waits, by model and tenant; of a queue's lanes also its depth and its age."""
         tenants, models = BusiestNames.from_tenants(loads), BusiestNames.from_models(loads, self._settings)
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
         due, due_tokens, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(4))
