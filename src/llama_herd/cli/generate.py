@@ -86,7 +86,6 @@ def generate(
         raise BadInput("--not-before and --idempotency-key need the queue. Fix: leave out --local")
     text = text_or_stdin(prompt)
     _check_texts({"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key})
-    is_chat = chat or system is not None
     sampling = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -96,8 +95,7 @@ def generate(
         "stop": stop or None,
     }
     fields = {
-        "prompt": None if is_chat else text,
-        "messages": _messages(system, text) if is_chat else None,
+        **(_messages(system, text) if chat or system is not None else {"prompt": text}),
         "priority": priority,
         "not_before": not_before,
         "deadline_ms": deadline_ms,
@@ -123,9 +121,11 @@ def _check_texts(named: dict[str, str | None]) -> None:
         checked_text(value or "", name)
 
 
-def _messages(system: str | None, text: str) -> list[dict[str, str]]:
+def _messages(system: str | None, text: str) -> dict[str, Any]:
+    """The field of a job that is a chat: the system's message, if any, and the user's."""
     turns = {"system": system, "user": text}
-    return [{"role": role, "content": content} for role, content in turns.items() if content is not None]
+    said = [{"role": role, "content": content} for role, content in turns.items() if content is not None]
+    return {"messages": said}
 
 
 def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
