@@ -16,8 +16,8 @@ from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_layers import FEW_TOKENS, NativeLayers
-from llama_herd.model.spans import SHORT_TOKENS
-from llama_herd.model.weights.form import Form
+from llama_herd.model.tiling import SHORT_TOKENS
+from llama_herd.model.weights.form import WeightForm
 from tests.model.forwards import random_ids, reserved
 
 pytestmark = pytest.mark.long
@@ -30,7 +30,7 @@ def kernels(set_kernels: Kernels) -> Kernels:
 
 def load(path: Path, kernels: Kernels, dtype: torch.dtype) -> Llama:
     with GGUFModel.open(path) as file:
-        return Llama.load(file, dtype=dtype, form=Form.FASTEST.with_kernels(kernels))
+        return Llama.load(file, dtype=dtype, form=WeightForm.FASTEST.with_kernels(kernels))
 
 
 def in_parts(llama: Llama) -> Llama:
@@ -43,13 +43,15 @@ def steps(llama: Llama, dtype: torch.dtype, num_rows: int, num_tokens: int = 1) 
     cache = Cache(llama.config, num_pages=3 * num_rows, dtype=dtype)
     prompts = [random_ids(1 + 7 * row % 150, row) for row in range(num_rows)]
     pages = [reserved(cache, str(row), 160) for row in range(num_rows)]
-    llama.forward(Batch.of([Chunk(held, 0, ids, 1) for held, ids in zip(pages, prompts, strict=True)]), cache)
+    llama.forward(
+        Batch.from_chunks([Chunk(held, 0, ids, 1) for held, ids in zip(pages, prompts, strict=True)]), cache
+    )
     logits = []
     for step in range(2):
         new = [random_ids(num_tokens, step)] * num_rows
         starts = [len(ids) + step * num_tokens for ids in prompts]
         chunks = [Chunk(*row, 1) for row in zip(pages, starts, new, strict=True)]
-        logits.append(llama.forward(Batch.of(chunks), cache))
+        logits.append(llama.forward(Batch.from_chunks(chunks), cache))
     return logits
 
 
@@ -100,7 +102,7 @@ def test_prompts_beside_rows_say_what_their_parts_say(
                 Chunk(held, start * length, of_row, 1)
                 for held, length, of_row in zip(pages, lengths, ids, strict=True)
             ]
-            found.append(model.forward(Batch.of(chunks), cache))
+            found.append(model.forward(Batch.from_chunks(chunks), cache))
     assert found[0].equal(found[2])
     assert found[1].equal(found[3])
     attends_to_prompts = kernels.has_numbers and dtype is torch.bfloat16
@@ -119,7 +121,7 @@ def test_few_tokens_go_through_all_layers_at_once(
 
     cache = Cache(llama.config, num_pages=num_tokens)
     pages = [reserved(cache, str(row), 1) for row in range(num_tokens)]
-    llama.forward(Batch.of([Chunk(held, 0, [7], 1) for held in pages]), cache, note)
+    llama.forward(Batch.from_chunks([Chunk(held, 0, [7], 1) for held in pages]), cache, note)
     assert told == (1 if num_tokens == 1 else llama.config.num_layers)
 
 
@@ -134,7 +136,7 @@ def test_windows_scales_and_caps_go_with_it(kernels: Kernels, wide_file: Callabl
         for block, window in zip(llama.blocks, windows, strict=True)
     ]
     config = replace(llama.config, windows=windows)
-    native = NativeLayers.of(config, [block.parts for block in blocks])
+    native = NativeLayers.if_plain(config, [block.parts for block in blocks])
     assert native is not None
     changed = replace(llama, config=config, blocks=tuple(blocks), native=native)
     found, plain = steps(changed, torch.float32, 3), steps(llama, torch.float32, 3)
@@ -152,11 +154,11 @@ def test_layers_of_another_kind_have_no_such_call(
     """What the call leaves out would be wrong in silence."""
     llama = load(wide_file("Q4_0"), kernels, torch.float32)
     config, layers = llama.config, [block.parts for block in llama.blocks]
-    assert NativeLayers.of(config, layers) is not None
+    assert NativeLayers.if_plain(config, layers) is not None
     other = replace(config, family=replace(config.family, **family))
-    assert NativeLayers.of(other, layers) is None
+    assert NativeLayers.if_plain(other, layers) is None
     scaled = replace(config, residual_scale=0.5)
-    assert NativeLayers.of(scaled, layers) is None
+    assert NativeLayers.if_plain(scaled, layers) is None
     qkv, output, gate_up, down = layers[1].linears
     biased = layers[1]._replace(linears=(replace(qkv, bias=torch.zeros(1)), output, gate_up, down))
-    assert NativeLayers.of(config, [layers[0], biased]) is None
+    assert NativeLayers.if_plain(config, [layers[0], biased]) is None

@@ -24,11 +24,11 @@ def build_kernels(
     damaged is removed, named on standard error, and compiled anew. Exit code 2 without a compiler, when it
     fails, and when others can change the folder: workers then run without kernels.
     """
-    from llama_herd.cli.environment import read
+    from llama_herd.cli.environment import read_settings
     from llama_herd.errors import BadInput
     from llama_herd.model.kernels.build import build, usable_sets
     from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
-    from llama_herd.worker.loading.kernels_folder import kernels_folder
+    from llama_herd.worker.loading.kernels import kernels_folder
     from llama_herd.worker.settings import WorkerSettings
 
     try:
@@ -36,7 +36,7 @@ def build_kernels(
     except BadInput as error:
         print(f"no kernels: {error}; workers run without")
         return
-    for library in build(kernels_folder(read(WorkerSettings)), sets):
+    for library in build(kernels_folder(read_settings(WorkerSettings)), sets):
         for removed in library.removed:
             print(f"herd: removed, {removed}", file=sys.stderr)
         print(library.path)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from llama_herd.model.attend import Attention, PrefillAttention, attend, scoring_of
+from llama_herd.model.attend import AttentionKernel, PrefillKernel, attend, layer_scoring
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
@@ -30,10 +30,10 @@ from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.native_layers import LayerParts, NativeLayers
 from llama_herd.model.tiling import FREE, Tiling
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.segment import Segment
 
-#: By their names in config.json.
+#: The activations by their names in config.json.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
     "gelu_pytorch_tanh": partial(gelu, approximate="tanh"),
@@ -73,8 +73,8 @@ class CausalSelfAttention:
     output: Linear  # H * D to C
     qk_norm: RMSNorm | None  # of queries and keys, head by head
     scoring: Scoring
-    native: Attention | None  # of short spans
-    prefill: PrefillAttention | None  # of long ones
+    native: AttentionKernel | None  # of short spans
+    prefill: PrefillKernel | None  # of long ones
     rotation: RotationKernel | None
 
     @classmethod
@@ -88,7 +88,7 @@ class CausalSelfAttention:
             loader.linear(*(f"{prefix}_{part}.weight" for part in parts), biases=biases),
             loader.linear(f"{prefix}_output.weight"),
             cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
-            scoring_of(config, layer),
+            layer_scoring(config, layer),
             loader.form.kernels.attention,
             loader.form.kernels.prefill_attention,
             loader.form.kernels.rotation,
@@ -221,7 +221,7 @@ class Llama:
         llama = Llama.load(open_model("model.gguf"))
         cache = Cache(llama.config, num_pages=64)
         pages = cache.pages.reserve("job", num_tokens=100)
-        logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, num_logits=1)]), cache)
+        logits = llama.forward(Batch.from_chunks([Chunk(pages, 0, prompt_ids, num_logits=1)]), cache)
 
     It never changes: what a forward leaves behind is in the cache.
     """
@@ -242,7 +242,7 @@ class Llama:
         dtype: torch.dtype = torch.float32,
         on_progress: Callable[[int, int], None] | None = None,
         tiling: Tiling = FREE,
-        form: Form = Form.DENSE,
+        form: WeightForm = WeightForm.DENSE,
     ) -> Self:
         """Load weight by weight: memory peaks at the weights and one slab of rows.
 
@@ -259,7 +259,7 @@ class Llama:
         )
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
         loader.finish()
-        native = NativeLayers.of(file.config, [block.parts for block in blocks])
+        native = NativeLayers.if_plain(file.config, [block.parts for block in blocks])
         return cls(file.config, tiling, embedding, tuple(blocks), native, norm, output)
 
     @property

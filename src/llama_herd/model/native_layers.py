@@ -47,7 +47,7 @@ class NativeLayers:
     scoring: Scoring  # but for its window, which is each layer's own
 
     @classmethod
-    def of(cls, config: LlamaConfig, layers: Sequence[LayerParts]) -> Self | None:
+    def if_plain(cls, config: LlamaConfig, layers: Sequence[LayerParts]) -> Self | None:
         """Take the layers of a model if they are plain and native kernels multiply by all their matrices."""
         D = config.head_dim
         if not config.family.has_plain_block or config.residual_scale != 1 or config.local_rope_base:

@@ -12,6 +12,7 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen, SeenSpans
 from llama_herd.model.kernels.attention import AttentionCall, attention_call
 from llama_herd.model.kernels.build import SOURCES
 from llama_herd.model.kernels.dequantize import dequantize
@@ -23,7 +24,6 @@ from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen, SeenSpans
 from tests.model.kernels.fences import between_fences
 
 pytestmark = pytest.mark.long

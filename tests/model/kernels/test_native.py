@@ -28,7 +28,7 @@ from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kern
 from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import blocks_of
 from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.weight import Weight
 from tests.model.native_library import kernels_of
@@ -284,7 +284,7 @@ def test_what_is_not_finite_stays_in_its_token_beside_numbers_too(
 
 
 def test_numbers_are_for_bfloat16_alone(kernels_of_numbers: Kernels) -> None:
-    form = Form.FASTEST.with_kernels(kernels_of_numbers)
+    form = WeightForm.FASTEST.with_kernels(kernels_of_numbers)
     assert form.tiles_numbers(64, "cpu", BFLOAT16_BYTES)
     assert not form.tiles_numbers(64, "cpu", FLOAT32_BYTES)
     assert not form.tiles_numbers(48, "cpu", BFLOAT16_BYTES)

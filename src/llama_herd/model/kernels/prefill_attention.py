@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Prompts, Seen, SeenSpans
 from llama_herd.model.kernels.attention import (
     attention_call,
     attention_takes,
@@ -16,8 +17,6 @@ from llama_herd.model.kernels.attention import (
 )
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.prompts import Prompts
-from llama_herd.model.seen import Seen, SeenSpans
 
 #: What weights in bfloat16, of a rough exponential, may change in parts of the sum of weight x |value|.
 WEIGHT_ROUNDING = 2**-8 + 2**-12

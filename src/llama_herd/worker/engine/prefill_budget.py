@@ -36,7 +36,7 @@ class PrefillBudget:
         self._products = self._squares = 0.0
 
     @classmethod
-    def of(cls, prefill_tokens: int, device_kind: str) -> Self:
+    def from_setting(cls, prefill_tokens: int, device_kind: str) -> Self:
         """By HERD_PREFILL_TOKENS: fixed, or learnt where it is 0."""
         least = prefill_tokens or LEAST_TOKENS[device_kind]
         return cls(least, most=None if prefill_tokens else ALONE_FACTOR * least)
