@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from itertools import cycle
+from math import ceil
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -14,7 +15,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import wait_queue as waiting_line
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Scheduler
+from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from tests.examples import for_any
 
@@ -323,6 +324,75 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_which_gets_half_of_each_ste
         step(scheduler)
         steps += 1
     assert steps == 300 / (BUDGET // 2)
+
+
+def batch_scheduler(num_rows: int = MAX_ROWS) -> Scheduler:
+    """One that takes 4 prompt tokens beside a stream, and BUDGET at most."""
+    prefixes = PrefixCache(Pages(num_rows * 4, consecutive=True))
+    return Scheduler(prefixes, max_rows=num_rows, prefill=PrefillBudget(4, most=BUDGET))
+
+
+def num_prompt_tokens(rows: list[Row]) -> int:
+    return sum(row.num_tokens for row in rows if row.num_tokens > 1)
+
+
+def test_prompts_are_computed_whole_beside_streams_that_can_wait() -> None:
+    scheduler = batch_scheduler()
+    scheduler.submit(sequence("decoding", 1, 40, priority=-1))
+    scheduler.submit(sequence("prompt", BUDGET - 10, 5, token_id=2, priority=-10))
+    scheduler.submit(sequence("long prompt", 100, 5, token_id=3, priority=-10))
+    scheduler.admit()
+    assert [row.num_tokens for row in scheduler.next_batch()] == [1, BUDGET - 10, 10]
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+@pytest.mark.parametrize("num_before", range(MAX_ROWS))
+def test_prompts_are_cut_while_one_that_cannot_wait_runs_or_waits(
+    num_before: int, is_confirmed: bool
+) -> None:
+    scheduler = batch_scheduler()
+    scheduler.submit(sequence("decoding", 1, 40, priority=-1))
+    for n in range(num_before):
+        scheduler.submit(sequence(f"prompt-{n}", 50, 5, token_id=n + 2, priority=-1))
+    scheduler.admit()
+    scheduler.submit(urgent := sequence("urgent", 1, 5, token_id=99))
+    urgent.is_confirmed = is_confirmed
+    assert (urgent in scheduler.admit()) == (num_before + 1 < MAX_ROWS)
+    assert num_prompt_tokens(scheduler.next_batch()) == min(4, 50 * num_before)
+
+
+@for_any(
+    st.lists(st.tuples(st.integers(1, 120), st.integers(1, 60)), min_size=1, max_size=9),
+    st.integers(0, 30),
+    st.integers(1, 120),
+)
+def test_beside_a_batch_a_first_token_comes_within_two_steps_and_its_own_prefill(
+    batch: list[tuple[int, int]], num_before: int, num_prompt: int
+) -> None:
+    """One step runs when the job comes, one while its start is recorded; of the others it has its share."""
+    num_rows, coming = 6, enumerate(cycle(batch))
+    scheduler = batch_scheduler(num_rows)
+
+    def take_step() -> int:
+        while len(scheduler.running) + len(scheduler.waiting) < num_rows - 1:
+            n, (num_prompt, max_tokens) = next(coming)
+            scheduler.submit(sequence(f"row-{n}", num_prompt, max_tokens, token_id=n + 2, priority=-10))
+        scheduler.admit()
+        streams = any(one.is_confirmed and one.num_uncached == 1 for one in scheduler.running)
+        num_tokens = num_prompt_tokens(scheduler.next_batch())
+        step(scheduler)
+        return num_tokens if streams else 0
+
+    assert max(take_step() for _ in range(num_before + 1)) <= BUDGET
+    scheduler.submit(chat := sequence("chat", num_prompt, 1))
+    chat.is_confirmed = False
+    assert take_step() <= 4
+    chat.is_confirmed = True
+    num_steps = 0
+    while not chat.ids:
+        assert take_step() <= 4
+        num_steps += 1
+    assert num_steps <= ceil(num_prompt / 2)
 
 
 def test_a_resumed_sequence_prefills_what_it_has() -> None:
