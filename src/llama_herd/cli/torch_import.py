@@ -29,6 +29,6 @@ def _import_to_stay(name: str) -> None:
     gc.disable()
     try:
         import_module(name)
+        gc.freeze()
     finally:
         gc.enable()
-    gc.freeze()
