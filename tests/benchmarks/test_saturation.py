@@ -1,4 +1,4 @@
-"""A dry run of the saturation benchmark: a few jobs, one budget that cuts prompts and two that do not."""
+"""A dry run of the saturation benchmark: a few jobs, one budget that cuts prompts small and two that do not."""
 
 import pytest
 
@@ -19,4 +19,4 @@ def test_a_dry_run_reports_every_round_of_every_way() -> None:
     assert 0 < cut["itl_ms"]["p50"] <= cut["itl_ms"]["p99"]
     # Prompts that are taken whole wait for no step: more rows decode.
     assert 0 < cut["decoding_rows"] < whole["decoding_rows"] <= LOAD.slots
-    assert patient["decoding_rows"] == whole["decoding_rows"]
+    assert cut["decoding_rows"] < patient["decoding_rows"], "of 16 tokens or more"

@@ -102,9 +102,8 @@ class Scheduler:
         """Most prompt tokens of the step: few where somebody would wait for the end of it."""
         if is_alone:
             return self.prefill.alone
-        if all(sequence.can_wait for sequence in (*self.running, *self.waiting)):
-            return self.prefill.most
-        return self.prefill.beside(num_running)
+        can_wait = all(sequence.can_wait for sequence in (*self.running, *self.waiting))
+        return self.prefill.beside(num_running, can_wait=can_wait)
 
     def note_computed(self, row: Row) -> None:
         """Note that the row's tokens are in the cache for all that is launched from now on."""
