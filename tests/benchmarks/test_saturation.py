@@ -1,4 +1,4 @@
-"""A dry run of the saturation benchmark: a few jobs, one budget that cuts prompts small and two that do not."""
+"""A dry run of the saturation benchmark: a few jobs, one way that cuts prompts small and two that do not."""
 
 import pytest
 
