@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, get_ident
+from threading import Barrier, Event, Timer, get_ident
 from typing import cast
 
 import pytest
@@ -53,6 +54,14 @@ def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
         assert seen[-1] == (file.num_bytes, file.num_bytes)
     assert len(seen) == 1 + 2 * 6 + 2
     assert seen == sorted(set(seen))
+
+
+def test_a_model_settles_once_its_weights_were_moved(gqa_file: Path) -> None:
+    moved = Event()
+    mover = Timer(0.05, moved.set)
+    mover.start()
+    replace(load_tiny(gqa_file), mover=mover).settle()
+    assert moved.is_set()
 
 
 def test_layers_loaded_by_threads_are_those_loaded_by_one(

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from threading import Lock
+from threading import Lock, Thread
 from typing import TypeVar
 
 import torch
@@ -78,14 +78,15 @@ class WeightLoader:
         finally:
             torch.set_num_threads(num_threads)
 
-    def finish(self) -> None:
-        """Once all is loaded, give back the memory that only loading took.
+    def finish(self) -> Thread | None:
+        """Give back, once all is loaded, the memory that only loading took.
 
-        Then move it, beside its first use, to where it is read fastest.
+        Return the thread that then moves the weights, beside their first use, to where they are read fastest.
         """
         trim_heap()
         if self._laid_out and self.device.type == "cpu":
-            move_into_huge_pages(self._laid_out)
+            return move_into_huge_pages(self._laid_out)
+        return None
 
     def _note(self, *weights: Weight) -> None:
         with self._lock:

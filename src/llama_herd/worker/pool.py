@@ -68,12 +68,15 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(self._stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
+        gc.disable()  # what is imported lives to the end: to look through it again and again takes 0.2 s
         # These import torch, which must not happen before the device is pinned.
         from llama_herd.worker.engine.lost_device import lost_by
         from llama_herd.worker.jobs.service import Service
         from llama_herd.worker.metrics.exporter import Exporter
         from llama_herd.worker.metrics.worker_collector import WorkerCollector
 
+        gc.freeze()
+        gc.enable()
         try:
             exporter = Exporter.start(process.own_settings())
             self._service = Service.start(process.own_settings(), self._hostname)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_herd.worker.engine.prefill_budget import ALONE_FACTOR, PrefillBudget
+from llama_herd.worker.engine.prefill_budget import ALONE_FACTOR, PATIENT_STEPS, PrefillBudget
 
 ROWS = 8
 
@@ -30,6 +30,14 @@ def test_prompts_take_as_long_as_the_rest_of_the_step() -> None:
 def test_tokens_that_cost_nothing_beside_the_rows_are_taken_too() -> None:
     budget = taught(PrefillBudget.from_setting(0, "cpu"), 0.1, free=50, token_s=0.001)
     assert 130 <= budget.beside(ROWS) <= 150
+
+
+def test_beside_streams_that_can_wait_prompts_take_as_long_as_several_steps() -> None:
+    budget = taught(PrefillBudget.of(0, "cpu"), 0.1, free=0, token_s=0.002)
+    assert budget.beside(ROWS, can_wait=True) == 2 * budget.beside(ROWS), "no more than twice the last one"
+    budget.note(400, ROWS, 0.9)
+    assert budget.beside(ROWS, can_wait=True) == pytest.approx(PATIENT_STEPS * 50, abs=8)
+    assert taught(PrefillBudget.of(24, "cpu"), 1.0, free=0, token_s=0.001).beside(ROWS, can_wait=True) == 24
 
 
 def test_it_stays_within_its_bounds() -> None:

@@ -89,4 +89,4 @@ def _parts(tiles: Tensor, type: GGMLType) -> tuple[Tensor, Tensor]:
     if num_bytes != 1:
         halves = halves.view(torch.int16)
     grid = tiles.shape[:2]
-    return words.view(*grid, -1, TILE_ROWS), halves.view(*grid, -1, TILE_ROWS)
+    return words.view(*grid, -1, TILE_ROWS), halves.view(*grid, halves.shape[-1] // TILE_ROWS, TILE_ROWS)

@@ -9,6 +9,7 @@ from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.model.prefix_cache import Digest, PageCopy, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason, StopReason
+from llama_herd.tasks.priority import can_wait
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.constraint import Constraint
@@ -73,6 +74,11 @@ class Sequence:
     def is_of_one_job_with(self, other: "Sequence") -> bool:
         """Whether both are outputs of the same job; two tenants may use the same id."""
         return (self.tenant, self.job_id) == (other.tenant, other.job_id)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether nobody waits for its next token, as for none of a batch."""
+        return can_wait(self.priority)
 
     @property
     def has_prompt_cached(self) -> bool:

@@ -215,10 +215,11 @@ class Service:
         self.watchdog.start()
 
     def _start_engine(self) -> None:
-        """Start the engine and warm it up. If that is interrupted, the engine stops first."""
+        """Start the engine and let it become as fast as later. If that is interrupted, it stops first."""
         self._engine.start()
         try:
             self._warm_up.run(self._engine)
+            self._model.llama.settle()
             self._engine.count_anew()
         except BaseException:
             self._engine.stop()
