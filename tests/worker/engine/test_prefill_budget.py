@@ -33,11 +33,11 @@ def test_tokens_that_cost_nothing_beside_the_rows_are_taken_too() -> None:
 
 
 def test_beside_streams_that_can_wait_prompts_take_as_long_as_several_steps() -> None:
-    budget = taught(PrefillBudget.of(0, "cpu"), 0.1, free=0, token_s=0.002)
+    budget = taught(PrefillBudget.from_setting(0, "cpu"), 0.1, free=0, token_s=0.002)
     assert budget.beside(ROWS, can_wait=True) == 2 * budget.beside(ROWS), "no more than twice the last one"
     budget.note(400, ROWS, 0.9)
     assert budget.beside(ROWS, can_wait=True) == pytest.approx(PATIENT_STEPS * 50, abs=8)
-    assert taught(PrefillBudget.of(24, "cpu"), 1.0, free=0, token_s=0.001).beside(ROWS, can_wait=True) == 24
+    assert taught(PrefillBudget.from_setting(24, "cpu"), 1.0, free=0, token_s=0.001).beside(ROWS, can_wait=True) == 24
 
 
 def test_it_stays_within_its_bounds() -> None:
