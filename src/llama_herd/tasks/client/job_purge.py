@@ -43,7 +43,7 @@ def _raise_not_found(ledger: Ledger, job_id: str, has_searched: bool) -> Dialogu
     """Raise JobNotFound. The mark goes that kept the job from running while its message was searched."""
     if has_searched:
         yield ledger.unmark(job_id)
-    raise JobNotFound.of(job_id)
+    raise JobNotFound.for_id(job_id)
 
 
 def purge_ended_jobs(ledger: Ledger) -> Dialogue[int]:

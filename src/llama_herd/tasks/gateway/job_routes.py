@@ -115,7 +115,7 @@ def _record_and_place(client: TenantClient, job_id: str) -> Any:
     """A dialogue: a job's record and its place. Raises JobNotFound."""
     record, place = yield [client.core.ledger.record(job_id), client.core.ledger.place(job_id)]
     if record is None:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     return record, place
 
 
@@ -188,7 +188,7 @@ async def cancel_job(request: Request) -> Response:
     client, job_id = await _job_of(request, KeyRole.PRODUCER)
     outcome = await client.run(client.core.cancel(job_id, "cancelled"))
     if outcome is Cancellation.UNKNOWN:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
 
 
@@ -202,7 +202,7 @@ async def forget_job(request: Request) -> Response:
 def _purge(client: TenantClient, job_id: str) -> Any:
     """A dialogue. Raises JobNotFound if there is no record: nothing is left behind by who guesses ids."""
     if (yield client.core.ledger.record(job_id)) is None:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     yield from client.core.purge(job_id)
 
 
