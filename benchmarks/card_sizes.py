@@ -52,7 +52,7 @@ def planned(model: Path, card_gb: float) -> dict[str, Any]:
     settings = WorkerSettings(model=model, device="cuda:0", slots=default_slots(card_gb))
     with open_model(model) as file:
         kernels = KernelsThere("planned", PARTED_TYPES)
-        plan = MemoryPlan.of(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
+        plan = MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
     facts = {"slots": settings.slots, "cache_tokens": plan.kv_cache_tokens, "bytes": plan.num_bytes}
     try:
         plan.check(model.name)
