@@ -188,7 +188,7 @@ def workloads(unpackings: Unpackings) -> Iterator[Workload]:
         rates = [one.tokens_per_s(one.most_rows, 256, 256) for one in on_cards(type)]
         yield Workload(f"W3: 1,024 requests of 256 + 256, {type}", "tokens/s", 8_700, rates)
     waits = [1_000 * one.first_token_s(0.8, 256, 128) for one in on_cards("bf16")]
-    yield Workload("W4: first token at 80 % of that, bf16", "ms, p50", 60, waits)
+    yield Workload("W4: first token at 80 % load, 256 + 128, bf16", "ms, p50", 60, waits)
     for type in ("bf16", "Q4_0"):
         times = [1_000 * one.prefill_s(8, 512) for one in on_cards(type)]
         yield Workload(f"W5: prompts of 8 x 512, {type}", "ms", 87 if type == "bf16" else 94, times)
