@@ -76,7 +76,7 @@ def ways(plan: Plan, num_rows: int, length: int) -> tuple[int, dict[str, Way]]:
         )
         for row in range(num_rows)
     ]
-    batch = Batch.of(chunks)
+    batch = Batch.from_chunks(chunks)
     q = torch.randn(num_rows * plan.tokens, plan.heads, plan.head_dim).bfloat16()
 
     def torch_way(threads: int) -> Way:

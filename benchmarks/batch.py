@@ -26,8 +26,8 @@ from redis import Redis
 from benchmarks.batch_peer import THREADS
 from benchmarks.conditions import conditions
 from benchmarks.measured import ROOT, Report, Table, for_readers, run_command
-from llama_herd.local.child_environment import child_environment
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.worker_process import child_environment
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 

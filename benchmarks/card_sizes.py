@@ -52,7 +52,7 @@ def plan_for(model: Path, card_gb: float) -> MemoryPlan:
     settings = WorkerSettings(model=model, device="cuda:0", slots=default_slots(card_gb))
     with open_model(model) as file:
         kernels = KernelsThere("planned", PARTED_TYPES)
-        return MemoryPlan.of(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
+        return MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
 
 
 def planned(model: Path, card_gb: float) -> dict[str, Any]:

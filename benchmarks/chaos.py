@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, for_readers, keep
 from llama_herd.chaos.faults.catalogue import FAULTS
-from llama_herd.chaos.plan import Plan, strikes_of
-from llama_herd.chaos.run import run
-from llama_herd.chaos.screen import progress, show
+from llama_herd.chaos.plan import ChaosPlan, planned_strikes
+from llama_herd.chaos.run import run_chaos
+from llama_herd.chaos.screen import progress_display, show_report
 
 NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
 
@@ -50,10 +50,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.0, help="again until so much time is over")
     parser.add_argument("--write", action="store_true", help="keep the report and the page's tables")
     arguments = parser.parse_args()
-    plan = Plan(strikes_of([], arguments.schedule), NUM_JOBS, MAX_TOKENS, SEED, arguments.minutes)
-    with progress() as tell:
-        report = run(plan, tell)
-    show(report)
+    plan = ChaosPlan(planned_strikes([], arguments.schedule), NUM_JOBS, MAX_TOKENS, SEED, arguments.minutes)
+    with progress_display() as tell:
+        report = run_chaos(plan, tell)
+    show_report(report)
     if arguments.write:
         found = {"benchmark": "chaos", "schedule": arguments.schedule, "seed": SEED} | report.to_dict()
         written = found | {"conditions": conditions()}

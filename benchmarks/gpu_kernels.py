@@ -20,6 +20,7 @@ from benchmarks.compiled import HOPPER, MAX_REGISTERS, TARGETS, Compiled, Target
 from benchmarks.conditions import conditions
 from benchmarks.gpu_estimates import CARDS, TYPES, Unpacking, workloads
 from benchmarks.measured import Report, Table, run_command
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
@@ -27,7 +28,6 @@ from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, dequantis
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.seen import Seen
 
 #: Heads, kv heads, numbers of a head, window, cap: Llama 2, Llama 3, a small one, Phi 3, Gemma 2.
 ATTENTIONS = [

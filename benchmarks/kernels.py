@@ -25,7 +25,7 @@ from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
 from llama_herd.model.kernels.native import Kernel, Kernels, load_library
 from llama_herd.model.kernels.tiles import random_tiles
-from llama_herd.worker.loading.kernels_folder import kernels_folder
+from llama_herd.worker.loading.kernels import kernels_folder
 from llama_herd.worker.settings import WorkerSettings
 
 SEED = 1

@@ -84,7 +84,7 @@ class Bench:
             "tokens_per_s": round(num_tokens / (perf_counter() - started_s), 1),
         }
 
-    def saturated(self) -> Run:
+    def saturated(self, priority: int = 0) -> Run:
         """All jobs come at once, after a warm-up of one as in a worker; lengths of outputs differ."""
         load = self._load
         self._submit("warm-up", load.short_prompt, max_tokens=8)
@@ -93,7 +93,7 @@ class Bench:
         started_s, num_steps = perf_counter(), 0
         for number in range(load.num_jobs):
             num_tokens = self._random.randint(load.max_tokens // 2, load.max_tokens * 3 // 2)
-            self._submit(f"short-{number}", load.short_prompt, max_tokens=num_tokens)
+            self._submit(f"short-{number}", load.short_prompt, num_tokens, priority)
         while self._engine.has_work:
             self._engine.step()
             num_steps += 1
@@ -113,9 +113,10 @@ class Bench:
             num_prompt = self._load.long_prompt if is_long else self._load.short_prompt
             yield due_s, f"{'long' if is_long else 'short'}-{number}", num_prompt
 
-    def _submit(self, job_id: str, num_prompt: int, max_tokens: int) -> None:
+    def _submit(self, job_id: str, num_prompt: int, max_tokens: int, priority: int = 0) -> None:
         ids = tuple(self._random.choices(PLAIN_IDS, k=num_prompt))
-        job = GenerationJob(prompt_ids=ids, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        job = GenerationJob(prompt_ids=ids, sampling=sampling, priority=priority)
         self.watch.start(job_id)
         self._engine.submit(self._model.sequences(job_id, job, now_ms=0)[0])
 

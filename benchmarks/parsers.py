@@ -18,7 +18,7 @@ from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 
 TOKEN_CHARS = 4
-FORMATS = OutputFormats.of({}, "hermes", "think")
+FORMATS = OutputFormats.from_templates({}, "hermes", "think")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _us_a_token(pieces: Sequence[str]) -> float:
     started_s = process_time()
     for piece in pieces:
         parser.write(piece)
-    parser.close()
+    parser.finish()
     return 1e6 * (process_time() - started_s) / len(pieces)
 
 

@@ -25,7 +25,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
-from llama_herd.worker.loading.kernels_folder import kernels_folder
+from llama_herd.worker.loading.kernels import kernels_folder
 from llama_herd.worker.settings import WorkerSettings
 
 SEED = 1
@@ -70,7 +70,7 @@ def grown(
     params: SamplingParams, random: Random, num_tokens: int, num_prompt: int, num_output: int
 ) -> Penalties | None:
     """Penalties that look at a text of random tokens."""
-    penalties = Penalties.of(params, random.choices(range(num_tokens), k=num_prompt))
+    penalties = Penalties.if_any(params, random.choices(range(num_tokens), k=num_prompt))
     if penalties is not None:
         for token_id in random.choices(range(num_tokens), k=num_output):
             penalties.add(token_id)

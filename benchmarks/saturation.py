@@ -4,7 +4,8 @@
 
 The engine alone, after a warm-up as in a worker, with several jobs a row from the beginning. All prompts have
 256 tokens, no two begin alike, and outputs have 32 to 96. The budgets take turns, after a run that does not
-count; a learnt one begins anew in each round. Shown is the round with the median throughput.
+count; a learnt one begins anew in each round, and has a second turn with jobs that can wait, as those of a
+batch. Shown is the round with the median throughput.
 """
 
 import os
@@ -17,12 +18,29 @@ from benchmarks.conditions import conditions
 from benchmarks.load import Bench, Load, Run
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.speed.files import MEDIUM, RandomFile
+from llama_herd.tasks.priority import MIN_PRIORITY, can_wait
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
-#: 0 is learnt; the last one takes every prompt whole.
-BUDGETS = (0, 16, 32, 64, 8192)
+#: As HERD_PREFILL_TOKENS; the last one takes every prompt whole.
+BUDGETS = (16, 32, 64, 8192)
 LEARNT = 0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How prompts come into steps: by the budget, and by the priority of the jobs."""
+
+    prefill_tokens: int
+    priority: int = 0
+
+    @property
+    def name(self) -> str:
+        budget = "learnt" if self.prefill_tokens == LEARNT else str(self.prefill_tokens)
+        return f"{budget}, jobs can wait" if can_wait(self.priority) else budget
+
+
+WAYS = (Way(LEARNT), Way(LEARNT, MIN_PRIORITY), *map(Way, BUDGETS))
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class Plan:
     name: str
     path: Path
     load: Load
-    budgets: tuple[int, ...] = BUDGETS
+    ways: tuple[Way, ...] = WAYS
     rounds: int = 3
 
 
@@ -44,15 +62,16 @@ def plans(folder: Path) -> Iterator[Plan]:
 
 
 def measure_plan(plan: Plan) -> list[list[Run]]:
-    """A list of rounds for each budget."""
+    """A list of rounds for each way."""
     threads = len(os.sched_getaffinity(0))
     settings = WorkerSettings.read(
         model=plan.path, slots=plan.load.slots, context_tokens=512, threads=threads, dtype="auto"
     )
     model = LoadedModel.load(settings, "cpu")
-    Bench(model, settings, replace(plan.load, num_jobs=plan.load.slots // 2), plan.budgets[-1]).saturated()
+    few = replace(plan.load, num_jobs=plan.load.slots // 2)
+    Bench(model, settings, few, plan.ways[-1].prefill_tokens).saturated()
     rounds = [
-        [Bench(model, settings, plan.load, budget).saturated() for budget in plan.budgets]
+        [Bench(model, settings, plan.load, way.prefill_tokens).saturated(way.priority) for way in plan.ways]
         for _ in range(plan.rounds)
     ]
     return [list(runs) for runs in zip(*rounds, strict=True)]
@@ -62,9 +81,9 @@ def measure() -> Report:
     runs = []
     with TemporaryDirectory() as folder:
         for plan in plans(Path(folder)):
-            by_budget = zip(plan.budgets, measure_plan(plan), strict=True)
-            budgets = [{"prefill_tokens": budget, "rounds": rounds} for budget, rounds in by_budget]
-            runs.append({"model": plan.name, "load": asdict(plan.load), "budgets": budgets})
+            by_way = zip(plan.ways, measure_plan(plan), strict=True)
+            ways = [{"name": way.name, **asdict(way), "rounds": rounds} for way, rounds in by_way]
+            runs.append({"model": plan.name, "load": asdict(plan.load), "ways": ways})
     return {"benchmark": "saturation", "conditions": conditions(), "runs": runs}
 
 
@@ -72,12 +91,11 @@ def tables(report: Report) -> Iterator[Table]:
     head = ["prefill tokens", "tokens a second", "rows that decode", "gap p50 ms", "gap p95 ms", "gap p99 ms"]
     for run in report["runs"]:
         title = f"{run['model']}, {run['load']['num_jobs']} jobs at once, {run['load']['slots']} rows"
-        yield Table(head, [_row(one["prefill_tokens"], one["rounds"]) for one in run["budgets"]], title)
+        yield Table(head, [_row(way["name"], way["rounds"]) for way in run["ways"]], title)
 
 
-def _row(budget: int, rounds: list[Run]) -> list[str | float]:
+def _row(name: str, rounds: list[Run]) -> list[str | float]:
     middle = sorted(rounds, key=lambda one: one["tokens_per_s"])[len(rounds) // 2]
-    name = "learnt" if budget == LEARNT else str(budget)
     return [name, middle["tokens_per_s"], middle["decoding_rows"], *middle["itl_ms"].values()]
 
 

@@ -13,7 +13,7 @@ from statistics import median
 from benchmarks.conditions import conditions
 from benchmarks.measured import Report, Table, run_command
 from benchmarks.warm_worker import warm_worker
-from llama_herd.chaos.crowd import Turn, crowd_of, flapping, never, slowly
+from llama_herd.chaos.crowd import CrowdTurn, crowd_of, read_a_little, read_nothing, replace_oldest
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.sampling import SamplingParams
 
@@ -28,7 +28,12 @@ class Plan:
 
 
 ALONE = "none"
-TURNS: dict[str, Turn] = {ALONE: never, "stuck": never, "slow": slowly, "flapping": flapping}
+TURNS: dict[str, CrowdTurn] = {
+    ALONE: read_nothing,
+    "stuck": read_nothing,
+    "slow": read_a_little,
+    "flapping": replace_oldest,
+}
 
 
 def measure(plan: Plan) -> Report:

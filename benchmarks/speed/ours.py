@@ -68,6 +68,7 @@ class Ours:
         return perf_counter() - started_s
 
     def batch(self, lengths: Sequence[int]) -> OurBatch:
+        self._model.llama.settle()  # as a worker does before its first job
         return OurBatch(self._model, self._settings, lengths)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import batch, queue_cost, throughput
+from benchmarks import queue_cost
 from benchmarks.measured import PAGE, README, RESULTS, Report, Table, with_section
 from benchmarks.speed import __main__ as speed
 
@@ -30,11 +30,24 @@ def test_a_page_without_the_marks_is_refused() -> None:
 
 def test_every_table_of_the_page_stands_on_a_report() -> None:
     sections = re.findall(r"<!-- ([\w-]+) -->\n(.+?)<!-- /\1 -->", PAGE.read_text(), re.DOTALL)
-    assert {name for name, _ in sections} >= {"sampling", "latency", "ledger", "chaos-hours", "subscribers"}
+    assert {name for name, _ in sections} >= {"speed", "queue_cost", "throughput", "takeover", "batch"}
     for name, text in sections:
         assert (RESULTS / f"{name}.json").exists(), name
         command = name.replace("-", " ", 1)
         assert re.search(rf"`python -m benchmarks\.{command}[^`]* --write`", text)
+
+
+def test_every_report_is_on_the_page_by_its_tables_or_by_a_row() -> None:
+    page = PAGE.read_text()
+    shown = set(re.findall(r"<!-- ([\w-]+) -->", page))
+    told = set(re.findall(r"^\| `([\w-]+)` \| .+ \| .+ commit [0-9a-f]+ \|$", page, re.M))
+    assert not shown & told
+    assert {path.stem for path in RESULTS.glob("*.json")} == shown | told
+
+
+def test_the_page_can_be_read_through() -> None:
+    assert len(PAGE.read_text().splitlines()) <= 350
+    assert len(README.read_text().splitlines()) <= 160
 
 
 def test_the_page_begins_with_what_to_read_and_leaves_no_section_out() -> None:
@@ -48,8 +61,6 @@ def test_the_page_begins_with_what_to_read_and_leaves_no_section_out() -> None:
     [
         ("speed", speed.for_readme),
         ("queue_cost", queue_cost.for_readme),
-        ("throughput", throughput.for_readme),
-        ("batch", batch.for_readme),
     ],
 )
 def test_the_readme_says_what_the_reports_say(name: str, for_readme: Callable[[Report], str]) -> None:
