@@ -294,7 +294,7 @@ class Llama:
                 x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
                 if on_layer is not None:
                     on_layer()
-        logits = self.output(self.norm(x[batch.logit_rows])).float()  # (R, V)
+        logits = self.output.in_float32(self.norm(x[batch.logit_rows]))  # (R, V)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor
         if config.logit_cap:

@@ -257,6 +257,23 @@ def test_draws(kernels: Kernels, num_tokens: int) -> None:
     assert ROOM < 1_000
 
 
+@pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 1000])
+def test_the_largest_logits(kernels: Kernels, num_tokens: int) -> None:
+    draw = kernels.draw
+    assert draw is not None
+
+    def largest(logits: Tensor) -> Tensor:
+        values, ids = draw.largest(logits)
+        return torch.cat((values.double(), ids.double()))
+
+    for number in (0.0, 1e30, torch.inf, -torch.inf, torch.nan):
+        logits = torch.randn(40, num_tokens)
+        logits[::2, torch.randint(num_tokens, (num_tokens // 8 + 1,))] = number
+        found = between_fences(largest, logits)
+        values, ids = logits.max(dim=-1)
+        assert torch.cat((values.double(), ids.double())).allclose(found, equal_nan=True)
+
+
 def test_a_row_of_no_numbers_has_no_candidates(kernels: Kernels) -> None:
     """However few tokens there are."""
     draw = kernels.draw
@@ -355,6 +372,7 @@ DRIVEN = {
     "herd_swiglu": test_norms_and_gates,
     "herd_rotate": test_rotation,
     "herd_draw": test_draws,
+    "herd_largest": test_the_largest_logits,
     "herd_layers": test_a_layer,
     "herd_look_up": test_rows_are_looked_up,
 }

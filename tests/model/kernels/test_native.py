@@ -228,7 +228,7 @@ def test_a_forked_child_multiplies_too(kernels: Kernels, kernel: Kernel) -> None
     child = os.fork()
     if not child:
         pointers = (segment.tiles.data_ptr(), *LARGE, x.data_ptr(), y.data_ptr())
-        arguments = (int(segment.type), kernel, *pointers, 5, True, 2)
+        arguments = (int(segment.type), kernel, *pointers, 5, True, True, 2)
         is_done = kernels.library is not None and kernels.library.herd_multiply(*arguments)
         os._exit(0 if is_done and bytes(y.float().numpy()) == expected else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -25,6 +25,18 @@ class _Draw(ctypes.Structure):
     )
 
 
+class _Largest(ctypes.Structure):
+    """herd::Largest."""
+
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("ids", ctypes.c_void_p),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Draw:
     """A library that finds the tokens which Gumbel-max may draw."""
@@ -58,8 +70,21 @@ class Draw:
             return None
         return found[:, :most], torch.arange(most) < num_found[:, None]
 
+    def largest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest of logits (B, V) in float32, and the first ids that have them: (B,) each.
+
+        As in torch, NaN counts as the largest.
+        """
+        logits = logits.contiguous()
+        values, ids = torch.empty_like(logits[:, 0]), torch.zeros(len(logits), dtype=torch.int64)
+        call = _Largest(logits.data_ptr(), *logits.shape, values.data_ptr(), ids.data_ptr())
+        self.library.herd_largest(ctypes.byref(call), self.num_threads or torch.get_num_threads())
+        return values, ids
+
 
 def load_draw(library: ctypes.CDLL) -> Draw:
     library.herd_draw.restype = None
     library.herd_draw.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.herd_largest.restype = None
+    library.herd_largest.argtypes = [ctypes.c_void_p, ctypes.c_int]
     return Draw(library)

@@ -101,13 +101,22 @@ class Kernels:
         lay_out(self.library, blocks, tiles, type)
 
     def multiply(
-        self, x: Tensor, tiles: Tensor, type: GGMLType, num_rows: int, kernel: Kernel | None = None
+        self,
+        x: Tensor,
+        tiles: Tensor,
+        type: GGMLType,
+        num_rows: int,
+        kernel: Kernel | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """x (T, C), float32 or bfloat16, times the first rows of a matrix in tiles: (T, N) of its type."""
+        """x (T, C), float32 or bfloat16, times the first rows of a matrix in tiles: (T, N).
+
+        `dtype` is float32 or bfloat16 too; None: that of x.
+        """
         x, columns = x.contiguous(), tiles.shape[1] * block_size(type)[0]
         if x.dtype not in (torch.float32, torch.bfloat16) or x.shape[1] != columns:
             raise ValueError(f"no kernel for x of {tuple(x.shape)} {x.dtype} and {columns} columns")
-        y = x.new_empty(len(x), num_rows)
+        y = x.new_empty(len(x), num_rows, dtype=dtype or x.dtype)
         is_done = self.library.herd_multiply(
             int(type),
             self.kernel_for(x.dtype, len(x)) if kernel is None else kernel,
@@ -118,6 +127,7 @@ class Kernels:
             y.data_ptr(),
             len(x),
             x.dtype is torch.bfloat16,
+            y.dtype is torch.bfloat16,
             self.num_threads or torch.get_num_threads(),
         )
         if not is_done:
@@ -172,7 +182,8 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.herd_multiply.argtypes = [
         *(ctypes.c_int, ctypes.c_int, pointer, number, number),  # type, kernel, tiles, rows, columns
-        *(pointer, pointer, number, ctypes.c_bool, ctypes.c_int),  # x, y, tokens, is bfloat16, threads
+        *(pointer, pointer, number),  # x, y, tokens
+        *(ctypes.c_bool, ctypes.c_bool, ctypes.c_int),  # x is bfloat16, y is, threads
     ]
     library.herd_look_up.restype = ctypes.c_bool
     library.herd_look_up.argtypes = [ctypes.c_int, pointer, ctypes.c_int]

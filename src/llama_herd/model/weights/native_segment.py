@@ -60,6 +60,10 @@ class NativeSegment:
     def __call__(self, x: Tensor) -> Tensor:
         return self.kernels.multiply(x, self.tiles, self.type, self.num_rows)
 
+    def in_float32(self, x: Tensor) -> Tensor:
+        """(T, C) to (T, N) in float32, whatever the compute dtype."""
+        return self.kernels.multiply(x, self.tiles, self.type, self.num_rows, dtype=torch.float32)
+
     def rows(self, ids: Tensor) -> Tensor:
         return self.kernels.look_up(self.tiles, ids, self.type, self.dtype)
 

@@ -106,4 +106,40 @@ static void draw_row(const void* argument, int64_t row) {
   d.num_found[row] = reached == -INFINITY ? 0 : count;
 }
 
+// The largest logit of each row, and the first token that has it; a NaN is larger than all.
+struct Largest {
+  const float* logits;  // (rows, tokens)
+  int64_t rows, tokens;
+  float* values;  // (rows)
+  int64_t* ids;   // (rows)
+};
+
+static void find_largest(const void* argument, int64_t row) {
+  const Largest& job = *static_cast<const Largest*>(argument);
+  const float* logits = job.logits + row * job.tokens;
+  DrawFloats best = DrawFloats{} - INFINITY;
+  DrawInts is_nan = {};
+  int64_t whole = 0;
+  for (; whole + DRAW_LANES <= job.tokens; whole += DRAW_LANES) {
+    DrawFloats values;
+    memcpy(&values, logits + whole, sizeof values);
+    best = values > best ? values : best;
+    is_nan |= values != values;
+  }
+  float largest = -INFINITY;
+  bool has_nan = false;
+  for (int lane = 0; lane < DRAW_LANES; lane++) {
+    largest = best[lane] > largest ? best[lane] : largest;
+    has_nan |= is_nan[lane] != 0;
+  }
+  for (int64_t token = whole; token < job.tokens; token++) {
+    largest = logits[token] > largest ? logits[token] : largest;
+    has_nan |= logits[token] != logits[token];
+  }
+  int64_t id = 0;
+  while (has_nan ? logits[id] == logits[id] : logits[id] != largest) id++;
+  job.ids[row] = id;
+  job.values[row] = logits[id];
+}
+
 }  // namespace herd

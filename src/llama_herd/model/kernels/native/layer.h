@@ -149,7 +149,8 @@ class LayerRun {
     Number* to = static_cast<Number*>(y);
     for (int i = 0; i < matrices.count; i++) {
       const Matrix& m = matrices.matrix[i];
-      const Product p{m.tiles, m.rows, columns, x, to, all_rows, step_.tokens, IS_BFLOAT16, step_.num_threads};
+      const Product p{m.tiles,     m.rows,      columns,           x, to, all_rows, step_.tokens,
+                      IS_BFLOAT16, IS_BFLOAT16, step_.num_threads};
       if (!multiply(p, int(m.type), step_.kernel)) return false;
       to += m.rows;
     }

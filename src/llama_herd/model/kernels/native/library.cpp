@@ -30,8 +30,9 @@ API void herd_lay_out(const herd::Blocks* blocks, uint8_t* tiles) { herd::lay_ou
 
 // y (tokens, rows) = x (tokens, columns) @ W.T. False if there is no such kernel, or no memory to work in.
 API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x,
-                       void* y, int64_t tokens, bool is_bfloat16, int num_threads) {
-  return herd::multiply({tiles, rows, columns, x, y, rows, tokens, is_bfloat16, num_threads}, type, kernel);
+                       void* y, int64_t tokens, bool is_bfloat16, bool gives_bfloat16, int num_threads) {
+  return herd::multiply({tiles, rows, columns, x, y, rows, tokens, is_bfloat16, gives_bfloat16, num_threads}, type,
+                        kernel);
 }
 
 // Write rows of a matrix as numbers. False if blocks of the type cannot be read.
@@ -83,6 +84,11 @@ API void herd_rotate(const herd::Rotation* r, bool is_bfloat16, int num_threads)
 // Find the tokens that a draw can end with.
 API void herd_draw(const herd::Draw* d, int num_threads) {
   herd::run_rows(herd::draw_row, d, d->rows, d->tokens, num_threads);
+}
+
+// Find the largest logit of each row.
+API void herd_largest(const herd::Largest* job, int num_threads) {
+  herd::run_rows(herd::find_largest, job, job->rows, job->tokens, num_threads);
 }
 
 // Decoder layers, one after the other. False if a matrix has no such kernel, or there is no memory to work in.

@@ -89,7 +89,7 @@ static inline void put_sums(const Product& p, const float* sums, int64_t token, 
   for (int t = 0; t < count; t++) {
     const float* of_token = sums + t / 16 * 512 + t % 16 * 16;
     const Floats low = _mm512_load_ps(of_token), high = _mm512_load_ps(of_token + 256);
-    if (p.is_bfloat16 && row + AT_ONCE <= p.rows) {
+    if (p.gives_bfloat16 && row + AT_ONCE <= p.rows) {
       uint16_t* y = static_cast<uint16_t*>(p.y) + (token + t) * p.y_stride + row;
       _mm512_storeu_si512(y, (__m512i)_mm512_cvtne2ps_pbh(high, low));
     } else {

@@ -20,7 +20,8 @@ struct Product {
   void* y;                // (tokens, rows), those of a token `y_stride` numbers behind those of the one before
   int64_t y_stride;
   int64_t tokens;
-  bool is_bfloat16;  // x and y; else float32
+  bool is_bfloat16;      // x; else float32
+  bool gives_bfloat16;   // y; else float32
   int num_threads;
 
   int64_t row_tiles() const { return (rows + TILE_ROWS - 1) / TILE_ROWS; }

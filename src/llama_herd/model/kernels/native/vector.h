@@ -154,7 +154,7 @@ static inline void store_first(uint16_t* y, Floats values, int count) {
 static inline void put(const Product& p, int64_t token, int64_t row, Floats values) {
   const int64_t left = p.rows - row;
   const int count = left >= LANES ? LANES : left > 0 ? int(left) : 0;
-  if (p.is_bfloat16)
+  if (p.gives_bfloat16)
     store_first(static_cast<uint16_t*>(p.y) + token * p.y_stride + row, values, count);
   else
     store_first(static_cast<float*>(p.y) + token * p.y_stride + row, values, count);

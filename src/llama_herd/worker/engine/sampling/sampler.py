@@ -45,7 +45,9 @@ def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) 
     """
     logits = constrained(logits, rows)
     ruled = apply_rules(logits, rows)
-    largest, ids = ruled.max(dim=-1)  # (B,) each; NaN counts as the largest
+    largest, ids = (
+        ruled.max(dim=-1) if native is None else native.largest(ruled)
+    )  # (B,) each; NaN is the largest
     for numbers in _groups(rows):
         picked = upload(numbers, logits.device)
         some = ruled if len(numbers) == len(rows) else ruled[picked]
