@@ -31,13 +31,11 @@ from benchmarks import (
 from benchmarks.harness import NoPlan
 from benchmarks.load import Load
 from benchmarks.report import Table, figure
-from benchmarks.shapes import random_config, random_shape
-from benchmarks.speed.files import RandomFile
+from benchmarks.shapes import random_shape
 
 pytestmark = [pytest.mark.program, pytest.mark.usefixtures("one_thread", "forked_workers")]
 
 TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
-SMALL = random_config(hidden_size=256, num_layers=2, num_heads=4, ffn_size=512, vocab_size=2_048)
 
 
 @pytest.fixture
@@ -263,11 +261,3 @@ def test_a_type_is_read_as_the_gguf_package_reads_it() -> None:
     (row,) = rows(weights.measure_types(weights.Types(("Q4_K",), rounds=1)))
     assert (row["bytes a weight"], row["max error"]) == (0.562, 0.0)
     assert min(row["M values/s"], row["gguf package"]) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", weights.Starts.presets)
-def test_a_command_computes_a_token_of_each_file(tmp_path: Path, preset: str) -> None:
-    path = RandomFile("small", SMALL, preset).written(tmp_path)
-    assert min(weights.start(path, "auto")) > 0
-    assert path.stat().st_mtime_ns == RandomFile("small", SMALL, preset).written(tmp_path).stat().st_mtime_ns
