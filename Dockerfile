@@ -14,7 +14,7 @@ COPY constraints.txt ./
 RUN pip install ${TORCH_INDEX_URL:+--retries 0 --timeout 5 --extra-index-url "$TORCH_INDEX_URL"} -c constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src/ src/
-RUN pip install -c constraints.txt '.[worker,gateway]' && HERD_KERNELS_DIR=/opt/herd/kernels herd kernels build
+RUN pip install -c constraints.txt '.[worker,gateway]' && HERD_KERNELS_DIR=/opt/herd/kernels herd kernels build --all
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="llama-herd" \

@@ -51,14 +51,14 @@ chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedul
 chaos-full: $(VENV)/.ready ## the same for hours
 	@$(BIN)/python -m benchmarks.chaos hours --write
 
-check: $(VENV)/.ready $(KERNELS)/.ready ## lint, types, import walls, GPU kernels, compose file, Dockerfile, workflow, objects for Kubernetes; edits nothing
+check: $(VENV)/.ready $(KERNELS)/.ready ## lint, types, import walls, GPU kernels, compose file, Dockerfile, workflows, objects for Kubernetes; edits nothing
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(KERNELS)/bin/python -m benchmarks.gpu_kernels --check sm_86
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.secure.yml
-	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/hadolint Dockerfile
 	@$(BIN)/python -m tests.deploy.schemas deploy/kubernetes
 

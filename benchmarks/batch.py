@@ -27,10 +27,10 @@ from benchmarks.harness import Benchmark, main
 from benchmarks.jobs import greedy
 from benchmarks.process_figures import rss_bytes
 from benchmarks.processes import stand_in_process
-from benchmarks.report import ROOT, Report, Row, Table
+from benchmarks.report import ROOT, Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
-from llama_herd.local.child_environment import child_environment
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.worker_process import child_environment
 from llama_herd.worker.settings import WorkerSettings
 
 MAX_TOKENS = 32
@@ -202,12 +202,7 @@ def measure(plan: Plan) -> Iterator[Table]:
     yield Table([dict(zip(head, row, strict=True)) for row in (ours, *peers, VLLM)])
 
 
-def for_readme(report: Report) -> str:
-    """The table of the peers."""
-    return report.with_conditions(report.tables[1:])
-
-
-BENCHMARK = Benchmark("batch", __doc__, Plan(), measure, for_readme=for_readme, threads=THREADS)
+BENCHMARK = Benchmark("batch", __doc__, Plan(), measure, threads=THREADS)
 
 if __name__ == "__main__":
     main(BENCHMARK)

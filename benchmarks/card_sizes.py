@@ -53,7 +53,7 @@ def cache_tokens(model: Path, card_gb: float) -> str:
     settings = WorkerSettings(model=model, device="cuda:0", slots=default_slots(card_gb))
     with open_model(model) as file:
         kernels = KernelsThere("planned", PARTED_TYPES)
-        plan = MemoryPlan.of(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
+        plan = MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
     try:
         plan.check(model.name)
     except SettingsError:

@@ -13,10 +13,10 @@ from typing import Any
 from benchmarks.conditions import conditions
 from benchmarks.report import Report, Row, Table, publish
 from llama_herd.chaos.faults.catalogue import FAULTS
-from llama_herd.chaos.plan import Plan, strikes_of
-from llama_herd.chaos.report import Report as ChaosReport
-from llama_herd.chaos.run import run
-from llama_herd.chaos.screen import progress, show
+from llama_herd.chaos.plan import ChaosPlan, planned_strikes
+from llama_herd.chaos.report import ChaosReport
+from llama_herd.chaos.run import run_chaos
+from llama_herd.chaos.screen import progress_display, show_report
 
 NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
 
@@ -54,10 +54,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.0, help="again until so much time is over")
     parser.add_argument("--write", action="store_true", help="keep the report and the page's tables")
     given = parser.parse_args()
-    plan = Plan(strikes_of([], given.schedule), NUM_JOBS, MAX_TOKENS, SEED, given.minutes)
-    with progress() as tell:
-        found = run(plan, tell)
-    show(found)
+    plan = ChaosPlan(planned_strikes([], given.schedule), NUM_JOBS, MAX_TOKENS, SEED, given.minutes)
+    with progress_display() as tell:
+        found = run_chaos(plan, tell)
+    show_report(found)
     if given.write:
         report = Report("chaos", list(tables(found)), conditions(), found.to_dict(), given.schedule)
         report.keep()

@@ -21,8 +21,8 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.native import Kernel, Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import pages_for
-from llama_herd.model.weights.form import Form
-from llama_herd.worker.loading.kernels_folder import kernels_folder
+from llama_herd.model.weights.form import WeightForm
+from llama_herd.worker.loading.kernels import kernels_folder
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
 SEED, NUM_TEXTS, NUM_TOKENS = 1, 8, 256
@@ -39,10 +39,10 @@ def runs() -> Iterator[Row]:
         texts = [_text(plain) for _ in range(NUM_TEXTS)]
         exact = [_logits(plain, text, torch.float32) for text in texts]
         kernels = load_kernels(kernels_folder(WorkerSettings.read()))
-        ways = {"plain torch": Form.DENSE}
+        ways = {"plain torch": WeightForm.DENSE}
         for kernel in (Kernel.INT8, Kernel.TILES):
             if isinstance(kernels, Kernels) and kernel in kernels.kernels:
-                ways[f"native, {kernel.name}"] = Form.FASTEST.with_kernels(_only(kernels, kernel))
+                ways[f"native, {kernel.name}"] = WeightForm.FASTEST.with_kernels(_only(kernels, kernel))
         for name, form in ways.items():
             llama = Llama.load(file, dtype=torch.bfloat16, form=form)
             found = [_logits(llama, text, torch.bfloat16) for text in texts]
@@ -61,7 +61,7 @@ def _text(llama: Llama) -> list[int]:
     cache, ids = Cache(llama.config, num_pages=pages_for(NUM_TOKENS)), [1]
     pages = cache.pages.reserve("text", NUM_TOKENS) or ()
     while len(ids) < NUM_TOKENS:
-        logits = llama.forward(Batch.of([Chunk(pages, len(ids) - 1, ids[-1:], 1)]), cache)
+        logits = llama.forward(Batch.from_chunks([Chunk(pages, len(ids) - 1, ids[-1:], 1)]), cache)
         ids.append(int(logits[0].softmax(dim=-1).multinomial(1)))
     return ids
 
@@ -71,7 +71,7 @@ def _logits(llama: Llama, ids: list[int], dtype: torch.dtype) -> Tensor:
     """Those after each of the ids, as one prompt: (T, V)."""
     cache = Cache(llama.config, num_pages=pages_for(len(ids)), dtype=dtype)
     pages = cache.pages.reserve("text", len(ids)) or ()
-    return llama.forward(Batch.of([Chunk(pages, 0, ids, len(ids))]), cache).double()
+    return llama.forward(Batch.from_chunks([Chunk(pages, 0, ids, len(ids))]), cache).double()
 
 
 def _differences(found: Tensor, exact: Tensor) -> dict[str, float]:

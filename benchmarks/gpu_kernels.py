@@ -21,6 +21,7 @@ from benchmarks.floors import Floors, Format
 from benchmarks.harness import Benchmark, NoPlan, main
 from benchmarks.report import Row, Table
 from benchmarks.shapes import random_config
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
@@ -28,7 +29,6 @@ from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, dequantis
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.seen import Seen
 
 LLAMA_7B = random_config(
     hidden_size=4_096, num_layers=32, num_heads=32, ffn_size=11_008, vocab_size=32_000, context_length=4_096

@@ -32,7 +32,7 @@ from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
 from llama_herd.model.kernels.native import Kernel, Kernels, load_library
 from llama_herd.model.kernels.tiles import random_tiles
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.worker.loading.kernels_folder import kernels_folder
+from llama_herd.worker.loading.kernels import kernels_folder
 from llama_herd.worker.settings import WorkerSettings
 
 SEED, WARM_ROUNDS = 1, 10
@@ -135,7 +135,7 @@ def attention_ways(plan: Attending, cache: Cache, num_rows: int, length: int) ->
     """All ways to attend."""
     size, num_new = pages_for(length), plan.tokens
     runs = [tuple(range(row * size, (row + 1) * size)) for row in range(num_rows)]
-    batch = Batch.of([Chunk(run, length - num_new, [0] * num_new, num_logits=1) for run in runs])
+    batch = Batch.from_chunks([Chunk(run, length - num_new, [0] * num_new, num_logits=1) for run in runs])
     q = torch.randn(num_rows * num_new, plan.heads, plan.head_dim).bfloat16()
 
     def way(threads: int, native: Attention | None, layer: int) -> None:

@@ -79,7 +79,7 @@ class LoadedEngine:
             "tokens per s": self._trace.num_tokens / (perf_counter() - started_s),
         }
 
-    def saturated(self) -> Run:
+    def saturated(self, priority: int = 0) -> Run:
         """All jobs come at once, after a warm-up of one as in a worker; lengths of outputs differ."""
         load = self._load
         self._submit("warm-up", load.short_prompt, max_tokens=8)
@@ -87,7 +87,7 @@ class LoadedEngine:
         trace = self._trace = self._engine.begin()
         for number in range(load.num_jobs):
             num_tokens = self._random.randint(load.max_tokens // 2, load.max_tokens * 3 // 2)
-            self._submit(f"short-{number}", load.short_prompt, max_tokens=num_tokens)
+            self._submit(f"short-{number}", load.short_prompt, num_tokens, priority)
         num_steps = 0
         while self._engine.engine.has_work:
             self._engine.step()
@@ -107,9 +107,10 @@ class LoadedEngine:
             num_prompt = self._load.long_prompt if is_long else self._load.short_prompt
             yield due_s, f"{'long' if is_long else 'short'}-{number}", num_prompt
 
-    def _submit(self, job_id: str, num_prompt: int, max_tokens: int) -> None:
+    def _submit(self, job_id: str, num_prompt: int, max_tokens: int, priority: int = 0) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        self._engine.submit(job_id, random_prompt(self._random, num_prompt), sampling)
+        prompt = random_prompt(self._random, num_prompt)
+        self._engine.submit(job_id, prompt, sampling, priority=priority)
 
     def _step(self) -> None:
         only_decodes = self._engine.only_decodes

@@ -19,7 +19,7 @@ from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 
 TOKEN_CHARS = 4
-FORMATS = OutputFormats.of({}, "hermes", "think")
+FORMATS = OutputFormats.from_templates({}, "hermes", "think")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def parse(pieces: Sequence[str]) -> None:
     parser = OutputParser(FORMATS, ["f"])
     for piece in pieces:
         parser.write(piece)
-    parser.close()
+    parser.finish()
 
 
 BENCHMARK = Benchmark("parsers", __doc__, Plan(), measure)

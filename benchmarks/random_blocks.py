@@ -11,6 +11,7 @@ HALVES: dict[GGMLType, dict[int, float]] = {
     GGMLType.Q4_0: {0: 1 / 4.6},
     GGMLType.Q4_1: {0: 1 / 4.6, 2: -7.5 / 4.6},
     GGMLType.Q5_0: {0: 1 / 9.2},
+    GGMLType.Q5_1: {0: 1 / 9.2, 2: -15.5 / 9.2},
     GGMLType.Q8_0: {0: 1 / 74},
     GGMLType.Q2_K: {80: 1 / 13.8, 82: 1.5 / 13.8},
     GGMLType.Q3_K: {108: 1 / 43.5},

@@ -20,7 +20,7 @@ from redis import Redis
 from benchmarks.harness import Benchmark, main
 from benchmarks.process_figures import cpu_s
 from benchmarks.report import Row, Table
-from llama_herd.chaos.malformed import encoded, message
+from llama_herd.chaos.malformed import base64_text, celery_message
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess
@@ -109,7 +109,7 @@ def _cost_of_one(
     redis: Redis, pid: int, queue: str, body: bytes, headers: dict[str, Any]
 ) -> tuple[int, int, float]:
     job_id, ledger = str(uuid.uuid4()), Ledger()
-    raw = message(raw_body=encoded(body), id=job_id, **headers)
+    raw = celery_message(raw_body=base64_text(body), id=job_id, **headers)
     before_bytes, before_s = _num_bytes(redis), cpu_s(pid)
     redis.lpush(queue, raw)
     wait_until(lambda: redis.exists(ledger.result_key(job_id)), "Celery's result")

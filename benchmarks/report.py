@@ -2,8 +2,8 @@
 
     python -m benchmarks.report [NAME ...] [--write]     # what was kept, without measuring
 
-Each is a file in `benchmarks/results`, and stands between its own marks in the page of measurements; some
-have marks in the README, too.
+Each is a file in `benchmarks/results`. Some stand between their own marks in the page of measurements, or in
+the README.
 """
 
 import argparse
@@ -128,8 +128,11 @@ def shown(name: str, of_one: Callable[[Report], str] = str) -> str:
 
 
 def publish(name: str, for_readme: Callable[[Report], str] | None = None) -> None:
-    """Put what was kept into the page, unless it stands in the README alone, and into the README."""
-    if for_readme is None or section(PAGE.read_text(), name) is not None:
+    """Put what was kept into the page and the README, where they have marks for it.
+
+    Of a report without marks the page tells in a row, which a person writes.
+    """
+    if section(PAGE.read_text(), name) is not None:
         write_section(PAGE, name, shown(name))
     if for_readme is not None:
         write_section(README, name, shown(name, for_readme))
@@ -164,8 +167,8 @@ def main() -> None:
     given = parser.parse_args()
     for name in given.names or dict.fromkeys(report.section for report in kept()):
         print(f"{name}\n\n{shown(name)}\n")
-        if given.write and section(PAGE.read_text(), name) is not None:
-            write_section(PAGE, name, shown(name))
+        if given.write:
+            publish(name)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
-from llama_herd.worker.loading.kernels_folder import kernels_folder
+from llama_herd.worker.loading.kernels import kernels_folder
 from llama_herd.worker.settings import WorkerSettings
 
 SEED = 1
@@ -60,7 +60,7 @@ def rows_of(asked: dict[str, Any], logits: Tensor, num_prompt: int, num_output: 
     params = SamplingParams.model_validate(asked)
 
     def grown() -> Penalties | None:
-        penalties = Penalties.of(params, random.choices(range(num_tokens), k=num_prompt))
+        penalties = Penalties.if_any(params, random.choices(range(num_tokens), k=num_prompt))
         if penalties is not None:
             for token_id in random.choices(range(num_tokens), k=num_output):
                 penalties.add(token_id)

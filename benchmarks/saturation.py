@@ -4,7 +4,8 @@
 
 The engine alone, after a warm-up as in a worker, with several jobs a row from the beginning. All prompts have
 256 tokens, no two begin alike, and outputs have 32 to 96. The budgets take turns, after a run that does not
-count; a learnt one begins anew in each round. Shown are medians of the rounds.
+count; a learnt one begins anew in each round, and has a second turn with jobs that can wait, as those of a
+batch. Shown are medians of the rounds.
 """
 
 import os
@@ -19,10 +20,16 @@ from benchmarks.load import Load, LoadedEngine, Run
 from benchmarks.report import Table
 from benchmarks.speed.files import MEDIUM, RandomFile
 from benchmarks.timed_engine import TimedEngine
+from llama_herd.tasks.priority import MIN_PRIORITY
 from llama_herd.worker.settings import BUNDLED_MODEL
 
-#: 0 is learnt; the last one takes every prompt whole.
-BUDGETS = {"learnt": 0, "16": 16, "32": 32, "64": 64, "8192": 8192}
+#: How prompts come into steps: by the budget, and by the priority of the jobs. 0 is learnt; the last budget
+#: takes every prompt whole.
+WAYS: dict[str, tuple[int, int]] = {
+    "learnt": (0, 0),
+    "learnt, jobs can wait": (0, MIN_PRIORITY),
+    **{str(budget): (budget, 0) for budget in (16, 32, 64, 8192)},
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Case:
     name: str
     load: Load
     file: RandomFile | None = None
-    budgets: tuple[str, ...] = tuple(BUDGETS)
+    ways: tuple[str, ...] = tuple(WAYS)
     rounds: int = 3
 
 
@@ -60,10 +67,10 @@ def _measured(case: Case) -> Table:
         path = case.file.write(Path(folder)) if case.file else BUNDLED_MODEL
         model = TimedEngine.load(model=path, **fields)
 
-        def saturated(budget: int) -> Run:
-            return LoadedEngine(model, case.load, budget).saturated()
+        def saturated(budget: int, priority: int) -> Run:
+            return LoadedEngine(model, case.load, budget).saturated(priority)
 
-        ways = {name: partial(saturated, BUDGETS[name]) for name in case.budgets}
+        ways = {name: partial(saturated, *WAYS[name]) for name in case.ways}
         found = in_turns(ways, case.rounds, warm=1)
     rows = [{"prefill tokens": name, **merged(runs)} for name, runs in found.items()]
     return Table(rows, f"{case.name}, {case.load.num_jobs} jobs at once, {case.load.slots} rows")

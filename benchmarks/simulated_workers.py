@@ -34,10 +34,9 @@ from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.eviction import EvictionWatch
 from llama_herd.worker.jobs.heartbeat import Heartbeat
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
@@ -45,7 +44,7 @@ from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
-from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
+from llama_herd.worker.jobs.tenancy import LeaseHolder, Tenancies, Tenancy
 from llama_herd.worker.jobs.watchdog import Watchdog
 from llama_herd.worker.settings import WorkerSettings
 
@@ -119,7 +118,7 @@ class SimulatedWorker:
             LeaseHolder(self._redis, ledger, self._owner),
             ClaimedJobs(),
             StreamReader(self._redis, ledger, BOUNDS),
-            Author(self._name, MODEL, own.tenant),
+            EventAuthor(self._name, MODEL, own.tenant),
             cast(Celery, None),
         )
 
@@ -184,7 +183,7 @@ class SimulatedWorker:
         if not isinstance(claimed, Yours):
             raise RuntimeError(f"{job_id} is {claimed}")
         info = SequenceInfo(job_id, ledger.tenant, num_prompt_tokens=4)
-        stream = EventLog(job_id, claimed, Recorded.of(()), tenancy.author)
+        stream = EventLog(job_id, claimed, RecordedOutputs.from_events(()), tenancy.author)
         stream.pace.gather_s = self._plan.flush_ms / 1000
         self.publisher.open(Attempt(stream, [], [info]))
         self._rows.append(info)

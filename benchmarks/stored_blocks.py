@@ -11,6 +11,7 @@ SCALES_AT = {
     GGMLType.Q4_0: (0,),
     GGMLType.Q4_1: (0, 2),
     GGMLType.Q5_0: (0,),
+    GGMLType.Q5_1: (0, 2),
     GGMLType.Q8_0: (0,),
     GGMLType.Q2_K: (80, 82),
     GGMLType.Q3_K: (108,),
@@ -25,6 +26,7 @@ SCALES_AT = {
     GGMLType.IQ3_S: (0,),
     GGMLType.IQ4_NL: (0,),
     GGMLType.IQ4_XS: (0,),
+    GGMLType.MXFP4: (),
 }
 
 

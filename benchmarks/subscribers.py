@@ -15,7 +15,7 @@ from benchmarks.harness import Benchmark, in_turns, main
 from benchmarks.jobs import greedy
 from benchmarks.report import Table
 from benchmarks.warm_worker import warm_worker
-from llama_herd.chaos.crowd import Turn, crowd_of, flapping, never, slowly
+from llama_herd.chaos.crowd import CrowdTurn, crowd_of, read_a_little, read_nothing, replace_oldest
 from llama_herd.tasks.ledger.ledger import Ledger
 
 
@@ -32,15 +32,15 @@ def measure(plan: Plan) -> Iterator[Table]:
     sampling = greedy(plan.max_tokens)
     with warm_worker(plan.rows, sampling) as queue:
 
-        def beside(num: int, turn: Turn) -> float:
+        def beside(num: int, turn: CrowdTurn) -> float:
             with crowd_of(num, queue.url, Ledger().channel("*"), turn):
                 return queue.tokens_per_s(plan.num_jobs, sampling)
 
-        kinds = {"stuck": never, "slow": slowly, "flapping": flapping}
+        kinds = {"stuck": read_nothing, "slow": read_a_little, "flapping": replace_oldest}
         ways = {
             f"{plan.subscribers} {kind}": partial(beside, plan.subscribers, kinds[kind]) for kind in kinds
         }
-        found = in_turns({"none": partial(beside, 0, never), **ways}, plan.rounds)
+        found = in_turns({"none": partial(beside, 0, read_nothing), **ways}, plan.rounds)
     alone = median(found["none"])
     yield Table(
         [

@@ -69,7 +69,7 @@ def take_over(num_jobs: int, num_waiting: int, model: Path = BUNDLED_MODEL) -> T
         owner = _worker(herd, slots=num_jobs - NUM_LOOK_AHEAD)
         sweeper = _worker(herd, slots=1, model_name="another")
         for worker in (owner, sweeper):
-            herd.ready(worker)
+            herd.wait_until_ready(worker)
         job_ids = submit(herd, "held", num_jobs)
         herd.jobs.wait_for(job_ids, "epoch", 1)
         herd.jobs.wait_for(job_ids[: num_jobs - NUM_LOOK_AHEAD], "n", 1)
@@ -106,12 +106,12 @@ def first_in_queue(herd: Herd, num_messages: int) -> list[str]:
 
 def _worker(herd: Herd, slots: int, **settings: Any) -> WorkerProcess:
     sabotage = Sabotage(stand_in=True, step_s=STEP_S)
-    return herd.worker(sabotage=sabotage, slots=slots, prefill_tokens=MANY, silence_s=600, **settings)
+    return herd.start_worker(sabotage=sabotage, slots=slots, prefill_tokens=MANY, silence_s=600, **settings)
 
 
 def _frozen(herd: Herd, slots: int) -> WorkerProcess:
     """A worker that asks for no messages and is in no list, so that no other worker counts on it."""
-    worker = herd.ready(_worker(herd, slots))
+    worker = herd.wait_until_ready(_worker(herd, slots))
     worker.signal(signal.SIGSTOP)
     wait_until(lambda: not herd.jobs.redis.info("clients")["blocked_clients"], "it waits for no message")
     herd.jobs.redis.delete(herd.jobs.ledger.key("workers"))

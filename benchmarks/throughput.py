@@ -81,7 +81,7 @@ def measure(plan: Plan) -> Iterator[Table]:
     yield Table(rows, f"Tokens a second of {BUNDLED_MODEL.name}, {plan.max_tokens} tokens a job")
 
 
-BENCHMARK = Benchmark("throughput", __doc__, Plan(), measure, for_readme=str)
+BENCHMARK = Benchmark("throughput", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
     main(BENCHMARK)

@@ -52,10 +52,11 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
         assert not anchor or anchor in anchors(goal), f"{name}#{anchor}"
 
 
-def test_the_page_of_decisions_lists_each() -> None:
+def test_the_page_of_decisions_lists_each_with_its_status() -> None:
     folder = ROOT / "docs" / "decisions"
-    listed = re.findall(r"^- \[(.+)\]\((.+)\)$", (folder / "README.md").read_text(), re.M)
+    listed = re.findall(r"^\| \[(.+?)\]\((.+?)\) \| (.+) \|$", (folder / "README.md").read_text(), re.M)
     decisions = [path for path in sorted(folder.glob("*.md")) if path.name != "README.md"]
+    heads = [re.match(r"# (.+)\n\n\*\*Status\.\*\* (.+)\n", path.read_text()) for path in decisions]
     assert listed == [
-        (path.read_text().partition("\n")[0].removeprefix("# "), path.name) for path in decisions
+        (head[1], path.name, head[2]) for head, path in zip(heads, decisions, strict=True) if head
     ]

@@ -1,4 +1,4 @@
-"""The fix for a package that is missing names where this one was installed from."""
+"""The fix for a package that is missing adds to this installation, a checkout or a wheel."""
 
 import json
 from pathlib import Path
@@ -46,11 +46,8 @@ def test_a_checkout_that_is_gone_is_not_named(monkeypatch: pytest.MonkeyPatch) -
     assert said == "pip install '.[batch]' in a checkout of llama-herd"
 
 
-def test_a_wheel_is_named_by_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = "file:///srv/llama_herd-0.1.0-py3-none-any.whl"
-    said = command(monkeypatch, {"url": url, "archive_info": {}})
-    assert said == f"pip install 'llama-herd[batch] @ {url}'"
-
-
-def test_an_index_that_had_it_still_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command(monkeypatch, None) == "pip install 'llama-herd[batch]'"
+@pytest.mark.parametrize(
+    "origin", [None, {"url": "file:///srv/herd.whl", "archive_info": {}}], ids=["index", "file"]
+)
+def test_a_wheel_is_named_by_its_name(monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None) -> None:
+    assert command(monkeypatch, origin) == "pip install 'llama-herd[batch]'"

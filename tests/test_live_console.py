@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from llama_herd.chaos.run import Progress
-from llama_herd.chaos.screen import progress
+from llama_herd.chaos.screen import progress_display
 from llama_herd.live_console import is_live
 
 
@@ -24,6 +24,6 @@ def test_a_run_of_chaos_writes_lines_on_a_terminal_that_only_prints(
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as if standard error were a terminal
-    with progress() as tell:
+    with progress_display() as tell:
         tell(Progress("starting", 2, 3, 0, 1.0))
     assert "2 strikes, 3 jobs, 0 broken laws" in capsys.readouterr().err

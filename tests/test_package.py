@@ -181,7 +181,15 @@ def test_a_client_with_a_command_line_needs_no_celery(redis_url: str) -> None:
 
 
 #: The code of a client's commands, which the command line loads when they run.
-OF_CLIENTS = ("app", "batch.runner", "batch.watcher", "cancel", "status_view", "transcript", "environment")
+OF_CLIENTS = (
+    "app",
+    "batch.runner",
+    "batch.running_batch",
+    "cancel",
+    "status_view",
+    "transcript",
+    "environment",
+)
 
 
 def test_the_code_of_a_clients_commands_brings_no_worker() -> None:

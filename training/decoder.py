@@ -65,7 +65,7 @@ class Decoder:
         rows = [self._row(prompt, ids, cache) for prompt, ids in encoded.items()]
         running = rows
         for _ in range(MAX_TOKENS):
-            logits = self.llama.forward(Batch.of([row.next_chunk() for row in running]), cache)
+            logits = self.llama.forward(Batch.from_chunks([row.next_chunk() for row in running]), cache)
             for row, token in zip(running, logits.argmax(dim=-1).tolist(), strict=True):
                 row.ids.append(token)
             running = [row for row in running if row.ids[-1] not in self.tokenizer.eos_ids]

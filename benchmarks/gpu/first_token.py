@@ -9,7 +9,7 @@ from time import perf_counter
 from benchmarks.floors import Format
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.measurement import Measurement
-from llama_herd.local.child_environment import child_environment
+from llama_herd.local.worker_process import child_environment
 
 PROMPT = "w1 w2 w3"
 MAX_TOKENS = 16

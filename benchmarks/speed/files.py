@@ -95,6 +95,11 @@ class RandomFile:
             os.fsync(file.fileno())  # else it is still being written while engines take turns
         return path
 
+    def written(self, folder: Path) -> Path:
+        """The same, where it may be there from an earlier call."""
+        path = folder / f"{self.preset}.gguf"
+        return path if path.exists() else self.write(folder)
+
     def _add_vocabulary(self, writer: GGUFWriter, vocab_size: int) -> None:
         """What OpenVINO can read, which also asks for the preset."""
         writer.add_file_type(LlamaFileType[f"MOSTLY_{self.preset}"])

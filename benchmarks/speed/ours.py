@@ -24,6 +24,7 @@ class Ours:
             context_tokens=room.row_tokens,
             kv_cache_tokens=room.cache_tokens,
         )
+        self._engine.model.llama.settle()  # as a worker does before its first job
         plan = self._engine.model.plan
         self.facts: dict[str, Any] = {
             "dtype": plan.dtype,

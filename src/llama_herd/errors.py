@@ -90,6 +90,7 @@ class InvalidJob(BadInput):
 
 
 def _bounded(fields: Sequence[FieldError]) -> tuple[FieldError, ...]:
+    """The entries as far as they fit into an error; a last one counts the rest."""
     kept: list[FieldError] = []
     left = MAX_ERROR_BYTES - _REST_BYTES
     for field, message in fields[:MAX_FIELD_ERRORS]:
@@ -168,7 +169,7 @@ class JobNotFound(HerdError):
     """No job has this id: it was never accepted, or its record has expired or was purged."""
 
     @classmethod
-    def of(cls, job_id: str) -> Self:
+    def for_id(cls, job_id: str) -> Self:
         """The error for this id, with what may have become of the job and what to do."""
         return cls(
             f"no job {job_id}: it was never submitted, it was purged, or it ended more than "

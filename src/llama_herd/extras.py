@@ -23,13 +23,11 @@ GATEWAY_MODULES = ("h11", "prometheus_client", "python_multipart", "standardwebh
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra from where this package came from: a folder, a wheel, an index."""
+    """The command that adds an extra to this installation: its folder is named where it is a checkout."""
     said = distribution("llama-herd").read_text("direct_url.json")  # PEP 610: absent where an index had it
-    if said is None:
-        return f"pip install 'llama-herd[{extra}]'"
-    origin = json.loads(said)
+    origin = json.loads(said or "{}")
     if "dir_info" not in origin:
-        return f"pip install 'llama-herd[{extra}] @ {origin['url']}'"
+        return f"pip install 'llama-herd[{extra}]'"  # pip keeps the one that is installed
     folder = Path(url2pathname(urlsplit(origin["url"]).path))
     if not (folder / "pyproject.toml").exists():
         return f"pip install '.[{extra}]' in a checkout of llama-herd"

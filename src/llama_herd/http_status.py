@@ -35,7 +35,7 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (TimeoutError, 504),
 )
 
-#: Of the codes that say more than whether the same job may succeed later.
+#: The statuses of codes that say more than whether the same job may succeed later.
 _STATUS_OF_CODE: Mapping[str, int] = {
     **{code: 422 for code in ErrorCode if code.is_bad_input},
     ErrorCode.CANCELLED: 409,

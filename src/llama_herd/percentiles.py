@@ -14,7 +14,7 @@ class Percentiles:
     p95_s: float | None
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Self:
+    def from_seconds(cls, seconds: Sequence[float]) -> Self:
         return cls(nearest_rank(seconds, 0.50), nearest_rank(seconds, 0.95))
 
 

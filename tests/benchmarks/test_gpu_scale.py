@@ -33,7 +33,7 @@ def sequence(number: int, load: Load) -> Sequence:
 def rows_that_draw(load: Load) -> Iterator[int]:
     """How many draw a token in each step of a load, by the budget for prompts that a card begins with."""
     pages = Pages(load.cache_tokens // PAGE_TOKENS, consecutive=False)
-    budget = PrefillBudget.of(0, "cuda")
+    budget = PrefillBudget.from_setting(0, "cuda")
     scheduler = Scheduler(PrefixCache(pages), max_rows=load.num_rows, prefill=budget)
     for number in range(load.num_requests):
         scheduler.submit(sequence(number, load))

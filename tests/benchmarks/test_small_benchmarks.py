@@ -31,7 +31,10 @@ from benchmarks import (
 from benchmarks.harness import NoPlan
 from benchmarks.load import Load
 from benchmarks.report import Table, figure
-from benchmarks.shapes import random_shape
+from benchmarks.shapes import random_config, random_shape
+from benchmarks.speed.files import RandomFile
+
+SMALL = random_config(hidden_size=256, num_layers=2, num_heads=4, ffn_size=512, vocab_size=2_048)
 
 pytestmark = [pytest.mark.program, pytest.mark.usefixtures("one_thread", "forked_workers")]
 
@@ -109,10 +112,11 @@ def test_streams_are_timed_beside_long_prompts_and_at_random_times() -> None:
 
 def test_prompts_that_are_taken_whole_wait_for_no_step() -> None:
     load = Load(slots=4, short_prompt=96, max_tokens=8, num_jobs=12)
-    case = saturation.Case("tales", load, budgets=("16", "8192"), rounds=2)
-    cut, whole = rows(saturation.measure(saturation.Plan((case,))))
+    case = saturation.Case("tales", load, ways=("16", "learnt, jobs can wait", "8192"), rounds=2)
+    cut, patient, whole = rows(saturation.measure(saturation.Plan((case,))))
     assert [len(cut["rows that decode"]), len(whole["gap p50 ms"])] == [2, 2]
-    assert 0 < cut["rows that decode"][0] < whole["rows that decode"][0] <= load.slots
+    assert 0 < cut["rows that decode"][0] < patient["rows that decode"][0]
+    assert cut["rows that decode"][0] < whole["rows that decode"][0] <= load.slots
 
 
 def test_scheduling_is_timed_and_its_costs_are_named() -> None:
@@ -261,3 +265,13 @@ def test_a_type_is_read_as_the_gguf_package_reads_it() -> None:
     (row,) = rows(weights.measure_types(weights.Types(("Q4_K",), rounds=1)))
     assert (row["bytes a weight"], row["max error"]) == (0.562, 0.0)
     assert min(row["M values/s"], row["gguf package"]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", weights.Starts.presets)
+def test_a_command_computes_a_token_of_each_file(tmp_path: Path, preset: str) -> None:
+    file = RandomFile("small", SMALL, preset)
+    path = file.written(tmp_path)
+    assert min(weights.start(path, "auto")) > 0
+    before_ns = path.stat().st_mtime_ns
+    assert file.written(tmp_path).stat().st_mtime_ns == before_ns

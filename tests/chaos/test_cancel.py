@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 def test_whatever_ends_jobs_early_races_their_whole_way_and_each_ends_once(
     herd: Herd, figures: list[str], num_jobs: int
 ) -> None:
-    herd.workers(2, step_s=0.002, slots=4, remote_control=True)
+    herd.start_workers(2, step_s=0.002, slots=4, remote_control=True)
     haste = Haste(herd, Random(0))
     for _ in range(num_jobs):
         haste.rng.choice([haste.cancel, haste.revoke, haste.deadline, haste.expires])()
@@ -68,7 +68,7 @@ class Haste:
 
 
 def test_deadlines_end_waiting_and_running_jobs(herd: Herd) -> None:
-    herd.workers(1, slots=2)
+    herd.start_workers(1, slots=2)
     seconds, _ = herd.jobs.redis.time()
     rng = Random(0)
     for _ in range(40):
@@ -78,25 +78,25 @@ def test_deadlines_end_waiting_and_running_jobs(herd: Herd) -> None:
 
 
 def test_a_job_cancelled_while_its_worker_is_dead_is_ended_by_the_next_one(herd: Herd) -> None:
-    (victim,) = herd.workers(1)
+    (victim,) = herd.start_workers(1)
     job_ids = herd.jobs.submit(3, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 10)
     victim.kill()
     for job_id in job_ids:
         herd.jobs.client.cancel(job_id)
-    herd.workers(1)
+    herd.start_workers(1)
     assert {result.finish_reason for result in herd.jobs.results()} == {"cancelled"}
 
 
 def test_a_job_that_celery_ends_ends_for_subscribers_too(herd: Herd) -> None:
     """Its message has expired by the time that the dead worker's successor gets it: Celery revokes it."""
-    (victim,) = herd.workers(1)
+    (victim,) = herd.start_workers(1)
     expires_s = time() + 2
     job_id = send_expiring(herd, 2, LONG)
     herd.jobs.wait_for([job_id], "n", 10)
     victim.kill()
     wait_until(lambda: time() > expires_s + 1, "expired")
-    herd.workers(1)
+    herd.start_workers(1)
     (result,) = herd.jobs.results()
     assert result.finish_reason == "deadline"
     assert len(result.ids) >= 10

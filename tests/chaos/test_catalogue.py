@@ -3,31 +3,31 @@
 import pytest
 
 from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.plan import Plan
-from llama_herd.chaos.report import Line, Report
-from llama_herd.chaos.run import Run
+from llama_herd.chaos.plan import ChaosPlan
+from llama_herd.chaos.report import ChaosReport, FaultSummary
+from llama_herd.chaos.run import ChaosRun
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
-def struck(herd: Herd, *faults: str) -> Report:
+def struck(herd: Herd, *faults: str) -> ChaosReport:
     """The report of a run in which each of these faults strikes once."""
-    plan = Plan(dict.fromkeys(faults, 1), num_jobs=1, max_tokens=150, seed=0)
-    return Run(herd, plan, lambda progress: None).run()
+    plan = ChaosPlan(dict.fromkeys(faults, 1), num_jobs=1, max_tokens=150, seed=0)
+    return ChaosRun(herd, plan, lambda progress: None).run()
 
 
-def lines_of(report: Report) -> dict[str, Line]:
-    return {line.fault: line for line in report.lines}
+def summaries_of(report: ChaosReport) -> dict[str, FaultSummary]:
+    return {summary.fault: summary for summary in report.fault_summaries}
 
 
 def test_workers_that_leave_hand_their_jobs_over(herd: Herd, figures: list[str]) -> None:
     faults = ("stop", "stop-twice", "quit")
     report = struck(herd, *faults)
     assert report.violations == []
-    for name, line in lines_of(report).items():
-        assert line.met
-        figures.append(f"{name}: {line.met} jobs go on elsewhere at most {line.max_s} s later")
-    assert lines_of(report).keys() == set(faults)
+    for name, summary in summaries_of(report).items():
+        assert summary.met
+        figures.append(f"{name}: {summary.met} jobs go on elsewhere at most {summary.max_s} s later")
+    assert summaries_of(report).keys() == set(faults)
 
 
 def test_what_redis_refuses_and_what_producers_end_or_send_wrong_breaks_no_law(herd: Herd) -> None:
@@ -35,4 +35,4 @@ def test_what_redis_refuses_and_what_producers_end_or_send_wrong_breaks_no_law(h
     herd.settings = herd.settings.model_copy(update={"remote_control": True})
     report = struck(herd, *faults)
     assert report.violations == []
-    assert lines_of(report).keys() == set(faults)
+    assert summaries_of(report).keys() == set(faults)

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.chaos.checker import Checker, Evidence
-from llama_herd.chaos.listener import event_print
+from llama_herd.chaos.listener import event_fingerprint
 from llama_herd.chaos.sabotage import POISONS
 from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -27,7 +27,7 @@ TOLD = Entry("msg_j", "job.completed", "j", "done", ended_ms=1, finish_reason="s
 
 
 def prints(*events: Event) -> list[int]:
-    return [event_print(event.to_json().encode()) for event in events]
+    return [event_fingerprint(event.to_json().encode()) for event in events]
 
 
 def evidence(*events: Event, **changes: Any) -> Evidence:

@@ -7,7 +7,7 @@ from time import monotonic
 import pytest
 
 from llama_herd.chaos.faults.clocks import HOUR_S, skewed
-from llama_herd.chaos.faults.death import kill
+from llama_herd.chaos.faults.death import kill_worker
 from llama_herd.chaos.faults.redis_faults import keeping_owners
 from llama_herd.chaos.herd import Herd
 from llama_herd.chaos.patience import wait_until
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
 def test_workers_with_wrong_clocks_take_no_job_from_others_and_lose_none(herd: Herd) -> None:
-    (right,) = herd.workers(1, step_s=0.03)
+    (right,) = herd.start_workers(1, step_s=0.03)
     herd.jobs.wait_for(herd.jobs.submit(4, LONG), "n", 1)
     # Each says so when a job has changed hands.
     with skewed(HOUR_S)(herd) as met, skewed(-HOUR_S)(herd):
@@ -38,13 +38,13 @@ def test_no_lease_ends_early_or_late_when_the_clock_of_redis_jumps(
     skewed_redis: SkewedRedis, endless: Path, tmp_path: Path
 ) -> None:
     with Herd(skewed_redis, endless, tmp_path) as herd:
-        herd.workers(2)
+        herd.start_workers(2)
         herd.jobs.wait_for(herd.jobs.submit(6, LONG), "n", 10)
         with keeping_owners(herd) as met:  # says so when a job has changed hands
             for ahead_s in (3600, 0):
                 skewed_redis.move_clock(ahead_s)
                 herd.jobs.wait_for_progress(met, 50)
-        with kill(herd) as orphans:
+        with kill_worker(herd) as orphans:
             assert orphans
             herd.jobs.wait_for_progress(orphans)
         assert herd.verdict().violations == ()
@@ -62,7 +62,7 @@ def test_a_death_at_the_moment_of_a_jump_costs_two_leases_at_most(
     """By then all that was in its hands has a live owner: jobs that ran, and messages not claimed yet."""
     skewed_redis.move_clock(before_s)
     with Herd(skewed_redis, endless, tmp_path, slots=32) as herd:  # one worker has room for all that is left
-        herd.workers(2)
+        herd.start_workers(2)
         jobs = herd.jobs.submit(60, SHORT)
         herd.jobs.wait_for(jobs[:6], "n", 3)
         skewed_redis.move_clock(after_s)
@@ -92,7 +92,7 @@ def test_a_worker_asks_again_though_redis_would_let_it_wait_for_ten_minutes(
 ) -> None:
     """Redis ends a blocking read by its clock, and that was put back."""
     with Herd(skewed_redis, endless, tmp_path) as herd:
-        herd.workers(1)
+        herd.start_workers(1)
 
         def blocks_since_before() -> bool:
             """Redis counts how long a client is idle by its clock."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.crowd import crowd_of, flapping, never, slowly
+from llama_herd.chaos.crowd import crowd_of, read_a_little, read_nothing, replace_oldest
 from llama_herd.chaos.patience import wait_until
 
 pytestmark = pytest.mark.redis
@@ -24,7 +24,10 @@ def num_unread(one: socket.socket) -> int:
 
 @pytest.mark.long
 def test_the_slow_read_all_in_the_end_and_the_stuck_nothing(redis: Any, redis_url: str) -> None:
-    with crowd_of(2, redis_url, "t:*", never) as stuck, crowd_of(2, redis_url, "t:*", slowly) as slow:
+    with (
+        crowd_of(2, redis_url, "t:*", read_nothing) as stuck,
+        crowd_of(2, redis_url, "t:*", read_a_little) as slow,
+    ):
         wait_until(lambda: redis.publish("t:1", b"") == 4, "all hear")
         redis.publish("t:2", MESSAGE)
         wait_until(lambda: min(map(num_unread, stuck.sockets)) > len(MESSAGE), "all has come")
@@ -34,7 +37,7 @@ def test_the_slow_read_all_in_the_end_and_the_stuck_nothing(redis: Any, redis_ur
 
 @pytest.mark.long
 def test_each_of_the_flapping_leaves_and_another_comes(redis: Any, redis_url: str) -> None:
-    with crowd_of(3, redis_url, "t:*", flapping) as crowd:
+    with crowd_of(3, redis_url, "t:*", replace_oldest) as crowd:
         first = set(crowd.sockets)
         wait_until(lambda: first.isdisjoint(crowd.sockets), "all have left")
         wait_until(lambda: redis.publish("t:1", b"") == 3, "as many hear")

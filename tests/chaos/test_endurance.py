@@ -38,7 +38,7 @@ class Footprint(NamedTuple):
 
 
 def test_an_idle_worker_holds_no_more_after_resets_than_before_them(herd: Herd, figures: list[str]) -> None:
-    (worker,) = herd.workers(1, is_behind_proxy=True)
+    (worker,) = herd.start_workers(1, is_behind_proxy=True)
     herd.jobs.results(herd.jobs.submit(8, BRIEF))
     before = Footprint.of(worker, herd)
     for _ in range(NUM_RESETS):

@@ -18,12 +18,12 @@ IMPATIENT = Sabotage(visibility_s=VISIBILITY_S, step_s=0.1)
 
 
 def test_a_zombies_writes_are_refused_and_it_takes_over_when_the_new_owner_dies(herd: Herd) -> None:
-    (zombie,) = herd.workers(1)
+    (zombie,) = herd.start_workers(1)
     job_ids = herd.jobs.submit(4, LONG)
     herd.jobs.wait_for(job_ids, "n", 20)
     with freeze(herd) as met:
         assert sorted(met) == sorted(job_ids)
-        (successor,) = herd.workers(1, step_s=0.03)  # slow, lest it be done before it is killed
+        (successor,) = herd.start_workers(1, step_s=0.03)  # slow, lest it be done before it is killed
         herd.jobs.wait_for(job_ids, "epoch", 2)
         herd.jobs.wait_for_progress(job_ids)
     wait_until(lambda: zombie.log.count("job was lost") == len(job_ids), "the zombie's writes refused")
@@ -37,11 +37,11 @@ def test_a_zombies_writes_are_refused_and_it_takes_over_when_the_new_owner_dies(
 
 def test_a_zombie_without_a_chance_leaves_its_jobs_and_their_messages_alone(herd: Herd) -> None:
     """It wakes up when all is over: no result is stored again, no message is rejected away."""
-    (zombie,) = herd.workers(1, step_s=0.03)  # slow, lest it be done before it is frozen
+    (zombie,) = herd.start_workers(1, step_s=0.03)  # slow, lest it be done before it is frozen
     job_ids = herd.jobs.submit(4, {**LONG, "max_tokens": 100})
     herd.jobs.wait_for(job_ids, "n", 20)
     zombie.signal(signal.SIGSTOP)
-    (successor,) = herd.workers(1)
+    (successor,) = herd.start_workers(1)
     assert {result.worker for result in herd.jobs.results()} == {successor.name}
     zombie.signal(signal.SIGCONT)
     wait_until(lambda: zombie.log.count("job was lost") == len(job_ids), "the zombie's writes refused")
@@ -50,14 +50,14 @@ def test_a_zombie_without_a_chance_leaves_its_jobs_and_their_messages_alone(herd
 
 def test_a_zombie_leaves_messages_alone_that_kombu_has_given_to_its_successor(herd: Herd) -> None:
     """Under the same tags: to reject or acknowledge one would take it away from who has it now."""
-    (zombie,) = herd.workers(1, sabotage=IMPATIENT)
+    (zombie,) = herd.start_workers(1, sabotage=IMPATIENT)
     job_ids = herd.jobs.submit(4, LONG)
     herd.jobs.wait_for(job_ids, "n", 5)
     tags = held(herd)
     assert len(tags) == len(job_ids)
     with frozen([zombie]):
         num_before = num_put_back(herd)
-        (successor,) = herd.workers(1, sabotage=IMPATIENT)
+        (successor,) = herd.start_workers(1, sabotage=IMPATIENT)
         wait_until(lambda: num_put_back(herd) >= num_before + len(tags), "kombu has put all back")
         herd.jobs.wait_for(job_ids, "epoch", 2)
         assert tags <= held(herd)
@@ -77,7 +77,7 @@ def held(herd: Herd) -> set[bytes]:
 
 @pytest.mark.parametrize("num_jobs", [0, 20], ids=["empty queue", "full queue"])
 def test_a_message_in_the_hands_of_a_frozen_worker_is_not_lost(herd: Herd, num_jobs: int) -> None:
-    herd.workers(1)
+    herd.start_workers(1)
     with die_with_a_message(herd):
         herd.jobs.submit(num_jobs, SHORT)
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
 def test_running_jobs_wait_for_memory_and_new_ones_are_refused(herd: Herd) -> None:
-    (worker,) = herd.workers(1)
+    (worker,) = herd.start_workers(1)
     job_ids = herd.jobs.submit(4, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 20)
     with herd.server.full():
@@ -24,7 +24,7 @@ def test_running_jobs_wait_for_memory_and_new_ones_are_refused(herd: Herd) -> No
 
 
 def test_running_jobs_wait_for_disk_and_new_ones_are_refused(herd: Herd) -> None:
-    (worker,) = herd.workers(1)
+    (worker,) = herd.start_workers(1)
     job_ids = herd.jobs.submit(4, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 20)
     with herd.server.disk_full():
@@ -36,7 +36,7 @@ def test_running_jobs_wait_for_disk_and_new_ones_are_refused(herd: Herd) -> None
 
 
 def test_a_message_taken_while_redis_is_full_is_not_lost_and_its_worker_lives(herd: Herd) -> None:
-    (worker,) = herd.workers(1)
+    (worker,) = herd.start_workers(1)
     clients = herd.jobs.redis
     wait_until(lambda: clients.info("clients")["blocked_clients"], "worker asks for messages")
     worker.signal(signal.SIGSTOP)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from llama_herd.chaos.faults.leaving import hold_to_release
+from llama_herd.chaos.faults.leaving import check_release
 from llama_herd.chaos.verdict import BrokenLaw
 from llama_herd.tasks.ledger.answers import Record
 
@@ -14,7 +14,7 @@ LEFT = replace(HELD, state="queued", owner=None)
 
 @pytest.mark.parametrize("left", [LEFT, replace(LEFT, attempts=0), replace(LEFT, state="running", owner="v")])
 def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: Record) -> None:
-    hold_to_release("j", HELD, left)
+    check_release("j", HELD, left)
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: R
 )
 def test_a_job_that_is_left_or_counted_was_not(held: Record, left: Record, broken: str) -> None:
     with pytest.raises(BrokenLaw, match=broken):
-        hold_to_release("j", held, left)
+        check_release("j", held, left)

@@ -9,7 +9,7 @@ import pytest
 
 from llama_herd.chaos.faults.messages import vanished
 from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.hostile import CANARY, Harm, Hostile
+from llama_herd.chaos.hostile import CANARY, HostileMessage, HostileMessages
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 
 #: So many at once that they take about a second.
@@ -21,12 +21,12 @@ CANARY_S = 15.0
 
 @pytest.mark.long
 def test_the_same_seed_draws_the_same_messages() -> None:
-    first, again, others = (list(islice(Hostile(seed), 300)) for seed in (0, 0, 1))
+    first, again, others = (list(islice(HostileMessages(seed), 300)) for seed in (0, 0, 1))
     assert first == again != others
 
 
 def test_of_some_hundred_messages_each_kind_is_drawn_and_most_name_a_job() -> None:
-    harms = list(islice(Hostile(0), 500))
+    harms = list(islice(HostileMessages(0), 500))
     assert len({harm.kind for harm in harms}) == 18
     assert sum(harm.job_id is not None for harm in harms) > 300
 
@@ -40,10 +40,10 @@ def test_of_some_hundred_messages_each_kind_is_drawn_and_most_name_a_job() -> No
 def test_no_hostile_message_ends_a_worker_vanishes_or_holds_up_who_comes_behind_it(
     herd: Herd, figures: list[str], seed: int, num_messages: int
 ) -> None:
-    (worker,) = herd.workers(1, step_s=0)
+    (worker,) = herd.start_workers(1, step_s=0)
     known_ids = herd.jobs.submit(2, {"max_tokens": 300})  # they run while the first messages come
-    lost, longest_s = list[Harm](), 0.0
-    for harms in batched(Hostile(seed, known_ids), num_messages):
+    lost, longest_s = list[HostileMessage](), 0.0
+    for harms in batched(HostileMessages(seed, known_ids), num_messages):
         for harm in harms:
             herd.jobs.redis.lpush(herd.queue, harm.raw)
         longest_s = max(longest_s, seconds_until_a_good_job_has_run(herd, harms))
@@ -55,13 +55,13 @@ def test_no_hostile_message_ends_a_worker_vanishes_or_holds_up_who_comes_behind_
     assert CANARY not in worker.log
 
 
-def batched(harms: Hostile, num_messages: int) -> Iterator[list[Harm]]:
+def batched(harms: HostileMessages, num_messages: int) -> Iterator[list[HostileMessage]]:
     drawn = iter(harms)
     for _ in range(num_messages // BATCH):
         yield list(islice(drawn, BATCH))
 
 
-def seconds_until_a_good_job_has_run(herd: Herd, harms: list[Harm]) -> float:
+def seconds_until_a_good_job_has_run(herd: Herd, harms: list[HostileMessage]) -> float:
     pushed_s = monotonic()
     (job_id,) = herd.jobs.submit(1, {"max_tokens": 2})
     try:

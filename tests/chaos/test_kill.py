@@ -9,10 +9,10 @@ from statistics import median
 import pytest
 from jsonschema import Draft202012Validator
 
-from llama_herd.chaos import mix
-from llama_herd.chaos.faults.death import dying, kill, poisoned
+from llama_herd.chaos.faults.death import dying, kill_worker, poisoned
 from llama_herd.chaos.fragile_redis import FragileRedis
 from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.mix import mixed_jobs
 from llama_herd.chaos.patience import wait_until
 from llama_herd.chaos.recovery import recovery
 from llama_herd.chaos.sabotage import POISONS, Moment, Poison
@@ -43,7 +43,7 @@ def test_a_worker_that_dies_at_this_moment_loses_and_repeats_nothing(herd: Herd,
     with dying(moment)(herd) as met:
         # It had begun the job. In the other cases the job has ended, or is not begun.
         assert moment != "prefill" or list(met) == job_ids
-        herd.workers(1)
+        herd.start_workers(1)
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
 
 
@@ -51,10 +51,10 @@ def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_hap
     herd: Herd, figures: list[str]
 ) -> None:
     """Greedy and sampled, with penalties and stops: ids, and so ends, are those of a run without kills."""
-    herd.workers(2, slots=16)
-    job_ids = [herd.jobs.accept(fields) for fields in islice(mix.jobs(seed=1, max_tokens=160), 24)]
+    herd.start_workers(2, slots=16)
+    job_ids = [herd.jobs.accept(fields) for fields in islice(mixed_jobs(seed=1, max_tokens=160), 24)]
     herd.jobs.wait_for(job_ids, "n", 20)
-    with kill(herd) as orphans:
+    with kill_worker(herd) as orphans:
         assert orphans
         recovered = recovery(herd.jobs, orphans)
     assert not recovered.stuck
@@ -74,11 +74,11 @@ def test_a_killed_workers_job_goes_on_before_the_backlog(server: FragileRedis, t
     """Somebody reads its stream, and it has waited its turn once."""
     model = write_tiny_gguf(tmp_path / "tales.gguf", eos=False, context_length=2048)
     with Herd(server, model, tmp_path, lease_ms=1500) as herd:
-        herd.workers(2, slots=1, step_s=0.02)
+        herd.start_workers(2, slots=1, step_s=0.02)
         job_ids = herd.jobs.submit(2, {**SAMPLED, "max_tokens": 1500})  # long after the lease of the dead
         herd.jobs.wait_for(job_ids, "n", 20)
         backlog = herd.jobs.submit(40, {**SAMPLED, "max_tokens": 100})
-        with kill(herd) as (orphan,):
+        with kill_worker(herd) as (orphan,):
             wait_until(lambda: herd.put_back[orphan], f"{orphan} put back")
         (mate,) = set(job_ids) - {orphan}
         assert not herd.jobs.has_ended(mate)
@@ -101,14 +101,14 @@ def test_any_number_of_kills_blames_no_job_that_comes_far_enough_between_them(
     """More deaths than the attempts that a job has, each after as many tokens as make an attempt sound."""
     model = write_tiny_gguf(tmp_path / "tales.gguf", eos=False, context_length=4096)
     with Herd(server, model, tmp_path, lease_ms=1500) as herd:
-        herd.workers(2, step_s=0.02)
+        herd.start_workers(2, step_s=0.02)
         (job_id,) = herd.jobs.submit(1, {**SAMPLED, "max_tokens": max_tokens})
         for _ in range(num_kills):
             herd.jobs.wait_for_progress([job_id], SOUND_TOKENS)
             assert not herd.jobs.has_ended(job_id)
             victim = herd.jobs.owner(job_id)
             next(worker for worker in herd.alive if worker.name == victim).kill()
-            herd.worker(step_s=0.02)
+            herd.start_worker(step_s=0.02)
         (result,) = herd.jobs.results()
         assert (result.finish_reason, len(result.ids)) == ("length", max_tokens)
         assert result.attempts == num_kills + 1
@@ -127,13 +127,13 @@ def test_an_answer_that_has_a_form_is_killed_inside_it_and_goes_on_there(
     rows = {"type": "array", "minItems": num_kills, "maxItems": num_kills, "items": ROW}
     fields = {"prompt": "a tale", "sampling": {**SAMPLED, "max_tokens": 2000}}
     with Herd(server, model, tmp_path, lease_ms=1500, max_attempts=num_kills + 1) as herd:
-        herd.workers(2, step_s=0.02)
+        herd.start_workers(2, step_s=0.02)
         job_id = herd.jobs.accept({**fields, "structured_outputs": {"json": rows}})
         for _ in range(num_kills):
             herd.jobs.wait_for_progress([job_id], rng.randint(1, 10))
             victim = herd.jobs.owner(job_id)
             next(worker for worker in herd.alive if worker.name == victim).kill()
-            herd.worker(step_s=0.02)
+            herd.start_worker(step_s=0.02)
         (result,) = herd.jobs.results()
         assert (result.finish_reason, result.attempts) == ("stop", num_kills + 1)
         Draft202012Validator(rows).validate(json.loads(result.text))
@@ -146,14 +146,14 @@ def test_a_call_of_a_tool_is_killed_inside_it_and_told_once(server: FragileRedis
     model, num_kills = write_tool_model(tmp_path / "tools.gguf"), 4
     rng = random.Random(num_kills)
     with Herd(server, model, tmp_path, lease_ms=1500, max_attempts=num_kills + 1) as herd:
-        herd.workers(2, step_s=0.02)
+        herd.start_workers(2, step_s=0.02)
         job_id = herd.jobs.accept({"prompt": None, "messages": TURNS, "tools": TOOLS, **scripted()})
         for _ in range(num_kills):
             herd.jobs.wait_for_progress([job_id], rng.randint(15, 30))
             assert not herd.jobs.has_ended(job_id)
             victim = herd.jobs.owner(job_id)
             next(worker for worker in herd.alive if worker.name == victim).kill()
-            herd.worker(step_s=0.02)
+            herd.start_worker(step_s=0.02)
         (result,) = herd.jobs.results()
         assert (result.text, result.attempts) == (SCRIPT, num_kills + 1)
         assert (result.reasoning, result.content) == ("I should look", "So:")
@@ -171,7 +171,7 @@ def test_a_job_that_kills_its_workers_ends_three_of_them_and_its_mates_are_not_b
 ) -> None:
     """What counts are the dead workers: whether any of them came to say that it began is not asked."""
     herd.settings = herd.settings.model_copy(update={"lease_ms": 1500})  # three of them have to end
-    herd.workers(2)
+    herd.start_workers(2)
     mates = herd.jobs.submit(6, {**SAMPLED, "max_tokens": 40})
     with poisoned(kind)(herd):
         assert {result.finish_reason for result in herd.jobs.results(mates)} == {"length"}

@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
 def test_a_job_longer_than_the_visibility_timeout_is_delivered_once(herd: Herd) -> None:
-    herd.workers(2)
+    herd.start_workers(2)
     with long_jobs(herd):  # says so when one is delivered again
         pass
     assert min(timing.total_s or 0.0 for timing in timings(herd)) > VISIBILITY_S
 
 
 def test_a_backlog_older_than_the_patience_of_the_sweep_is_pushed_once(herd: Herd) -> None:
-    herd.workers(2)
+    herd.start_workers(2)
     with backlog(herd):  # says so when a message is pushed again
         pass
     assert max(timing.queue_s or 0.0 for timing in timings(herd)) > SWEEP_PATIENCE_MS / 1000
@@ -38,7 +38,7 @@ def test_no_message_of_a_large_backlog_is_pushed_needlessly(
     server: FragileRedis, endless: Path, tmp_path: Path, figures: list[str]
 ) -> None:
     with Herd(server, endless, tmp_path) as herd:
-        (worker,) = herd.workers(1, step_s=0.05)
+        (worker,) = herd.start_workers(1, step_s=0.05)
         herd.jobs.submit(BACKLOG, SHORT)
         sleep(BACKLOG_S)
         num_left = herd.jobs.redis.llen(herd.queue)

@@ -31,7 +31,7 @@ MAX_MORE_MIB = 192
 def test_alone_and_between_good_jobs_no_message_ends_or_holds_up_a_worker(
     herd: Herd, figures: list[str], kinds: dict[str, bytes]
 ) -> None:
-    (worker,) = herd.workers(1, step_s=0)
+    (worker,) = herd.start_workers(1, step_s=0)
     waits_s = [seconds_until_a_good_job_has_run(herd, worker, kind, raw) for kind, raw in kinds.items()]
     figures.append(
         f"malformed message: next job is done after p50 {1000 * median(waits_s):.0f} ms, "
@@ -54,7 +54,7 @@ def test_alone_and_between_good_jobs_no_message_ends_or_holds_up_a_worker(
 def test_no_random_message_ends_a_worker_vanishes_or_stays_in_its_memory(
     herd: Herd, figures: list[str], num_messages: int
 ) -> None:
-    (worker,) = herd.workers(1, step_s=0)
+    (worker,) = herd.start_workers(1, step_s=0)
     num_dead = 0
     herd.jobs.results(herd.jobs.submit(1, {"max_tokens": 2}))
     before = worker.rss_bytes

@@ -38,8 +38,8 @@ def test_only_jobs_that_ran_are_counted_when_workers_of_256_slots_die_in_a_row(
     }
     with Herd(server, endless, tmp_path, reference=StandInReference(), **settings) as herd:
         slow, fast = Sabotage(stand_in=True, step_s=SLOW_S), Sabotage(stand_in=True)
-        (victim,) = herd.workers(1, sabotage=slow)
-        herd.workers(1, sabotage=slow, model_name="another", slots=1)  # it sweeps
+        (victim,) = herd.start_workers(1, sabotage=slow)
+        herd.start_workers(1, sabotage=slow, model_name="another", slots=1)  # it sweeps
         job_ids = herd.jobs.submit(NUM_IN_HAND, BRIEF)
         deaths = Counter[str]()
         for epoch, sabotage in ((1, slow), (2, fast)):
@@ -49,7 +49,7 @@ def test_only_jobs_that_ran_are_counted_when_workers_of_256_slots_die_in_a_row(
             back_s = monotonic() - killed_s
             assert back_s < LIMIT_S
             figures.append(f"{NUM_IN_HAND} jobs are back {back_s:.1f} s after their worker's death")
-            (victim,) = herd.workers(1, sabotage=sabotage)
+            (victim,) = herd.start_workers(1, sabotage=sabotage)
             herd.jobs.wait_for(job_ids, "epoch", epoch + 1)
             assert herd.jobs.numbers(job_ids, "attempts") == [deaths[job_id] for job_id in job_ids]
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}

@@ -2,14 +2,14 @@
 
 from itertools import islice
 
-from llama_herd.chaos import mix
+from llama_herd.chaos.mix import mixed_jobs
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
 
 def test_the_seed_repeats_the_jobs_and_all_are_valid() -> None:
-    one, other = (list(islice(mix.jobs(seed=3, max_tokens=50), 100)) for _ in range(2))
-    assert one == other != list(islice(mix.jobs(seed=4, max_tokens=50), 100))
+    one, other = (list(islice(mixed_jobs(seed=3, max_tokens=50), 100)) for _ in range(2))
+    assert one == other != list(islice(mixed_jobs(seed=4, max_tokens=50), 100))
     parsed = [GenerationJob.parse(fields, Settings()) for fields in one]
     assert {job.sampling.max_tokens for job in parsed} <= set(range(25, 51))
     assert {job.sampling.temperature == 0 for job in parsed} == {True, False}

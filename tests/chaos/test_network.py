@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
 def test_reset_connections_disturb_no_job(herd: Herd) -> None:
-    workers = herd.workers(2, is_behind_proxy=True)
+    workers = herd.start_workers(2, is_behind_proxy=True)
     job_ids = herd.jobs.submit(6, SAMPLED)
     for _ in range(5):
         herd.jobs.wait_for_progress(job_ids[:2], 10)
@@ -21,7 +21,7 @@ def test_reset_connections_disturb_no_job(herd: Herd) -> None:
 
 
 def test_lost_replies_write_nothing_twice(herd: Herd) -> None:
-    (worker,) = herd.workers(1, is_behind_proxy=True)
+    (worker,) = herd.start_workers(1, is_behind_proxy=True)
     job_ids = herd.jobs.submit(6, SAMPLED)
     for _ in range(5):
         herd.jobs.wait_for_progress(job_ids[:2], 5)
@@ -32,7 +32,7 @@ def test_lost_replies_write_nothing_twice(herd: Herd) -> None:
 
 
 def test_a_bad_line_costs_time_only(herd: Herd) -> None:
-    herd.workers(1, is_behind_proxy=True)
+    herd.start_workers(1, is_behind_proxy=True)
     for strike in (network.slow, network.crawl):
         with strike(herd):
             herd.jobs.submit(4, {**SAMPLED, "max_tokens": 100})
@@ -41,10 +41,10 @@ def test_a_bad_line_costs_time_only(herd: Herd) -> None:
 
 def test_a_worker_in_a_black_hole_loses_its_jobs_cleanly_and_consumes_again(herd: Herd) -> None:
     # So slow that it is not done before the other one is there, and the fault.
-    (away,) = herd.workers(1, is_behind_proxy=True, step_s=0.1)
+    (away,) = herd.start_workers(1, is_behind_proxy=True, step_s=0.1)
     job_ids = herd.jobs.submit(4, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 5)
-    (rescuer,) = herd.workers(1)
+    (rescuer,) = herd.start_workers(1)
     with network.black_hole(herd) as met:
         assert sorted(met) == sorted(job_ids)
         herd.jobs.wait_for(job_ids, "epoch", 2)

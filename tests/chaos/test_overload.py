@@ -82,7 +82,7 @@ class Producers:
 def test_beyond_its_bounds_a_queue_takes_nothing_and_what_it_has_taken_waits_no_longer_than_they_say(
     herd: Herd, figures: list[str], bounds: dict[str, int], least_depth: int, seconds: int
 ) -> None:
-    (worker,) = herd.workers(1, slots=NUM_SLOTS)
+    (worker,) = herd.start_workers(1, slots=NUM_SLOTS)
     herd.jobs.results(herd.jobs.submit(NUM_SLOTS, JOB))
     rss_bytes, redis_bytes = worker.rss_bytes, used_bytes(herd)
     producers = Producers(herd, **bounds)

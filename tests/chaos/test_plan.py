@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from llama_herd.chaos.faults.catalogue import FAULTS
-from llama_herd.chaos.plan import SCHEDULES, Plan, strikes_of
+from llama_herd.chaos.plan import SCHEDULES, ChaosPlan, planned_strikes
 from llama_herd.errors import BadInput
 
 
-def plan(strikes: dict[str, int], **changes: float) -> Plan:
-    return Plan(strikes, num_jobs=1, max_tokens=10, seed=int(changes.get("seed", 0)), minutes=0)
+def plan(strikes: dict[str, int], **changes: float) -> ChaosPlan:
+    return ChaosPlan(strikes, num_jobs=1, max_tokens=10, seed=int(changes.get("seed", 0)), minutes=0)
 
 
 def test_without_names_each_fault_comes_once() -> None:
-    assert strikes_of([], "") == dict.fromkeys(FAULTS, 1)
+    assert planned_strikes([], "") == dict.fromkeys(FAULTS, 1)
 
 
 def test_a_name_may_bring_its_count() -> None:
-    assert strikes_of(["kill=3", "freeze", "kill"], "") == {"kill": 4, "freeze": 1}
+    assert planned_strikes(["kill=3", "freeze", "kill"], "") == {"kill": 4, "freeze": 1}
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_a_name_may_bring_its_count() -> None:
 )
 def test_what_cannot_be_done_is_refused_by_name(faults: list[str], schedule: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        strikes_of(faults, schedule)
+        planned_strikes(faults, schedule)
 
 
 def test_every_schedule_holds_every_fault() -> None:
     for path in SCHEDULES.glob("*.json"):
-        assert strikes_of([], path.stem).keys() == FAULTS.keys()
+        assert planned_strikes([], path.stem).keys() == FAULTS.keys()
 
 
 def test_the_page_on_chaos_names_every_fault() -> None:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
 def test_jobs_go_on_where_they_were_when_redis_comes_back(herd: Herd, figures: list[str]) -> None:
-    workers = herd.workers(2)
+    workers = herd.start_workers(2)
     outages: dict[str, Strike] = {name: getattr(redis_faults, name) for name in ("kill", "away", "pause")}
     for name, strike in outages.items():
         herd.jobs.wait_for(herd.jobs.submit(6, SAMPLED), "n", 10)
@@ -36,13 +36,13 @@ def test_jobs_go_on_where_they_were_when_redis_comes_back(herd: Herd, figures: l
 
 def test_no_second_message_takes_a_job_from_its_live_worker_after_an_outage(herd: Herd) -> None:
     """Whoever has it asks again when Redis is back, perhaps before the job's worker could renew its lease."""
-    workers = herd.workers(2)
+    workers = herd.start_workers(2)
     job_ids = herd.jobs.submit(6, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 10)
     for job_id in job_ids * 2:
         herd.jobs.redis.lpush(herd.queue, Envelope.of(job_id, herd.queue).with_tag(f"{job_id}-again"))
     wait_until(lambda: not herd.jobs.redis.llen(herd.queue), "all messages taken")
-    with redis_faults.away(herd) as met:  # says so when a job has changed hands
+    with redis_faults.redis_away(herd) as met:  # says so when a job has changed hands
         assert not recovery(herd.jobs, met).stuck
     assert {result.attempts for result in herd.jobs.results()} == {1}
     assert all(worker.is_alive for worker in workers)
@@ -50,9 +50,9 @@ def test_no_second_message_takes_a_job_from_its_live_worker_after_an_outage(herd
 
 def test_workers_with_remote_control_live_on_and_listen_again(herd: Herd) -> None:
     """Of the two connections of each, that of remote control may be the first to break."""
-    workers = herd.workers(2, remote_control=True)
+    workers = herd.start_workers(2, remote_control=True)
     herd.jobs.wait_for(herd.jobs.submit(6, SAMPLED), "n", 10)
-    with redis_faults.kill(herd):
+    with redis_faults.kill_redis(herd):
         herd.jobs.submit(1, SHORT)
         assert {result.attempts for result in herd.jobs.results()} == {1}
     assert all(worker.is_alive for worker in workers)
@@ -60,7 +60,7 @@ def test_workers_with_remote_control_live_on_and_listen_again(herd: Herd) -> Non
 
 
 def test_scripts_that_redis_has_forgotten_are_loaded_again(herd: Herd) -> None:
-    workers = herd.workers(2)
+    workers = herd.start_workers(2)
     job_ids = herd.jobs.submit(6, SAMPLED)
     for _ in range(5):
         herd.jobs.wait_for_progress(job_ids[:2], 10)
@@ -71,7 +71,7 @@ def test_scripts_that_redis_has_forgotten_are_loaded_again(herd: Herd) -> None:
 
 
 def test_a_log_that_is_rolled_back_is_told_again_what_it_forgot(herd: Herd) -> None:
-    workers = herd.workers(2)
+    workers = herd.start_workers(2)
     with redis_faults.roll_back(herd):
         assert all("sending events again" in worker.log for worker in workers)
     assert {result.attempts for result in herd.jobs.results()} == {1}
@@ -97,7 +97,7 @@ def held(herd: Herd) -> Iterator[None]:
 @pytest.mark.parametrize("name", ["away", "pause", "black hole"])
 def test_workers_stop_in_time_while_redis_is_silent(herd: Herd, figures: list[str], name: str) -> None:
     """One that may finish its jobs first, and one that may not."""
-    patient, hasty = herd.workers(2, is_behind_proxy=True, slots=2)
+    patient, hasty = herd.start_workers(2, is_behind_proxy=True, slots=2)
     herd.jobs.submit(4, LONG)
     wait_until(lambda: herd.jobs.running(patient.name) and herd.jobs.running(hasty.name), "both at work")
     with silence(herd, name):
@@ -108,5 +108,5 @@ def test_workers_stop_in_time_while_redis_is_silent(herd: Herd, figures: list[st
         took_s = monotonic() - signalled_s
     assert took_s < EXIT_LIMIT_S
     figures.append(f"TERM and QUIT while Redis is silent ({name}): both exit within {took_s:.1f} s")
-    herd.workers(1)
+    herd.start_workers(1)
     herd.jobs.results()

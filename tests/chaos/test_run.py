@@ -11,9 +11,9 @@ from llama_herd.chaos.faults.catalogue import FAULTS
 from llama_herd.chaos.faults.fault import Fault, Strike
 from llama_herd.chaos.faults.standstill import frozen
 from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.plan import Plan
-from llama_herd.chaos.report import Report
-from llama_herd.chaos.run import Run
+from llama_herd.chaos.plan import ChaosPlan
+from llama_herd.chaos.report import ChaosReport
+from llama_herd.chaos.run import ChaosRun
 from llama_herd.local.worker_process import WorkerProcess
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
@@ -21,18 +21,20 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 NUM_JOBS = 20
 
 
-def broken_by(herd: Herd, monkeypatch: pytest.MonkeyPatch, *strikes: Strike) -> Report:
+def broken_by(herd: Herd, monkeypatch: pytest.MonkeyPatch, *strikes: Strike) -> ChaosReport:
     """The report of a run in which each of these strikes once, in any order."""
     faults = {strike.__name__: Fault(strike.__name__, strike, "") for strike in strikes}
     for name, fault in faults.items():
         monkeypatch.setitem(FAULTS, name, fault)
-    return Run(herd, Plan(dict.fromkeys(faults, 1), NUM_JOBS, 60, seed=0), lambda progress: None).run()
+    return ChaosRun(
+        herd, ChaosPlan(dict.fromkeys(faults, 1), NUM_JOBS, 60, seed=0), lambda progress: None
+    ).run()
 
 
 def test_a_worker_that_does_not_stop_and_one_that_does_not_start_break_a_law_and_the_run_goes_on(
     herd: Herd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, broken = herd.worker, [{"model": Path("nowhere")}]
+    start, broken = herd.start_worker, [{"model": Path("nowhere")}]
 
     def stillborn(**options: Any) -> WorkerProcess:
         """The next one has no model."""
@@ -49,7 +51,7 @@ def test_a_worker_that_does_not_stop_and_one_that_does_not_start_break_a_law_and
     @contextmanager
     def barren(herd: Herd) -> Iterator[list[str]]:
         herd.busiest().kill()
-        monkeypatch.setattr(herd, "worker", stillborn)
+        monkeypatch.setattr(herd, "start_worker", stillborn)
         yield []
 
     report = broken_by(herd, monkeypatch, deaf, barren)

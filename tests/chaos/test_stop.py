@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from llama_herd.chaos.faults.leaving import SLOW_S, leave, rolling, stopping
+from llama_herd.chaos.faults.leaving import SLOW_S, rolling, stop_worker, stopping
 from llama_herd.chaos.herd import Herd
 from llama_herd.chaos.patience import wait_until
 from llama_herd.chaos.recovery import recovery
@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
     """And it asks for no more of them meanwhile."""
-    (leaving,) = herd.workers(1, grace_s=60, step_s=0.03)
+    (leaving,) = herd.start_workers(1, grace_s=60, step_s=0.03)
     running = herd.jobs.submit(4, LONG)
     herd.jobs.wait_for(running, "n", 5)
     leaving.signal(signal.SIGTERM)
     wait_until(lambda: herd.state_of(leaving) == "stopping", "signal heard")
     later = herd.jobs.submit(8, SHORT)
     assert leaving.wait_for_end() == 0
-    (other,) = herd.workers(1)
+    (other,) = herd.start_workers(1)
     assert {result.worker for result in herd.jobs.results(running)} == {leaving.name}
     assert {result.worker for result in herd.jobs.results(later)} == {other.name}
 
@@ -39,11 +39,11 @@ def test_jobs_that_are_handed_over_go_on_long_before_their_lease_would_end(
     herd: Herd, figures: list[str], signals: list[signal.Signals]
 ) -> None:
     """Of a minute, and the worker would have more time yet to finish them."""
-    (leaving,) = herd.workers(1, step_s=SLOW_S, grace_s=300, lease_ms=60_000)
+    (leaving,) = herd.start_workers(1, step_s=SLOW_S, grace_s=300, lease_ms=60_000)
     job_ids = herd.jobs.submit(4, LONG)
     herd.jobs.wait_for(job_ids, "n", 1)
-    (successor,) = herd.workers(1)
-    assert sorted(leave(herd, leaving, *signals)) == job_ids
+    (successor,) = herd.start_workers(1)
+    assert sorted(stop_worker(herd, leaving, *signals)) == job_ids
     recovered = recovery(herd.jobs, job_ids)
     assert not recovered.stuck
     figures.append(f"{len(signals)} signals: jobs go on elsewhere {max(recovered.seconds):.1f} s later")
@@ -60,12 +60,12 @@ def test_a_start_that_a_restart_cuts_short_counts_as_no_attempt(herd: Herd) -> N
         assert met
         assert {herd.jobs.number(job_id, "n") for job_id in job_ids} == {0}
         assert max(herd.jobs.number(job_id, "starts") for job_id in job_ids) == 1
-        herd.workers(1)
+        herd.start_workers(1)
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
 
 
 def test_a_rolling_restart_under_load_repeats_no_token(herd: Herd) -> None:
-    leaving = herd.workers(2, grace_s=1, step_s=0.05)  # slow, lest they leave nothing
+    leaving = herd.start_workers(2, grace_s=1, step_s=0.05)  # slow, lest they leave nothing
     with rolling(herd):
         pass
     handed_over = {name for job_id in herd.jobs.accepted for name in herd.jobs.starts(job_id)[:-1]}

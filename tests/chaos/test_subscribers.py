@@ -8,7 +8,11 @@ from llama_herd.chaos.faults import subscribers
 from llama_herd.chaos.herd import Herd
 from tests.chaos.sampling import SAMPLED
 
-KINDS = {"stuck": subscribers.stuck, "slow": subscribers.slow, "flapping": subscribers.flap}
+KINDS = {
+    "stuck": subscribers.stuck_crowd,
+    "slow": subscribers.slow_crowd,
+    "flapping": subscribers.flapping_crowd,
+}
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -21,7 +25,7 @@ def tokens_per_s(herd: Herd) -> float:
 
 
 def test_subscribers_that_read_badly_hold_nothing_up(herd: Herd, figures: list[str]) -> None:
-    herd.workers(1, step_s=0)
+    herd.start_workers(1, step_s=0)
     tokens_per_s(herd)
     alone = tokens_per_s(herd)
     for kind, strike in KINDS.items():
@@ -32,7 +36,7 @@ def test_subscribers_that_read_badly_hold_nothing_up(herd: Herd, figures: list[s
 
 
 def test_subscribers_that_read_badly_read_the_whole_stream(herd: Herd) -> None:
-    herd.workers(1)
+    herd.start_workers(1)
     for strike in KINDS.values():
         herd.jobs.wait_for(herd.jobs.submit(1, SAMPLED), "n", 1)
         with strike(herd) as met:  # says so when one has read something else

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.faults.death import kill, poisoned
+from llama_herd.chaos.faults.death import kill_worker, poisoned
 from llama_herd.chaos.herd import STEP_S, Herd
 from llama_herd.chaos.jobs import Jobs
 from llama_herd.chaos.patience import wait_until
@@ -20,20 +20,20 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 def others(herd: Herd) -> Iterator[Jobs]:
     """The jobs of a second tenant, which the herd's workers serve besides."""
     herd.settings = herd.settings.model_copy(update={"tenants": "acme,default"})
-    jobs = Jobs(herd.settings.of_queue("herd.acme:tales"))
+    jobs = Jobs(herd.settings.for_queue("herd.acme:tales"))
     yield jobs
     jobs.close()
 
 
 def test_a_killed_workers_jobs_go_on_in_another_under_either_tenant(herd: Herd, others: Jobs) -> None:
-    herd.workers(2, sabotage=Sabotage(visibility_s=5, step_s=STEP_S))
+    herd.start_workers(2, sabotage=Sabotage(visibility_s=5, step_s=STEP_S))
     job_ids = {jobs: jobs.submit(8, SAMPLED) for jobs in (herd.jobs, others)}
     for jobs, ids in job_ids.items():
         jobs.wait_for_progress(ids)
     victim = herd.busiest()
     orphans = {jobs: set(jobs.running(victim.name)) for jobs in job_ids}
     assert all(orphans.values())
-    with kill(herd):
+    with kill_worker(herd):
         for jobs, ids in job_ids.items():
             results = jobs.results(ids)
             assert {result.finish_reason for result in results} == {"length"}
@@ -45,7 +45,7 @@ def test_a_killed_workers_jobs_go_on_in_another_under_either_tenant(herd: Herd, 
 
 def test_a_job_that_kills_its_worker_takes_no_blame_to_the_other_tenant(herd: Herd, others: Jobs) -> None:
     herd.settings = herd.settings.model_copy(update={"lease_ms": 1500})  # three of them have to end
-    herd.worker()
+    herd.start_worker()
     mates = others.submit(3, {**SAMPLED, "max_tokens": 40})
     with poisoned("poison-forward")(herd):
         assert {result.finish_reason for result in others.results(mates)} == {"length"}

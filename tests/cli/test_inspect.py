@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from llama_herd.cli.inspect import lines_of
+from llama_herd.cli.inspect import summary_lines
 from llama_herd.model.shape.rope_scaling import RopeScaling
 from llama_herd.worker.loading.model_summary import ModelSummary
 from tests.cli.herd_command import environment, invoke
@@ -137,7 +137,7 @@ def test_a_header_cannot_break_out_of_its_line(tmp_path: Path) -> None:
 def test_a_shape_is_told_by_what_is_not_as_in_llama_2() -> None:
     special = {"windows": (0, 4096), "rope_scaling": RopeScaling((1.0, 8.0), 1.2), "logit_cap": 30.0}
     summary = ModelSummary("m", "k", {}, tiny_config(**special), (), None, None, "")
-    lines = [" ".join(line.split()) for line in lines_of(summary)]
+    lines = [" ".join(line.split()) for line in summary_lines(summary)]
     assert lines[lines.index("rope_dim 16") + 1 :] == [
         "rope_scaling pairs up to 8 times slower, gain 1.2",
         "windows of 4,096 tokens in 1 of 2 layers",

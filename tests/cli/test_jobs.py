@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from llama_herd.cli.span import seconds
+from llama_herd.cli.job_options import parse_duration
 from llama_herd.errors import BadInput
 from llama_herd.tasks.client.client import Client
 from tests.cli.herd_command import invoke
@@ -83,7 +83,7 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], complaint: str) -
 
 def test_a_span_of_time_is_read_with_its_unit() -> None:
     spans = {"500ms": 0.5, "90": 90, "90s": 90, "1.5m": 90, "2h": 7200, "1d": 86_400}
-    assert {text: seconds(text, "--x") for text in spans} == spans
+    assert {text: parse_duration(text, "--x") for text in spans} == spans
     for text in ("", "0", "-1s", "5y", "1e3", "1h30m"):
         with pytest.raises(BadInput):
-            seconds(text, "--x")
+            parse_duration(text, "--x")

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from rich.console import Console, Group
 
-from llama_herd.cli.status_view import jobs_view, view
+from llama_herd.cli.status_view import jobs_view, status_view
 from llama_herd.errors import UnservedModel
 from llama_herd.tasks.client import status
 from llama_herd.tasks.client.client import Client
@@ -110,7 +110,7 @@ def shown_at(width: int, view: Group) -> str:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_nothing_is_cut_off_at(width: int) -> None:
-    shown = shown_at(width, view(busy_status()))
+    shown = shown_at(width, status_view(busy_status()))
     for number in ("123,456", "1,234", "99,999", "23 h 59 m", "59 m 59 s", "12,345", "32+8", "1000/1024"):
         assert number in shown
 

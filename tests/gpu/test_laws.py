@@ -90,7 +90,7 @@ def logits_after(model: LoadedModel, ids: list[int], chunk_tokens: int) -> Tenso
     assert pages is not None
     for start in range(0, len(ids), chunk_tokens):
         chunk = Chunk(pages, start, ids[start : start + chunk_tokens], num_logits=1)
-        logits = llama.forward(Batch.of([chunk], cache.device), cache)
+        logits = llama.forward(Batch.from_chunks([chunk], cache.device), cache)
     return logits[0].cpu()
 
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import process_time
 
-from llama_herd.cli.inspect import lines_of
+from llama_herd.cli.inspect import summary_lines
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.model_file import open_model, read_tokens
 from llama_herd.model.llama2 import Llama
@@ -95,9 +95,9 @@ def _damaged_safetensors(good: bytes, rng: random.Random) -> bytes:
 
 def look(path: Path) -> str:
     """What becomes of a model: "loads", or the kind of its one error, which all who look give."""
-    summary = ModelSummary.of(WorkerSettings.read(model=path, device="cpu"))
+    summary = ModelSummary.from_settings(WorkerSettings.read(model=path, device="cpu"))
     json.dumps(summary.to_dict())
-    assert list(lines_of(summary))
+    assert list(summary_lines(summary))
     with suppress(ModelFileError):
         tokenizer, _ = read_tokens(path)
         tokenizer.decode(tokenizer.encode("the herd"))

@@ -29,7 +29,7 @@ def logits_after(llama: Llama, ids: list[int], cache: Cache | None = None) -> Te
     """Logits (V,) after the last of `ids`, all in one chunk, in a cache of their own unless one is given."""
     cache = cache or Cache(llama.config, num_pages=8)
     pages = reserved(cache, "alone", len(ids))
-    logits = llama.forward(Batch.of([Chunk(pages, 0, ids, True)]), cache)
+    logits = llama.forward(Batch.from_chunks([Chunk(pages, 0, ids, True)]), cache)
     cache.pages.release("alone")
     return logits[0]
 
@@ -40,7 +40,7 @@ def prefill_by(llama: Llama, ids: list[int], chunk_tokens: int) -> Tensor:
     pages = reserved(cache, "alone", len(ids))
     for start in range(0, len(ids), chunk_tokens):
         chunk = Chunk(pages, start, ids[start : start + chunk_tokens], True)
-        logits = llama.forward(Batch.of([chunk]), cache)
+        logits = llama.forward(Batch.from_chunks([chunk]), cache)
     return logits[0]
 
 
@@ -53,7 +53,7 @@ def greedy(llama: Llama, prompts: list[list[int]], num_tokens: int) -> list[list
     for _ in range(num_tokens):
         rows = zip(pages, num_cached, texts, strict=True)
         chunks = [Chunk(row_pages, start, text[start:], True) for row_pages, start, text in rows]
-        drawn = llama.forward(Batch.of(chunks), cache).argmax(dim=-1).tolist()
+        drawn = llama.forward(Batch.from_chunks(chunks), cache).argmax(dim=-1).tolist()
         num_cached = [len(text) for text in texts]
         for text, token_id in zip(texts, drawn, strict=True):
             text.append(token_id)

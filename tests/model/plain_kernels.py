@@ -4,12 +4,10 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Packed, Prompts, Seen
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, attend_plainly
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.packed import Packed
-from llama_herd.model.prompts import Prompts
-from llama_herd.model.seen import Seen
 
 
 @dataclass

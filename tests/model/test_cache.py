@@ -14,7 +14,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.llama2 import rotate
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES, kv_bytes_per_token, table_bytes
-from llama_herd.model.spans import SPAN_TOKENS
+from llama_herd.model.tiling import SPAN_TOKENS
 from tests.closeness import assert_close
 from tests.tiny import tiny_config
 
@@ -27,7 +27,7 @@ def filled_cache(
     cache.pages = Pages(32, consecutive=consecutive)
     cache.storage.fill_(torch.nan)
     for seed, chunk in enumerate(chunks):
-        whole = Batch.of([Chunk(chunk.pages, 0, [0] * chunk.stop, False)])
+        whole = Batch.from_chunks([Chunk(chunk.pages, 0, [0] * chunk.stop, False)])
         generator = torch.Generator().manual_seed(seed)
         shape = (2, chunk.stop, config.num_kv_heads, config.head_dim)
         keys, values = torch.randn(shape, generator=generator).to(dtype)
@@ -95,7 +95,7 @@ def test_what_is_written_is_read_and_nothing_else_changes() -> None:
     cache.storage.zero_()
     pages = cache.pages.reserve("a", 100)
     assert pages is not None
-    batch = Batch.of([Chunk(pages, 0, [0] * 100, False)])
+    batch = Batch.from_chunks([Chunk(pages, 0, [0] * 100, False)])
     keys, values = torch.randn(2, 100, config.num_kv_heads, config.head_dim)
     cache.write(1, keys, values, batch)
     (span,) = batch.spans
@@ -192,7 +192,7 @@ def test_attention_equals_the_plain_formula(consecutive: bool, num_kv_heads: int
     ]
     config = tiny_config(num_kv_heads=num_kv_heads)
     cache = filled_cache(chunks, config, consecutive=consecutive)
-    batch = Batch.of(chunks)
+    batch = Batch.from_chunks(chunks)
     q = torch.randn(len(batch.ids), config.num_heads, config.head_dim)
     expected = [
         plain_attention(q[span.rows.start : span.rows.stop], *written(cache, chunk), chunk.start)
@@ -207,8 +207,8 @@ def test_scattered_pages_attend_as_consecutive_ones_do() -> None:
     ordered = [Chunk(tuple(range(10)), 20, [0] * 600, True), Chunk((10, 11), 80, [0], True)]
     scattered = [Chunk((*range(9, 20), 3), 20, [0] * 600, True), Chunk((31, 5), 80, [0], True)]
     q = torch.randn(601, config.num_heads, config.head_dim)
-    runs = attend(q, filled_cache(ordered, config, consecutive=True), 0, Batch.of(ordered))
-    pages = attend(q, filled_cache(scattered, config, consecutive=False), 0, Batch.of(scattered))
+    runs = attend(q, filled_cache(ordered, config, consecutive=True), 0, Batch.from_chunks(ordered))
+    pages = attend(q, filled_cache(scattered, config, consecutive=False), 0, Batch.from_chunks(scattered))
     assert_close(pages, runs, atol=1e-5, rtol=0)
 
 
@@ -217,7 +217,7 @@ def test_float16_extremes_give_no_nan(consecutive: bool) -> None:
     config = tiny_config()
     cache = Cache(config, num_pages=8, dtype=torch.float16)
     cache.pages = Pages(8, consecutive=consecutive)
-    batch = Batch.of([Chunk((0,), 0, [0] * 20, False), Chunk((3,), 0, [0], False)])
+    batch = Batch.from_chunks([Chunk((0,), 0, [0] * 20, False), Chunk((3,), 0, [0], False)])
     signs = torch.randint(0, 2, (3, 21, config.num_heads, config.head_dim)) * 2 - 1
     q, keys, values = (signs * 6e4).to(torch.float16)
     cache.write(0, keys[:, : config.num_kv_heads], values[:, : config.num_kv_heads], batch)

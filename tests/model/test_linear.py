@@ -10,8 +10,8 @@ from torch import Tensor
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.linear import Linear
-from llama_herd.model.weights.form import Form
-from llama_herd.model.weights.segment import BlockSegment, DenseSegment, slab_rows
+from llama_herd.model.weights.form import WeightForm
+from llama_herd.model.weights.segment import BlockSegment, DenseSegment, rows_per_slab
 from llama_herd.model.weights.weight import Weight
 from tests.closeness import assert_close
 
@@ -51,10 +51,10 @@ def test_segments_of_different_layouts_give_their_columns_in_order() -> None:
 
 @pytest.mark.parametrize("type", SUPPORTED_TYPES, ids=lambda type: type.name)
 def test_blocks_multiply_and_look_up_as_their_numbers_do(type: GGMLType) -> None:
-    values, x = torch.randn(2 * slab_rows(256, CPU) + 1, 256), torch.randn(5, 256)
+    values, x = torch.randn(2 * rows_per_slab(256, CPU) + 1, 256), torch.randn(5, 256)
     weight = Weight(type, tuple(values.shape), torch.from_numpy(stored_blocks(values.numpy(), type)))
     numbers = Linear.load([weight], CPU, torch.float32)
-    blocks = Linear.load([weight], CPU, torch.float32, form=Form.QUANTIZED)
+    blocks = Linear.load([weight], CPU, torch.float32, form=WeightForm.QUANTIZED)
     assert isinstance(blocks.segments[0], DenseSegment if type is GGMLType.F32 else BlockSegment)
     assert_close(blocks(x), numbers(x), atol=1e-4, rtol=1e-5)
     ids = torch.tensor([0, 2048, 7, 7, 1023, 1024])
@@ -64,7 +64,7 @@ def test_blocks_multiply_and_look_up_as_their_numbers_do(type: GGMLType) -> None
 def test_blocks_of_mixed_types_are_segments_in_order() -> None:
     types = [GGMLType.Q4_0, GGMLType.Q4_0, GGMLType.Q8_0, GGMLType.F32, GGMLType.Q4_0]
     weights = [stored(torch.randn(8, 64), type) for type in types]
-    linear = Linear.load(weights, CPU, torch.float32, form=Form.QUANTIZED)
+    linear = Linear.load(weights, CPU, torch.float32, form=WeightForm.QUANTIZED)
     kinds = [getattr(segment, "type", None) for segment in linear.segments]
     assert kinds == [GGMLType.Q4_0, GGMLType.Q8_0, None, GGMLType.Q4_0]
     x = torch.randn(5, 64)
@@ -73,7 +73,7 @@ def test_blocks_of_mixed_types_are_segments_in_order() -> None:
 
 def test_in_fixed_tiles_a_row_has_the_same_bits_alone_and_among_others() -> None:
     weight = stored(torch.randn(300, 1024), GGMLType.Q4_0)
-    linear = Linear.load([weight], CPU, torch.float32, row_tile=16, form=Form.QUANTIZED)
+    linear = Linear.load([weight], CPU, torch.float32, row_tile=16, form=WeightForm.QUANTIZED)
     x = torch.randn(37, 1024)
     alone = torch.cat([linear(row.unsqueeze(0)) for row in x])
     assert linear(x).equal(alone)
@@ -85,7 +85,7 @@ def test_a_bias_is_added() -> None:
 
 
 def test_rows_beyond_one_slab_are_kept() -> None:
-    weight = stored(torch.randn(2 * slab_rows(32, CPU) + 1, 32), GGMLType.F32)
+    weight = stored(torch.randn(2 * rows_per_slab(32, CPU) + 1, 32), GGMLType.F32)
     (segment,) = Linear.load([weight], CPU, torch.float32).segments
     assert isinstance(segment, DenseSegment)
     assert segment.matrix.equal(dequantised(weight))

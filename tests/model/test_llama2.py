@@ -117,7 +117,7 @@ def test_every_checkpoint_equals_transformers_hidden_state(
 ) -> None:
     ids = random_ids(40)
     states = oracle(gqa_file)(torch.tensor([ids]), output_hidden_states=True).hidden_states
-    batch = Batch.of([Chunk(reserved(cache, "a", 40), 0, ids, True)])
+    batch = Batch.from_chunks([Chunk(reserved(cache, "a", 40), 0, ids, True)])
     x = llama.embedding.rows(batch.ids)
     assert len(states) == len(llama.blocks) + 1
     for layer, block in enumerate(llama.blocks):
@@ -131,10 +131,12 @@ def test_every_checkpoint_equals_transformers_hidden_state(
 
 def test_cached_decode_equals_full_recompute_at_every_step(llama: Llama, cache: Cache) -> None:
     ids = random_ids(150)
-    at_once = llama.forward(Batch.of([Chunk(reserved(cache, "whole", len(ids)), 0, ids, len(ids))]), cache)
+    at_once = llama.forward(
+        Batch.from_chunks([Chunk(reserved(cache, "whole", len(ids)), 0, ids, len(ids))]), cache
+    )
     pages = reserved(cache, "cached", len(ids))
     for position, token_id in enumerate(ids):
-        found = llama.forward(Batch.of([Chunk(pages, position, [token_id], True)]), cache)[0]
+        found = llama.forward(Batch.from_chunks([Chunk(pages, position, [token_id], True)]), cache)[0]
         assert_close(found, at_once[position], atol=1e-5, rtol=0)
         if position % PAGE_TOKENS in (0, 1, 30, 62, 63):
             assert_close(found, logits_after(llama, ids[: position + 1]), atol=1e-5, rtol=0)
@@ -153,7 +155,7 @@ def test_a_prompt_longer_than_a_span_gives_the_same_logits_as_in_chunks(tmp_path
     whole = logits_after(llama, ids, cache)
     pages = reserved(cache, "a", 1_100)
     for start in range(0, 1_100, 100):
-        batch = Batch.of([Chunk(pages, start, ids[start : start + 100], True)])
+        batch = Batch.from_chunks([Chunk(pages, start, ids[start : start + 100], True)])
         logits = llama.forward(batch, cache)
     assert_close(logits[0], whole, atol=2e-5, rtol=0)
 
@@ -168,16 +170,16 @@ def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, cache: Cache, c
         pages = reserved(cache, str(row), len(ids))
         num_cached = len(ids) - 1 if row % 2 else 0
         if num_cached:
-            llama.forward(Batch.of([Chunk(pages, 0, ids[:num_cached], False)]), cache)
+            llama.forward(Batch.from_chunks([Chunk(pages, 0, ids[:num_cached], False)]), cache)
         chunks.append(Chunk(pages, num_cached, ids[num_cached:], True))
-    together = llama.forward(Batch.of(chunks), cache)
+    together = llama.forward(Batch.from_chunks(chunks), cache)
     alone = torch.stack([logits_after(llama, ids) for ids in texts])
     assert_close(together, alone, atol=1e-5, rtol=0)
 
 
 def test_rows_that_want_no_logits_get_none(llama: Llama, cache: Cache) -> None:
     pages = reserved(cache, "a", 10)
-    assert llama.forward(Batch.of([Chunk(pages, 0, [5, 6], False)]), cache).shape == (0, VOCAB_SIZE)
+    assert llama.forward(Batch.from_chunks([Chunk(pages, 0, [5, 6], False)]), cache).shape == (0, VOCAB_SIZE)
 
 
 def test_a_page_that_was_used_before_gives_bit_equal_logits(llama: Llama, cache: Cache) -> None:

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, get_ident
+from threading import Barrier, Event, Timer, get_ident
 from typing import cast
 
 import pytest
@@ -15,7 +16,7 @@ from llama_herd.model.files.model_file import ModelFile, open_model
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.llama2 import Block, Llama
 from llama_herd.model.loader import WeightLoader
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.closeness import assert_close
 from tests.model.forwards import greedy, logits_after, random_ids, tensors_in
@@ -53,6 +54,14 @@ def test_loading_reports_the_bytes_of_each_weight(gqa_file: Path) -> None:
         assert seen[-1] == (file.num_bytes, file.num_bytes)
     assert len(seen) == 1 + 2 * 6 + 2
     assert seen == sorted(set(seen))
+
+
+def test_a_model_settles_once_its_weights_were_moved(gqa_file: Path) -> None:
+    moved = Event()
+    mover = Timer(0.05, moved.set)
+    mover.start()
+    replace(load_tiny(gqa_file), mover=mover).settle()
+    assert moved.is_set()
 
 
 def test_layers_loaded_by_threads_are_those_loaded_by_one(
@@ -96,7 +105,9 @@ def test_layers_loaded_by_threads_are_those_loaded_by_one(
 def test_the_bundled_model_says_the_same_from_blocks_as_from_numbers(types: str) -> None:
     with open_model(BUNDLED_MODEL) as file:
         requantised = cast(ModelFile, Requantised(file, types))
-        dense, packed = (Llama.load(requantised, form=form) for form in (Form.DENSE, Form.QUANTIZED))
+        dense, packed = (
+            Llama.load(requantised, form=form) for form in (WeightForm.DENSE, WeightForm.QUANTIZED)
+        )
     prompts = [random_ids(5, seed) for seed in range(4)]
     assert greedy(packed, prompts, 16) == greedy(dense, prompts, 16)
     assert_close(logits_after(packed, prompts[0]), logits_after(dense, prompts[0]), atol=1e-4, rtol=0)
@@ -112,7 +123,7 @@ def test_blocks_give_the_logits_of_their_numbers(
 ) -> None:
     path, ids = wide_file(type, tied=tied, num_layers=layers_for(type)), random_ids(40)
     with GGUFModel.open(path) as file:
-        packed = Llama.load(file, form=Form.QUANTIZED)
+        packed = Llama.load(file, form=WeightForm.QUANTIZED)
     assert_close(logits_after(packed, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0)
 
 

@@ -16,8 +16,8 @@ from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.kernels.prefill_attention import PrefillAttention
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.spans import SHORT_TOKENS
-from llama_herd.model.weights.form import Form
+from llama_herd.model.tiling import SHORT_TOKENS
+from llama_herd.model.weights.form import WeightForm
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids, reserved
 from tests.model.test_cache import filled_cache
@@ -75,7 +75,7 @@ def test_it_takes_the_short_spans_of_a_batch_and_says_the_same(
     assert kernels.attention is not None
     config = tiny_config(windows=(0, 24))
     cache = filled_cache(list(chunks), config, consecutive=True)
-    batch = Batch.of(chunks)
+    batch = Batch.from_chunks(chunks)
     q = torch.randn(len(batch.ids), config.num_heads, config.head_dim)
     counted: Any = Counted(kernels.attention)
     found = attend(q, cache, 0, batch, scoring, counted)
@@ -94,7 +94,7 @@ def test_one_with_tiles_takes_the_long_spans_too(
         pytest.skip(kernels.note)
     config = tiny_config(windows=(0, 24))
     cache = filled_cache(list(chunks), config, consecutive=consecutive, dtype=torch.bfloat16)
-    batch = Batch.of(chunks, span_tokens=64)
+    batch = Batch.from_chunks(chunks, span_tokens=64)
     q = torch.randn(len(batch.ids), config.num_heads, config.head_dim).bfloat16()
     counted: Any = CountedSpans(kernels.prefill_attention)
     found = attend(q, cache, 0, batch, scoring, kernels.attention, counted)
@@ -107,7 +107,7 @@ def test_what_a_kernel_does_not_take_is_attended_by_torch(kernels: Kernels) -> N
     config = tiny_config()
     cache = Cache(config, num_pages=8, dtype=torch.float16)
     cache.storage.normal_()
-    batch = Batch.of([Chunk((0,), 20, [0], True)])
+    batch = Batch.from_chunks([Chunk((0,), 20, [0], True)])
     q = torch.randn(1, config.num_heads, config.head_dim).half()
     assert attend(q, cache, 0, batch, native=kernels.attention).equal(attend(q, cache, 0, batch))
 
@@ -119,17 +119,17 @@ def test_a_model_says_the_same(kernels: Kernels, tmp_path: Path, dtype: torch.dt
     logits = []
     for form in (kernels, replace(kernels, attention=None, prefill_attention=None)):
         with GGUFModel.open(path) as file:
-            llama = Llama.load(file, dtype=dtype, form=Form.FASTEST.with_kernels(form))
+            llama = Llama.load(file, dtype=dtype, form=WeightForm.FASTEST.with_kernels(form))
         assert (llama.blocks[0].attention.native is None) is (form.attention is None)
         cache = Cache(llama.config, num_pages=16, dtype=dtype)
         prompts = [random_ids(length, length) for length in (3, 70, 200)]
         pages = [reserved(cache, str(row), 256) for row in range(len(prompts))]
         chunks = [Chunk(held, 0, ids, 1) for held, ids in zip(pages, prompts, strict=True)]
-        logits.append(llama.forward(Batch.of(chunks), cache))
+        logits.append(llama.forward(Batch.from_chunks(chunks), cache))
         for step in range(3):
             starts = [len(ids) + step for ids in prompts]
             chunks = [Chunk(held, start, [7 + step], 1) for held, start in zip(pages, starts, strict=True)]
-            logits.append(llama.forward(Batch.of(chunks), cache))
+            logits.append(llama.forward(Batch.from_chunks(chunks), cache))
     tolerance = 5e-5 if dtype is torch.float32 else 0.1
     for native, plain in zip(logits[:4], logits[4:], strict=True):
         assert_close(native, plain, atol=tolerance, rtol=0)

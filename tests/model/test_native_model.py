@@ -14,7 +14,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile, open_model
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.closeness import assert_close
@@ -36,17 +36,17 @@ class Bundled:
 
     def __init__(self, file: ModelFile, kernels: Kernels) -> None:
         self._file = file
-        self._native = Form.FASTEST.with_kernels(kernels)
+        self._native = WeightForm.FASTEST.with_kernels(kernels)
         self._files: dict[str, ModelFile] = {}
-        self._models: dict[tuple[str, Form, torch.dtype], Llama] = {}
+        self._models: dict[tuple[str, WeightForm, torch.dtype], Llama] = {}
 
     def native(self, types: str, dtype: torch.dtype) -> Llama:
         return self._model(types, self._native, dtype)
 
     def dense(self, types: str, dtype: torch.dtype) -> Llama:
-        return self._model(types, Form.DENSE, dtype)
+        return self._model(types, WeightForm.DENSE, dtype)
 
-    def _model(self, types: str, form: Form, dtype: torch.dtype) -> Llama:
+    def _model(self, types: str, form: WeightForm, dtype: torch.dtype) -> Llama:
         key = (types, form, dtype)
         if key not in self._models:
             file = self._files.setdefault(types, cast(ModelFile, Requantised(self._file, types)))
@@ -79,7 +79,7 @@ def test_types_may_differ_within_a_layer(
 ) -> None:
     path, ids = wide_file(types), random_ids(40)
     with GGUFModel.open(path) as file:
-        native = Llama.load(file, form=Form.FASTEST.with_kernels(kernels))
+        native = Llama.load(file, form=WeightForm.FASTEST.with_kernels(kernels))
     kinds = [[type(segment) for segment in block.attention.qkv.segments] for block in native.blocks]
     assert any(len(found) > 1 and NativeSegment in found for found in kinds)
     assert_close(logits_after(native, ids), logits_after(load_tiny(path), ids), atol=5e-5, rtol=0)
@@ -130,7 +130,7 @@ def prefilled_and_decoded(llama: Llama) -> Tensor:
     chunks = [[Chunk(own, 0, text[:-3], True) for own, text in rows]]
     for left in (3, 2, 1):
         chunks.append([Chunk(own, len(text) - left, [text[-left]], True) for own, text in rows])
-    return torch.stack([llama.forward(Batch.of(of_forward), cache) for of_forward in chunks])
+    return torch.stack([llama.forward(Batch.from_chunks(of_forward), cache) for of_forward in chunks])
 
 
 @pytest.mark.parametrize("types", ["BF16", "F16", "F16 Q4_0 Q5_1"])
@@ -140,7 +140,7 @@ def test_numbers_in_bfloat16_are_multiplied_natively_and_in_float32_by_torch(
     if not kernels.has_numbers:
         pytest.skip("no tiles")
     path, ids = wide_file(types), random_ids(40)
-    form = Form.FASTEST.with_kernels(kernels)
+    form = WeightForm.FASTEST.with_kernels(kernels)
     with GGUFModel.open(path) as file:
         native = Llama.load(file, form=form, dtype=torch.bfloat16)
         dense = Llama.load(file, dtype=torch.bfloat16)

@@ -11,7 +11,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, packed_of
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.spans import SPAN_TOKENS
+from llama_herd.model.tiling import SPAN_TOKENS
 from tests.model.plain_kernels import PlainPacked, PlainShort
 from tests.tiny import tiny_config
 
@@ -58,7 +58,7 @@ def test_prompts_of_any_lengths_attend_as_the_formula_says(
     lengths: list[tuple[int, int]], window: int
 ) -> None:
     chunks = scattered(lengths, len(lengths))
-    cache, batch = filled(chunks), Batch.of(chunks)
+    cache, batch = filled(chunks), Batch.from_chunks(chunks)
     q = torch.randn(len(batch.ids), H, D, generator=torch.Generator().manual_seed(2))
     scoring, prompts = Scoring(window=window), PlainPacked()
     found = attend(q, cache, 1, batch, scoring, PlainShort(), prompts)
@@ -71,7 +71,7 @@ def test_prompts_of_any_lengths_attend_as_the_formula_says(
 def test_nothing_is_padded() -> None:
     """Also where a chunk is more than attends at once elsewhere."""
     chunks = scattered([(64, SPAN_TOKENS + 70), (0, 9)], 3)
-    (packed,) = Batch.of(chunks).packed
+    (packed,) = Batch.from_chunks(chunks).packed
     assert packed.query_ends.tolist() == [0, SPAN_TOKENS + 70, SPAN_TOKENS + 79]
     assert packed.key_ends.tolist() == [0, SPAN_TOKENS + 134, SPAN_TOKENS + 143]
     assert (packed.max_queries, packed.max_keys) == (SPAN_TOKENS + 70, SPAN_TOKENS + 134)

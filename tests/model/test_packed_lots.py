@@ -6,13 +6,13 @@ from torch import Tensor
 
 from llama_herd.model import batch as batches
 from llama_herd.model.attend import attend
+from llama_herd.model.attention_inputs import Packed
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.scoring import Scoring
-from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.sizes import attend_bytes
-from llama_herd.model.spans import GROUP_KEYS
+from llama_herd.model.tiling import GROUP_KEYS
 from tests.model.plain_kernels import PlainPacked, PlainShort
 from tests.tiny import tiny_config
 
@@ -34,7 +34,7 @@ def gathered_bytes(packed: Packed, cached: Tensor) -> int:
 
 def test_no_lot_gathers_more_than_the_memory_plan_counts() -> None:
     """Ten tokens each after 4,000: few to compute, and a hundred times as many to read."""
-    batch = Batch.of(chunks_of([(4000, 10)] * 64))
+    batch = Batch.from_chunks(chunks_of([(4000, 10)] * 64))
     config = tiny_config(num_heads=H, num_kv_heads=H, head_dim=D, context_length=4096)
     cached = torch.empty(2, H, 64 * pages_for(4010), PAGE_TOKENS, D)
     planned = attend_bytes(config, cached.itemsize, 4096, consecutive=False, is_packed=True)
@@ -43,7 +43,7 @@ def test_no_lot_gathers_more_than_the_memory_plan_counts() -> None:
 
 
 def test_one_long_prompt_is_one_lot() -> None:
-    batch = Batch.of(chunks_of([(GROUP_KEYS, 100), (0, 9)]))
+    batch = Batch.from_chunks(chunks_of([(GROUP_KEYS, 100), (0, 9)]))
     assert [packed.max_keys for packed in batch.packed] == [GROUP_KEYS + 100, 9]
 
 
@@ -52,12 +52,12 @@ def test_in_lots_prompts_attend_as_all_at_once(monkeypatch: pytest.MonkeyPatch) 
     chunks = chunks_of(lengths)
     cache = Cache(tiny_config(), 64, max_length=2048, consecutive=False)
     cache.storage.normal_(generator=torch.Generator().manual_seed(1))
-    batch = Batch.of(chunks)
+    batch = Batch.from_chunks(chunks)
     q = torch.randn(len(batch.ids), H, D, generator=torch.Generator().manual_seed(2))
     exact = attend(q, cache, 1, batch, Scoring(), PlainShort(), PlainPacked())
     monkeypatch.setattr(batches, "GROUP_KEYS", 200)
     prompts = PlainPacked()
-    found = attend(q, cache, 1, Batch.of(chunks), Scoring(), PlainShort(), prompts)
+    found = attend(q, cache, 1, Batch.from_chunks(chunks), Scoring(), PlainShort(), prompts)
     assert [len(packed.query_ends) - 1 for packed in prompts.given] == [1, 1, 1, 1]
     assert torch.allclose(found, exact, atol=1e-6)
 
@@ -65,7 +65,7 @@ def test_in_lots_prompts_attend_as_all_at_once(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_what_is_gathered_is_the_cache_bit_for_bit(dtype: torch.dtype) -> None:
     """Of a layer of a cache whose pages lie anywhere."""
-    (packed,) = Batch.of(chunks_of([(100, 30), (0, 70)])).packed
+    (packed,) = Batch.from_chunks(chunks_of([(100, 30), (0, 70)])).packed
     shape = (2, 3, H, 5, PAGE_TOKENS, D * dtype.itemsize)
     cached = torch.randint(256, shape, dtype=torch.uint8).view(dtype)[:, 1]
     keys, values = packed.keys_and_values(cached)

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 )
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
-from llama_herd.model.prefix_cache import Copy, Digest, PrefixCache, Reservation, page_digest, root_digest
+from llama_herd.model.prefix_cache import Digest, PageCopy, PrefixCache, Reservation, page_digest, root_digest
 
 NUM_PAGES = 10
 
@@ -220,6 +220,6 @@ def test_a_fork_shares_full_pages_where_it_can_and_copies_the_rest(consecutive: 
     assert fork is not None
     assert fork.num_filled == 2 * PAGE_TOKENS + 10
     first_own = 0 if consecutive else 2
-    assert fork.copies == tuple(map(Copy, parent.pages[first_own:3], fork.pages[first_own:3]))
+    assert fork.copies == tuple(map(PageCopy, parent.pages[first_own:3], fork.pages[first_own:3]))
     assert fork.pages[:first_own] == parent.pages[:first_own]
     cache.check()

@@ -22,7 +22,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.tiling import FIXED, FREE, Tiling
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.closeness import assert_close
 from tests.model.float64 import logits64
@@ -76,14 +76,14 @@ class Subject:
         rng = random.Random(path.stem)
         return cls.of(path, [rng.choices(range(3, vocab_size), k=length) for length in lengths])
 
-    def logits(self, dtype: torch.dtype, form: Form, tiling: Tiling = FREE) -> list[Tensor]:
+    def logits(self, dtype: torch.dtype, form: WeightForm, tiling: Tiling = FREE) -> list[Tensor]:
         """Ours, in float64, of the model loaded so."""
         with GGUFModel.open(self.path) as file:
             llama = Llama.load(file, dtype=dtype, tiling=tiling, form=form)
         rng = random.Random(self.path.stem)
         return [logits.double() for logits in logits_by_sequence(llama, dtype, self.texts, rng)]
 
-    def errors(self, dtype: torch.dtype, form: Form) -> Tensor:
+    def errors(self, dtype: torch.dtype, form: WeightForm) -> Tensor:
         """The error of each token of all texts."""
         ours, exact = torch.cat(self.logits(dtype, form)), torch.cat(self.exact)
         return (ours - exact).square().mean(dim=-1).sqrt() / exact.std(dim=-1)
@@ -117,14 +117,14 @@ def english(path: Path) -> Subject:
 
 
 @pytest.fixture(scope="module", params=["native", "dense"])
-def form(request: pytest.FixtureRequest) -> Form:
+def form(request: pytest.FixtureRequest) -> WeightForm:
     """That of a default worker, whose blocks native kernels multiply, and of one without kernels."""
     if request.param == "dense":
-        return Form.DENSE
+        return WeightForm.DENSE
     kernels = load_kernels(request.getfixturevalue("kernels_folder"))
     if not isinstance(kernels, Kernels):
         pytest.skip(kernels.note)
-    return Form.FASTEST.with_kernels(kernels)
+    return WeightForm.FASTEST.with_kernels(kernels)
 
 
 def logits_by_sequence(
@@ -138,7 +138,7 @@ def logits_by_sequence(
     while unfinished := [row for row, text in enumerate(texts) if starts[row] < len(text)]:
         ids = {row: texts[row][starts[row] :][: rng.choice((1, 1, 5, 64, 200))] for row in unfinished}
         chunks = [Chunk(pages[row], starts[row], some, num_logits=len(some)) for row, some in ids.items()]
-        logits = llama.forward(Batch.of(chunks, "cpu", llama.tiling.span_tokens), cache)
+        logits = llama.forward(Batch.from_chunks(chunks, "cpu", llama.tiling.span_tokens), cache)
         for row, part in zip(ids, torch.split(logits, [len(some) for some in ids.values()]), strict=True):
             done[row].append(part)
             starts[row] += len(part)
@@ -151,7 +151,7 @@ def test_every_float32_logit_is_near_a_plain_forward_in_float64(
     subject: Callable[[str], Subject], name: str, tiling: Tiling
 ) -> None:
     held = subject(name)
-    for ours, right in zip(held.logits(torch.float32, Form.DENSE, tiling), held.exact, strict=True):
+    for ours, right in zip(held.logits(torch.float32, WeightForm.DENSE, tiling), held.exact, strict=True):
         assert_close(ours, right, atol=TOLERANCE, rtol=0)
 
 
@@ -172,7 +172,7 @@ BOUNDS = {
     ],
 )
 def test_a_default_worker_is_near_a_plain_forward_in_float64(
-    subject: Callable[[str], Subject], form: Form, name: str
+    subject: Callable[[str], Subject], form: WeightForm, name: str
 ) -> None:
     held, bound = subject(name), BOUNDS[name]
     assert held.errors(torch.float32, form).max() < TOLERANCE

@@ -32,7 +32,7 @@ class Overlapping:
         )
         self.device = StandInDevice()
         self.runner = SlotRunner(llama, self.cache, self.device, settings.slots)
-        prefill = PrefillBudget.of(settings.prefill_tokens, "cpu")
+        prefill = PrefillBudget.from_setting(settings.prefill_tokens, "cpu")
         self.engine = Engine(
             self.runner, self.cache.prefixes, max_rows=settings.slots, prefill=prefill, sink=sink
         )

@@ -12,7 +12,7 @@ from llama_herd.worker.settings import WorkerSettings
 def test_one_tenant_alone_is_served_unless_told_otherwise() -> None:
     settings = WorkerSettings(tenant="acme", model_name="m")
     assert settings.by_queue == {"herd.acme:m": settings}
-    assert settings.of_queue("any") is settings
+    assert settings.for_queue("any") is settings
     assert settings.joined_tenant == "acme"
 
 
@@ -24,9 +24,9 @@ def test_each_tenant_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         "herd.m": "default",
         "herd.acme:m": "acme",
     }
-    own = settings.of_queue("herd.acme:m")
+    own = settings.for_queue("herd.acme:m")
     assert own.model_dump() == WorkerSettings(model_name="m", slots=3, tenant="acme", tenants="").model_dump()
-    assert settings.of_first_tenant.tenant == "globex"
+    assert settings.for_first_tenant.tenant == "globex"
     assert settings.joined_tenant == "acme+default+globex"
 
 
@@ -55,4 +55,4 @@ def test_each_tenants_app_stores_and_sends_on_under_its_own_names() -> None:
     assert conf.task_default_queue == "herd.acme:m"
     assert conf.result_backend_transport_options["global_keyprefix"] == "herd:acme:"
     assert celery_config.app_of(own) is celery_config.app_of(own)
-    assert celery_config.app_of(process.settings()) is app
+    assert celery_config.app_of(process.own_settings()) is app

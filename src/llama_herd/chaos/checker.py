@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import Redis
 
-from llama_herd.chaos.listener import event_print
+from llama_herd.chaos.listener import event_fingerprint
 from llama_herd.chaos.sabotage import POISONS
 from llama_herd.chaos.verdict import Violation
 from llama_herd.error_code import ErrorCode
@@ -38,7 +38,7 @@ CELERY_ERRORS = {"deadline": DeadlineExceeded.__name__, "error": GenerationError
 class Evidence:
     """The evidence about one job after its end, against which the laws are checked.
 
-    written: the prints of its events. heard: the prints of the events that a subscriber received, in order,
+    written: the fingerprints of its events. heard: those of the events that a subscriber received, in order,
     one list per subscription. told: the webhook of its end that waits in the outbox. max_attempts: deaths of
     workers after which a job is given up.
     """
@@ -126,6 +126,7 @@ class Evidence:
                 yield f"record is {found}, the end says {expected}"
 
     def _celery_agrees(self) -> Iterator[str]:
+        """Celery's stored state and result are those of the job's record and stream."""
         if self.end is None:
             return
         state, status = CELERY_STATES.get(self.record.get("state", "")), self.celery.get("status")
@@ -227,6 +228,7 @@ class Checker:
         self._ledger = ledger
 
     def evidence(self, job_id: str, heard: Sequence[Sequence[int]] = ()) -> Evidence:
+        """Read all that Redis holds of a job; `heard` is what a listener has received of it."""
         ledger = self._ledger
         keys = (ledger.job_key(job_id), ledger.events_key(job_id), ledger.result_key(job_id))
         record_key, events_key, result_key = keys
@@ -243,7 +245,7 @@ class Checker:
             {name.decode(): value.decode() for name, value in record.items()},
             json.loads(result or "{}"),
             [key for key, ttl in zip(keys, ttls, strict=True) if ttl == -1],
-            [event_print(text) for text in texts],
+            [event_fingerprint(text) for text in texts],
             heard,
             run_dialogue(self._redis, find_entry(ledger.tenant, job_id)),
             self._ledger.max_attempts,

@@ -37,20 +37,20 @@ class Crowd:
 
 
 #: What a crowd does at each turn.
-Turn = Callable[[Crowd], None]
+CrowdTurn = Callable[[Crowd], None]
 
 
-def never(crowd: Crowd) -> None:
+def read_nothing(crowd: Crowd) -> None:
     """Read nothing."""
 
 
-def slowly(crowd: Crowd) -> None:
+def read_a_little(crowd: Crowd) -> None:
     """Read a little of each."""
     for one in crowd.sockets:
         read_some(one)
 
 
-def flapping(crowd: Crowd) -> None:
+def replace_oldest(crowd: Crowd) -> None:
     """The oldest reads a little and leaves, and another one comes."""
     with crowd.sockets.pop(0) as oldest:
         num_left = FLAP_BYTES
@@ -68,7 +68,7 @@ def read_some(one: socket.socket) -> int:
 
 
 @contextmanager
-def crowd_of(num: int, url: str, channels: str, turn: Turn) -> Iterator[Crowd]:
+def crowd_of(num: int, url: str, channels: str, turn: CrowdTurn) -> Iterator[Crowd]:
     """A crowd of `num` subscribers that take their turns within the block."""
     crowd, is_over = Crowd(url, channels), threading.Event()
     for _ in range(num):

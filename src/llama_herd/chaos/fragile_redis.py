@@ -17,12 +17,12 @@ from llama_herd.local.redis_server import EmbeddedRedis
 #: Bytes of maxmemory, less than redis-server itself needs: it accepts no more data.
 NO_MEMORY = 1
 
-#: Read again within a second or two at each start.
+#: Most bytes that the log may grow by before it is rewritten: each start reads it again, in a second or two.
 MAX_ADDED_BYTES = 64 << 20
 
 
 class FragileRedis(EmbeddedRedis):
-    """With an append-only file that is written out each second, as in production."""
+    """A redis-server with an append-only file that is written out each second, as in production."""
 
     #: Variables of its environment, as a shell takes them.
     variables = ""

@@ -17,9 +17,9 @@ from celery import Celery
 from llama_herd.chaos.fragile_redis import FragileRedis
 from llama_herd.chaos.inquest import inquest
 from llama_herd.chaos.jobs import Jobs
-from llama_herd.chaos.listener import Listener
+from llama_herd.chaos.listener import EventListener
 from llama_herd.chaos.proxy import FaultProxy
-from llama_herd.chaos.reference import Reference, Undisturbed
+from llama_herd.chaos.reference import Reference, ReferenceOutputs
 from llama_herd.chaos.sabotage import Sabotage
 from llama_herd.chaos.verdict import Verdict
 from llama_herd.local.worker_process import WorkerProcess
@@ -55,7 +55,7 @@ class Herd:
     """Runs Redis' clients and workers; nothing of it outlives the block.
 
     with FragileRedis() as server, Herd(server, model, folder) as herd:
-        herd.workers(2)
+        herd.start_workers(2)
         herd.jobs.submit(10, {"max_tokens": 100})
         ...
         assert not herd.verdict().violations
@@ -68,7 +68,7 @@ class Herd:
         folder: Path,
         *,
         seed: int = 0,
-        reference: Undisturbed | None = None,
+        reference: ReferenceOutputs | None = None,
         **settings: Any,
     ) -> None:
         """Logs of workers go to `folder`; `seed` decides what faults choose at random.
@@ -87,14 +87,14 @@ class Herd:
         self._reference = reference
         self._workers: list[WorkerProcess] = []
         self._numbers = count()
-        self._listener = Listener(self.settings.redis_url, self.jobs.ledger)
+        self._listener = EventListener(self.settings.redis_url, self.jobs.ledger)
         self._stack = ExitStack()
 
-    def of_its_own(self, server: FragileRedis, folder: Path, **settings: Any) -> "Herd":
+    def separate_herd(self, server: FragileRedis, folder: Path, **settings: Any) -> "Herd":
         """Another herd of the same model, for a fault that needs a Redis of its own."""
         return Herd(server, self.settings.model, folder, reference=self._reference, **settings)
 
-    def worker(
+    def start_worker(
         self,
         *,
         step_s: float = STEP_S,
@@ -116,20 +116,23 @@ class Herd:
         self._workers.append(worker)
         return worker.start()
 
-    def workers(self, num_workers: int, **options: Any) -> list[WorkerProcess]:
+    def start_workers(self, num_workers: int, **options: Any) -> list[WorkerProcess]:
         """Start several and wait until all of them are ready."""
-        return [self.ready(worker) for worker in [self.worker(**options) for _ in range(num_workers)]]
+        return [
+            self.wait_until_ready(worker)
+            for worker in [self.start_worker(**options) for _ in range(num_workers)]
+        ]
 
     @contextmanager
     def guest(self, **options: Any) -> Iterator[WorkerProcess]:
         """A ready worker beside the others, which leaves at the end of the block."""
-        guest = self.worker(**options)
+        guest = self.start_worker(**options)
         try:
-            yield self.ready(guest)
+            yield self.wait_until_ready(guest)
         finally:
             guest.stop()
 
-    def ready(self, worker: WorkerProcess) -> WorkerProcess:
+    def wait_until_ready(self, worker: WorkerProcess) -> WorkerProcess:
         return worker.wait_until_ready(self.settings.redis_url)
 
     def replenish(self, num_workers: int) -> list[WorkerProcess]:
@@ -137,7 +140,7 @@ class Herd:
         started = []
         while len(self.alive) < num_workers:
             num_far = sum(worker.settings.redis_url == self.proxy.url for worker in self.alive)
-            started.append(self.worker(is_behind_proxy=2 * num_far < len(self.alive)))
+            started.append(self.start_worker(is_behind_proxy=2 * num_far < len(self.alive)))
         return started
 
     @property
@@ -152,11 +155,11 @@ class Herd:
 
     @property
     def killed(self) -> list[WorkerProcess]:
-        """Workers that ended as by kill -9 and were not returned by `bury` yet."""
+        """Workers that ended as by kill -9 and were not returned by `take_ended` yet."""
         return [one for one in self._workers if one.process.poll() == -signal.SIGKILL]
 
-    def bury(self) -> list[WorkerProcess]:
-        """Workers that have ended; each is returned once."""
+    def take_ended(self) -> list[WorkerProcess]:
+        """The workers that have ended since the last call, which are then forgotten."""
         dead = [worker for worker in self._workers if not worker.is_alive]
         self._workers = [worker for worker in self._workers if worker not in dead]
         return dead

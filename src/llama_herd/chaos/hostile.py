@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from llama_herd.chaos.malformed import encoded, message, mutants
+from llama_herd.chaos.malformed import base64_text, celery_message, mutants
 
 #: Part of each prompt, so that a leaked prompt can be found.
 CANARY = "a canary"
@@ -102,7 +102,7 @@ TRACELESS = ("other task", "forged")
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
-class Harm(NamedTuple):
+class HostileMessage(NamedTuple):
     """A malicious message and its kind."""
 
     kind: str
@@ -124,7 +124,7 @@ def _body(found: dict[str, Any]) -> bytes:
     return base64.b64decode(found["body"])
 
 
-class Hostile:
+class HostileMessages:
     """Draws endless messages, the same for the same seed. `known_ids` are ids of jobs on record."""
 
     def __init__(self, seed: int, known_ids: Sequence[str] = ()) -> None:
@@ -152,10 +152,10 @@ class Hostile:
             "mutant": lambda: next(self._mutants),
         }
 
-    def __iter__(self) -> Iterator[Harm]:
+    def __iter__(self) -> Iterator[HostileMessage]:
         while True:
             kind = self._rng.choice(list(self._kinds))
-            yield Harm(kind, self._kinds[kind]())
+            yield HostileMessage(kind, self._kinds[kind]())
 
     # Parts of messages
 
@@ -164,9 +164,11 @@ class Hostile:
         job_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         self._known_ids = [*self._known_ids[-99:], job_id]
         body = [[], JOB, EMBED] if body is None else body
-        return message(body, **{"id": job_id, "delivery_tag": f"t{self._rng.getrandbits(64)}", **changes})
+        return celery_message(
+            body, **{"id": job_id, "delivery_tag": f"t{self._rng.getrandbits(64)}", **changes}
+        )
 
-    def _ask(self, **fields: Any) -> bytes:
+    def _job_message(self, **fields: Any) -> bytes:
         return self._message([[], JOB | fields, EMBED])
 
     @property
@@ -175,7 +177,7 @@ class Hostile:
         most = LONG_BYTES if self._rng.randrange(LONG_ONE_IN) == 0 else LONG_BYTES // 100
         return self._rng.randrange(most // 10, most)
 
-    def _odd(self) -> Any:
+    def _odd_value(self) -> Any:
         """An unexpected value."""
         rng = self._rng
         match rng.randrange(6):
@@ -188,9 +190,9 @@ class Hostile:
             case _:
                 return rng.choice(SCALARS)
 
-    def _some(self, names: tuple[str, ...]) -> dict[str, Any]:
+    def _some_odd(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Some of these names, with odd values."""
-        return {name: self._odd() for name in self._rng.sample(names, self._rng.randint(1, 3))}
+        return {name: self._odd_value() for name in self._rng.sample(names, self._rng.randint(1, 3))}
 
     # The kinds
 
@@ -199,25 +201,25 @@ class Hostile:
         items = [item] * (self._length // (len(json.dumps(item)) + 2))
         where = self._rng.choice(["stop", "stop_token_ids", "prompt_ids", "messages", "metadata"])
         if where.startswith("stop"):
-            return self._ask(sampling={where: items})
-        return self._ask(**{where: items, "prompt": None})
+            return self._job_message(sampling={where: items})
+        return self._job_message(**{where: items, "prompt": None})
 
     def _many_fields(self) -> bytes:
         many = {f"x{number}": -1 for number in range(self._length // 15)}
         match self._rng.randrange(4):
             case 0:
-                return self._ask(**many)
+                return self._job_message(**many)
             case 1:
-                return self._ask(sampling=many)
+                return self._job_message(sampling=many)
             case 2:
-                return self._ask(metadata=many)
+                return self._job_message(metadata=many)
             case _:
-                return self._ask(sampling={"logit_bias": {name[1:]: 0.5 for name in many}})
+                return self._job_message(sampling={"logit_bias": {name[1:]: 0.5 for name in many}})
 
     def _odd_fields(self) -> bytes:
         if self._rng.random() < 0.5:
-            return self._ask(**self._some(FIELDS))
-        return self._ask(sampling={"max_tokens": 2, **self._some(SAMPLING)})
+            return self._job_message(**self._some_odd(FIELDS))
+        return self._job_message(sampling={"max_tokens": 2, **self._some_odd(SAMPLING)})
 
     def _deep(self) -> bytes:
         depth = self._rng.choice([100, 900, 5_000, 50_000])
@@ -227,15 +229,15 @@ class Hostile:
             [deep, f"[[], {deep}, null]", f"[{deep}, {good}, {{}}]", f"[[], {good}, {deep}]"]
         )
         if self._rng.random() < 0.5:
-            return self._message(raw_body=encoded(body.encode()))
+            return self._message(raw_body=base64_text(body.encode()))
         raw = self._message(shadow="@deep@")
         return raw.replace(b'"@deep@"', deep.encode())
 
     def _odd_headers(self) -> bytes:
-        return self._message(**self._some(HEADERS))
+        return self._message(**self._some_odd(HEADERS))
 
     def _odd_embed(self) -> bytes:
-        embed = self._odd() if self._rng.random() < 0.2 else EMBED | self._some(tuple(EMBED))
+        embed = self._odd_value() if self._rng.random() < 0.2 else EMBED | self._some_odd(tuple(EMBED))
         return self._message([[], JOB, embed])
 
     def _group_or_chord(self) -> bytes:
@@ -246,15 +248,17 @@ class Hostile:
             "kwargs": JOB,
             "options": {},
             "subtask_type": None,
-            **self._part(),
+            **self._odd_signature(),
         }
-        callback = self._rng.choice([signature, [signature], {"task": self._odd()}, self._odd()])
+        callback = self._rng.choice([signature, [signature], {"task": self._odd_value()}, self._odd_value()])
         embed = EMBED | {self._rng.choice(tuple(EMBED)): callback, "chord": callback}
-        group = {"group": self._rng.choice(["g", "g", self._odd()]), "group_index": self._odd()}
+        group = {"group": self._rng.choice(["g", "g", self._odd_value()]), "group_index": self._odd_value()}
         return self._message([[], JOB, self._rng.choice([EMBED, embed])], **group)
 
-    def _part(self) -> dict[str, Any]:
-        return self._some(("task", "args", "kwargs", "options", "subtask_type", "chord_size", "immutable"))
+    def _odd_signature(self) -> dict[str, Any]:
+        return self._some_odd(
+            ("task", "args", "kwargs", "options", "subtask_type", "chord_size", "immutable")
+        )
 
     def _long_embed(self) -> bytes:
         filler = "x" * self._length
@@ -266,11 +270,11 @@ class Hostile:
             case 2:
                 return self._message(**{self._rng.choice(HEADERS): filler})
             case _:
-                return self._ask(prompt=f"{CANARY} {filler}")
+                return self._job_message(prompt=f"{CANARY} {filler}")
 
     def _time(self) -> bytes:
         names = self._rng.choice([["eta"], ["expires"], ["eta", "expires"]])
-        return self._message(**{name: self._rng.choice([*TIMES, self._odd()]) for name in names})
+        return self._message(**{name: self._rng.choice([*TIMES, self._odd_value()]) for name in names})
 
     def _tag(self) -> bytes:
         """A delivery tag that looks like our client's, with arguments and without."""
@@ -291,7 +295,7 @@ class Hostile:
         body = json.dumps([[], JOB | {"prompt": CANARY + "0" * self._length}, EMBED]).encode()
         packed = COMPRESSIONS[name](body)
         return self._message(
-            raw_body=encoded(packed[: self._rng.choice([None, 0, 10, -1])]), compression=name
+            raw_body=base64_text(packed[: self._rng.choice([None, 0, 10, -1])]), compression=name
         )
 
     def _serialized(self) -> bytes:
@@ -300,14 +304,14 @@ class Hostile:
         )
         coding = self._rng.choice(["binary", "utf-8", "utf-16", "idna", "zip", "rot13", "\0"])
         name = self._rng.choice(FORMATS)
-        return self._message(raw_body=encoded(body), content_type=name, content_encoding=coding)
+        return self._message(raw_body=base64_text(body), content_type=name, content_encoding=coding)
 
     def _protocol_1(self) -> bytes:
         """Celery's first protocol, with everything in the body."""
         job_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         body = {"task": TASK, "id": job_id, "args": [], "kwargs": JOB, "retries": 0, "eta": None}
         if self._rng.random() < 0.5:
-            body |= self._some(
+            body |= self._some_odd(
                 ("task", "id", "args", "kwargs", "retries", "eta", "utc", "expires", "taskset")
             )
         raw = json.loads(self._message(body))
@@ -325,15 +329,17 @@ class Hostile:
             case "id" | "shadow":
                 return self._message(**{where: f"a{odd}b"})
             case "metadata":
-                return self._ask(metadata={odd: odd})
+                return self._job_message(metadata={odd: odd})
             case "messages":
-                return self._ask(prompt=None, messages=[{"role": "user", "content": f"{CANARY}{odd}"}])
+                return self._job_message(
+                    prompt=None, messages=[{"role": "user", "content": f"{CANARY}{odd}"}]
+                )
             case "stop":
-                return self._ask(sampling={"max_tokens": 2, "stop": [odd]})
+                return self._job_message(sampling={"max_tokens": 2, "stop": [odd]})
             case "unknown":
-                return self._ask(**{odd: odd})
+                return self._job_message(**{odd: odd})
             case _:
-                return self._ask(**{where: f"{CANARY}{odd}"})
+                return self._job_message(**{where: f"{CANARY}{odd}"})
 
     def _known_id(self) -> bytes:
         """A job that exists already, or another one under its id."""
@@ -344,7 +350,7 @@ class Hostile:
         task = self._rng.choice(
             [*BUILTINS, "celery.ping", "os.system", "herd.generate ", "Herd.Generate", "\0"]
         )
-        return self._message([[self._odd()], {"x": CANARY}, EMBED], task=task)
+        return self._message([[self._odd_value()], {"x": CANARY}, EMBED], task=task)
 
 
 def nested(depth: int) -> Any:

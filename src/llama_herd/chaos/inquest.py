@@ -7,9 +7,9 @@ from typing import Self
 
 from llama_herd.chaos.checker import Checker, Evidence
 from llama_herd.chaos.jobs import Jobs
-from llama_herd.chaos.listener import Listener
+from llama_herd.chaos.listener import EventListener
 from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.reference import Undisturbed
+from llama_herd.chaos.reference import ReferenceOutputs
 from llama_herd.chaos.sabotage import VISIBILITY_S
 from llama_herd.chaos.verdict import Verdict, Violation
 
@@ -18,7 +18,7 @@ MAX_COMPARED = 50
 
 
 @dataclass(frozen=True)
-class Finding:
+class JobFinding:
     """The part of a job's evidence that is kept: all of it would not fit into memory in a long run."""
 
     job_id: str
@@ -29,7 +29,7 @@ class Finding:
     violations: tuple[Violation, ...]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Self:
+    def from_evidence(cls, evidence: Evidence) -> Self:
         return cls(
             job_id=evidence.job_id,
             num_tokens=len(evidence.ids),
@@ -40,12 +40,12 @@ class Finding:
         )
 
 
-def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
+def inquest(jobs: Jobs, reference: ReferenceOutputs, listener: EventListener) -> Verdict:
     """Check these jobs, and what the listener has heard of them. A worker must be up to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
     with suppress(TimeoutError):  # the checker then finds the jobs that have not ended
         jobs.results(jobs.unfinished())
-    left = _left(jobs, checker)
+    left = _leftovers(jobs, checker)
     found = _findings(jobs, checker, listener)
     compared = sorted(found, key=lambda finding: -finding.num_claims)[:MAX_COMPARED]
     return Verdict(
@@ -62,16 +62,16 @@ def inquest(jobs: Jobs, reference: Undisturbed, listener: Listener) -> Verdict:
     )
 
 
-def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[Finding]:
+def _findings(jobs: Jobs, checker: Checker, listener: EventListener) -> list[JobFinding]:
     """The findings on each job, once Celery's state agrees or patience ends.
 
     If Celery has ended a job by itself, its state is corrected a moment after the final event.
     """
-    found: dict[str, Finding] = {}
+    found: dict[str, JobFinding] = {}
 
     def look_at(job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
-            found[job_id] = Finding.of(checker.evidence(job_id, listener.heard(job_id)))
+            found[job_id] = JobFinding.from_evidence(checker.evidence(job_id, listener.heard(job_id)))
 
     def celery_agrees() -> bool:
         unsettled = [job_id for job_id, finding in found.items() if not finding.is_settled]
@@ -84,7 +84,7 @@ def _findings(jobs: Jobs, checker: Checker, listener: Listener) -> list[Finding]
     return list(found.values())
 
 
-def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Undisturbed) -> list[Violation]:
+def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: ReferenceOutputs) -> list[Violation]:
     """Jobs whose ids differ from a run without faults; for a job that was ended early, from its beginning."""
     differing = []
     for evidence in compared:
@@ -97,7 +97,7 @@ def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: Undisturbed)
     return differing
 
 
-def _left(jobs: Jobs, checker: Checker) -> list[Violation]:
+def _leftovers(jobs: Jobs, checker: Checker) -> list[Violation]:
     """Violations by what is left in Redis when patience ends; none if all goes away before."""
     left: list[Violation] = []
     job_ids = list(jobs.accepted)

@@ -16,13 +16,13 @@ from llama_herd.tasks.ledger.ledger import Ledger
 PAUSE_S = 0.05
 
 
-def event_print(text: bytes) -> int:
+def event_fingerprint(text: bytes) -> int:
     """A hash of an event, valid within this process: 8 bytes, as a long run has millions of events."""
     return hash(text)
 
 
-class Listener(threading.Thread):
-    """Keeps the prints of the events that it receives."""
+class EventListener(threading.Thread):
+    """Keeps the fingerprints of the events that it receives."""
 
     def __init__(self, url: str, ledger: Ledger) -> None:
         super().__init__(name="listener", daemon=True)
@@ -39,7 +39,7 @@ class Listener(threading.Thread):
             raise TimeoutError(f"no subscription within {PATIENCE_S:.0f} s")
 
     def heard(self, job_id: str) -> list[Sequence[int]]:
-        """The prints of a job's events, in order, one list per subscription that brought any."""
+        """The fingerprints of a job's events, in order, one list per subscription that brought any."""
         return [prints[job_id] for prints in list(self._subscriptions) if job_id in prints]
 
     def stop(self) -> None:
@@ -63,4 +63,4 @@ class Listener(threading.Thread):
                     self._is_subscribed.set()
                 elif message is not None:
                     job_id = message["channel"].decode().rpartition(":")[2]
-                    prints[job_id].append(event_print(message["data"]))
+                    prints[job_id].append(event_fingerprint(message["data"]))

@@ -33,7 +33,7 @@ FORM_EVERY = 4
 PRIORITIES = (1, 0, -1)
 
 
-def jobs(seed: int, max_tokens: int) -> Iterator[dict[str, Any]]:
+def mixed_jobs(seed: int, max_tokens: int) -> Iterator[dict[str, Any]]:
     """The fields of endless jobs, the same for the same seed; at most `max_tokens` tokens each."""
     rng = Random(seed)
     for number in count():

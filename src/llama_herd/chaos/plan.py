@@ -21,7 +21,7 @@ _STRIKES = TypeAdapter(dict[str, int])
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChaosPlan:
     """`strikes`: how often each fault strikes. All are done once, or again until `minutes` have passed."""
 
     strikes: Mapping[str, int]
@@ -44,7 +44,7 @@ class Plan:
             is_over = not self.minutes
 
 
-def strikes_of(faults: Sequence[str], schedule: str) -> Mapping[str, int]:
+def planned_strikes(faults: Sequence[str], schedule: str) -> Mapping[str, int]:
     """Strikes from names of faults, such as kill or kill=10, or from a schedule; by default each fault once.
 
     Raises BadInput, which lists the names.

@@ -87,6 +87,7 @@ class FaultProxy:
             writer.transport.abort()
 
     async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        """Connect a client to the server, and pass on both directions until one of them ends."""
         with suppress(OSError):
             server_reader, server = await asyncio.open_connection("127.0.0.1", self._target_port)
             self._writers |= {client, server}
@@ -104,6 +105,7 @@ class FaultProxy:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_replies: bool = False
     ) -> None:
+        """Pass on one direction, disturbed as the proxy is told to."""
         with suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
                 await asyncio.sleep(self.delay_s)

@@ -8,7 +8,8 @@ from time import monotonic
 from llama_herd.chaos.jobs import Jobs
 from llama_herd.chaos.patience import wait_until
 
-#: A suspect waits half a minute for jobs that pass it, and again if another suspect goes first.
+#: A job without an event for so long is stuck. A suspect waits half a minute for jobs that pass it, and again
+#: if another suspect goes first.
 STUCK_S = 150.0
 
 

@@ -12,7 +12,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
 
-class Undisturbed(Protocol):
+class ReferenceOutputs(Protocol):
     """Knows the outputs of jobs when nothing disturbs them."""
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The report of a run."""
+"""The report of a run of chaos: its strikes, what they did to jobs and resources, and the broken laws."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Blow:
 
 
 @dataclass(frozen=True)
-class Held:
+class ResourceSample:
     """A sample of resources: those of the largest worker, and of Redis. Redis keys are counted per job."""
 
     at_s: float
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Trend:
-    """The change of one of these values over a run."""
+    """The change of one resource over a run."""
 
     what: str
     first: float
@@ -43,15 +43,15 @@ class Trend:
     most: float
 
     @classmethod
-    def of(cls, what: str, values: Sequence[float]) -> "Trend":
+    def from_values(cls, what: str, values: Sequence[float]) -> "Trend":
         return cls(what, values[0], median(values), values[-1], max(values))
 
 
 #: Most samples in the report, enough for a plot; the trends use all samples.
-MAX_HELD = 100
+MAX_SAMPLES = 100
 
-#: The samples' names for people.
-SHOWN = {
+#: The resources' names for people.
+RESOURCE_NAMES = {
     "worker_mib": "largest worker: MiB",
     "worker_fds": "largest worker: open files",
     "worker_threads": "largest worker: threads",
@@ -62,8 +62,8 @@ SHOWN = {
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of the report: all strikes of one fault; recovery in seconds, None if it hit no running job."""
+class FaultSummary:
+    """All strikes of one fault; recovery in seconds, None if it hit no running job."""
 
     fault: str
     strikes: int
@@ -73,14 +73,14 @@ class Line:
     max_s: float | None
 
     @classmethod
-    def of(cls, fault: str, blows: Sequence[Blow]) -> "Line":
+    def from_strikes(cls, fault: str, blows: Sequence[Blow]) -> "FaultSummary":
         seconds = [round(second, 2) for blow in blows for second in blow.recovery_s]
         ranks = [nearest_rank(seconds, share) for share in (0.50, 0.99, 1.0)]
         return cls(fault, len(blows), sum(blow.num_met for blow in blows), *ranks)
 
 
 @dataclass(frozen=True)
-class Report:
+class ChaosReport:
     """The report of a run. misconduct: violations found during it; the verdict has those found at its end.
 
     cut_short: why the run has not done all of its plan; empty if it has.
@@ -88,7 +88,7 @@ class Report:
 
     seconds: float
     blows: Sequence[Blow]
-    held: Sequence[Held]
+    samples: Sequence[ResourceSample]
     misconduct: Sequence[Violation]
     verdict: Verdict
     cut_short: str = ""
@@ -108,16 +108,22 @@ class Report:
         return min(1.0, 3 / max(1, len(self.blows)))
 
     @property
-    def lines(self) -> list[Line]:
-        """One line per fault."""
+    def fault_summaries(self) -> list[FaultSummary]:
+        """One for each fault."""
         faults = dict.fromkeys(blow.fault for blow in self.blows)
-        return [Line.of(name, [blow for blow in self.blows if blow.fault == name]) for name in faults]
+        return [
+            FaultSummary.from_strikes(name, [blow for blow in self.blows if blow.fault == name])
+            for name in faults
+        ]
 
     @property
     def trends(self) -> list[Trend]:
-        """One trend per value; none if nothing was sampled."""
-        shown = SHOWN.items() if self.held else ()
-        return [Trend.of(what, [getattr(held, name) for held in self.held]) for name, what in shown]
+        """One for each resource; none if nothing was sampled."""
+        names = RESOURCE_NAMES.items() if self.samples else ()
+        return [
+            Trend.from_values(what, [getattr(sample, name) for sample in self.samples])
+            for name, what in names
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The report for programs."""
@@ -135,14 +141,14 @@ class Report:
             "blamed": verdict.num_blamed,
             "violations": [str(violation) for violation in self.violations],
             "bound": None if self.violations else round(self.bound, 4),
-            "faults": [vars(line) for line in self.lines],
+            "faults": [vars(one) for one in self.fault_summaries],
             "trends": [vars(trend) for trend in self.trends],
-            "held": [vars(held) for held in spread(self.held, MAX_HELD)],
+            "held": [vars(sample) for sample in evenly_spread(self.samples, MAX_SAMPLES)],
         }
 
 
-def spread(held: Sequence[Held], most: int) -> list[Held]:
+def evenly_spread(samples: Sequence[ResourceSample], most: int) -> list[ResourceSample]:
     """At most `most` samples, evenly spread, including the first and the last."""
-    if len(held) <= most:
-        return list(held)
-    return [held[round(n * (len(held) - 1) / (most - 1))] for n in range(most)]
+    if len(samples) <= most:
+        return list(samples)
+    return [samples[round(n * (len(samples) - 1) / (most - 1))] for n in range(most)]

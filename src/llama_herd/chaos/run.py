@@ -9,15 +9,15 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from llama_herd.chaos import mix
 from llama_herd.chaos.faults.fault import Fault
-from llama_herd.chaos.feeder import Feeder
 from llama_herd.chaos.fragile_redis import FragileRedis
 from llama_herd.chaos.herd import Herd
+from llama_herd.chaos.load_generator import LoadGenerator
+from llama_herd.chaos.mix import mixed_jobs
 from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.plan import Plan
+from llama_herd.chaos.plan import ChaosPlan
 from llama_herd.chaos.recovery import recovery
-from llama_herd.chaos.report import Blow, Held, Report
+from llama_herd.chaos.report import Blow, ChaosReport, ResourceSample
 from llama_herd.chaos.verdict import BrokenLaw, Verdict, Violation
 from llama_herd.local.worker_process import WorkerDied
 from llama_herd.worker.settings import BUNDLED_MODEL
@@ -25,7 +25,7 @@ from llama_herd.worker.settings import BUNDLED_MODEL
 NUM_WORKERS = 2
 
 #: Exit codes that workers of a run may have: killed by a fault, or stopped by one.
-FAIR_ENDS = (None, 0, -signal.SIGKILL)
+ALLOWED_EXIT_CODES = (None, 0, -signal.SIGKILL)
 
 MIB = 1 << 20
 
@@ -40,7 +40,7 @@ class Progress(NamedTuple):
     seconds: float
 
 
-def run(plan: Plan, show: Callable[[Progress], None]) -> Report:
+def run_chaos(plan: ChaosPlan, show: Callable[[Progress], None]) -> ChaosReport:
     """Break two workers and a Redis of the run's own, with the bundled model; `show` gets its progress.
 
     Raises WorkerDied or TimeoutError if the herd does not start. Whatever ends the run later, even Ctrl-C,
@@ -51,44 +51,44 @@ def run(plan: Plan, show: Callable[[Progress], None]) -> Report:
         FragileRedis() as server,
         Herd(server, BUNDLED_MODEL, Path(logs), seed=plan.seed, remote_control=True) as herd,
     ):
-        return Run(herd, plan, show).run()
+        return ChaosRun(herd, plan, show).run()
 
 
-class Run:
+class ChaosRun:
     """Breaks a herd by plan, once."""
 
-    def __init__(self, herd: Herd, plan: Plan, show: Callable[[Progress], None]) -> None:
+    def __init__(self, herd: Herd, plan: ChaosPlan, show: Callable[[Progress], None]) -> None:
         self._herd = herd
         self._plan = plan
         self._show = show
         self._started_s = monotonic()
         self._blows: list[Blow] = []
-        self._held: list[Held] = []
+        self._samples: list[ResourceSample] = []
         self._misconduct: list[Violation] = []
         self._cut_short = ""
 
-    def run(self) -> Report:
-        """See the function of this name."""
-        self._restore()
+    def run(self) -> ChaosReport:
+        """Let the faults strike while jobs flow, then check every job; report what was found in any case."""
+        self._replace_dead_workers()
         plan, jobs = self._plan, self._herd.jobs
-        feeder = Feeder(jobs, mix.jobs(plan.seed, plan.max_tokens), plan.num_jobs)
-        feeder.start()
-        with self._reported_at_least():
+        load = LoadGenerator(jobs, mixed_jobs(plan.seed, plan.max_tokens), plan.num_jobs)
+        load.start()
+        with self._going_on():
             self._strike_all()
-            feeder.finish()
+            load.finish()
         verdict = Verdict.unknown(len(jobs.accepted))
-        with self._reported_at_least():
-            feeder.stop()
+        with self._going_on():
+            load.stop()
             self._tell("the last jobs and the check")
-            self._restore()
+            self._replace_dead_workers()
             verdict = self._herd.verdict()
-        return Report(
-            self._elapsed_s, self._blows, self._held, self._misconduct, verdict, cut_short=self._cut_short
+        return ChaosReport(
+            self._elapsed_s, self._blows, self._samples, self._misconduct, verdict, cut_short=self._cut_short
         )
 
     @contextmanager
-    def _reported_at_least(self) -> Iterator[None]:
-        """Note whatever ends the block early, and go on after it."""
+    def _going_on(self) -> Iterator[None]:
+        """Note whatever ends the block early, even Ctrl-C, and go on after it."""
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
@@ -101,21 +101,21 @@ class Run:
             self._tell(fault.name)
             self._strike(fault)
             self._note_deaths()
-            self._restore()
-            self._note_held()
+            self._replace_dead_workers()
+            self._note_resources()
             self._herd.server.rewrite_log()
 
-    def _restore(self) -> None:
+    def _replace_dead_workers(self) -> None:
         """Start missing workers; one that does not come up is tried again after the next strike.
 
         Raises WorkerDied or TimeoutError if no worker is left.
         """
         for worker in self._herd.replenish(NUM_WORKERS):
             try:
-                self._herd.ready(worker)
+                self._herd.wait_until_ready(worker)
             except (WorkerDied, TimeoutError) as error:
                 worker.kill()
-                self._herd.bury()
+                self._herd.take_ended()
                 self._misconduct.append(Violation("workers live", "", str(error)))
                 if not self._herd.alive:
                     raise
@@ -126,6 +126,7 @@ class Run:
         wait_until(lambda: all(running(worker.name) for worker in self._herd.alive), "every worker at work")
 
     def _strike(self, fault: Fault) -> None:
+        """Let a fault strike while each worker runs jobs, and note how long these stand still."""
         try:
             self._await_load()
             at_s = self._elapsed_s
@@ -142,16 +143,17 @@ class Run:
             ]
 
     def _note_deaths(self) -> None:
-        for worker in self._herd.bury():
+        for worker in self._herd.take_ended():
             code = worker.process.returncode
-            if code not in FAIR_ENDS:
+            if code not in ALLOWED_EXIT_CODES:
                 self._misconduct.append(Violation("workers live", "", f"{worker.name} ended with {code}"))
 
-    def _note_held(self) -> None:
+    def _note_resources(self) -> None:
+        """Take a sample of what the largest worker and Redis hold."""
         worker = max(self._herd.alive, key=lambda worker: worker.rss_bytes)
         jobs = self._herd.jobs
-        self._held.append(
-            Held(
+        self._samples.append(
+            ResourceSample(
                 at_s=round(self._elapsed_s, 1),
                 worker_mib=round(worker.rss_bytes / MIB, 1),
                 worker_fds=worker.num_fds,

@@ -71,6 +71,7 @@ def die_in_prefill(_: Scheduler, row: Row) -> None:
 
 
 def apply(sabotage: Sabotage) -> None:
+    """Patch this process so that it does what the sabotage says."""
     app.conf.broker_transport_options.update(
         visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
     )
@@ -88,7 +89,7 @@ def apply(sabotage: Sabotage) -> None:
         case "popped":
             before(kombu_redis.QoS, "append", lambda *_: die())
     if sabotage.stand_in:
-        ModelRunner.run = stand_in.run  # type: ignore[assignment, method-assign]
+        ModelRunner.run = stand_in.run_without_model  # type: ignore[assignment, method-assign]
     if sabotage.clock_s:
         shift_clock(sabotage.clock_s)
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 
-from llama_herd.chaos.report import Report
+from llama_herd.chaos.report import ChaosReport
 from llama_herd.chaos.run import Progress
 from llama_herd.live_console import is_live
 
@@ -15,7 +15,7 @@ MAX_SHOWN = 20
 
 
 @contextmanager
-def progress(is_quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+def progress_display(is_quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """How to show a run's progress on standard error: on a terminal in place of the last line."""
     console = Console(stderr=True, highlight=False, quiet=is_quiet)
     if is_live(console):
@@ -33,13 +33,13 @@ def _line(progress: Progress) -> str:
     )
 
 
-def show(report: Report) -> None:
+def show_report(report: ChaosReport) -> None:
     """Print a table of the faults, the samples, the outcome of the jobs, and the broken laws.
 
     For a run that was cut short, also print why.
     """
     console = Console(highlight=False)
-    console.print(_faults(report), "", _held(report))
+    console.print(_faults(report), "", _resources(report))
     verdict = report.verdict
     console.print(
         f"\n{len(report.blows)} strikes in {report.seconds / 60:.1f} minutes; {verdict.num_jobs:,} jobs, "
@@ -57,15 +57,15 @@ def show(report: Report) -> None:
         )
 
 
-def _faults(report: Report) -> Table:
+def _faults(report: ChaosReport) -> Table:
     table = _table("fault", "strikes", "jobs hit", "recovery p50", "p99", "max")
-    for line in report.lines:
-        seconds = ("" if s is None else f"{s:.2f} s" for s in (line.p50_s, line.p99_s, line.max_s))
-        table.add_row(line.fault, f"{line.strikes}", f"{line.met}", *seconds)
+    for one in report.fault_summaries:
+        seconds = ("" if s is None else f"{s:.2f} s" for s in (one.p50_s, one.p99_s, one.max_s))
+        table.add_row(one.fault, f"{one.strikes}", f"{one.met}", *seconds)
     return table
 
 
-def _held(report: Report) -> Table:
+def _resources(report: ChaosReport) -> Table:
     table = _table("held by", "first", "median", "last", "most")
     for trend in report.trends:
         values = (trend.first, trend.median, trend.last, trend.most)

@@ -20,7 +20,7 @@ def token_id(seed: int, choice: int, position: int) -> int:
     return FIRST_ID + hash_prefix(seed, choice, position) % NUM_IDS
 
 
-def run(_: ModelRunner, rows: Rows[Row]) -> list[Reading]:
+def run_without_model(_: ModelRunner, rows: Rows[Row]) -> list[Reading]:
     """Replaces `ModelRunner.run`: draw the next token of each row whose prompt is complete."""
     return [Reading(row, [], _drawn(row) if row.is_complete else None) for row in rows]
 

@@ -25,8 +25,9 @@ class BrokenLaw(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """num_resumed: jobs that more than one claim brought to their end.
+    """What the laws say of a run's jobs, all together. A run passes if there are no violations.
 
+    num_resumed: jobs that more than one claim brought to their end.
     num_compared: jobs whose ids were compared with a run without faults.
     num_blamed: innocent jobs that were given up. If no violation names them, that was lawful: their workers
     died of other jobs too often before they came far.

@@ -13,6 +13,6 @@ def main() -> None:
     if missing:
         print(f"herd: the command needs {missing}. Fix: {install_command('cli')}", file=sys.stderr)
         raise SystemExit(2)
-    from llama_herd.cli.app import main as run
+    from llama_herd.cli.app import run_app
 
-    run()
+    run_app()

@@ -36,18 +36,18 @@ def acl(
     Roles are producer, subscriber, worker, operator and gateway. Start Redis with --aclfile FOLDER/users.acl,
     or run ACL LOAD. Other users in the file stay.
     """
-    from llama_herd.cli.environment import read
+    from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.message import queue_name
     from llama_herd.tasks.security.acl import Acl, Dialect, Role
     from llama_herd.tasks.security.acl_folder import write_users
     from llama_herd.tasks.settings import Settings
 
-    found = read(Settings)
+    found = read_settings(Settings)
     tenants = [Settings.read(tenant=name).tenant for name in tenant or [found.tenant]]
     models = model or [found.default_model]
     acls = [Acl(name, [queue_name(model, name) for model in models]) for name in tenants]
     if user:
-        users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_parsed, user)}
+        users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_name_and_roles, user)}
     else:
         users = {f"{acl.tenant}-{role}": acl.rights(role) for acl in acls for role in Role}
     path = write_users(folder, users, Dialect(redis))
@@ -56,8 +56,8 @@ def acl(
     print(f"redis-server --aclfile {path}  # Redis {redis}{'' if redis == '6' else ' or newer'}")
 
 
-def _parsed(user: str) -> "tuple[str, list[Role]]":
-    """Raises BadInput."""
+def _name_and_roles(user: str) -> "tuple[str, list[Role]]":
+    """A user's name and roles, from NAME=ROLE+ROLE. Raises BadInput."""
     from llama_herd.errors import BadInput
     from llama_herd.tasks.security.acl import Role
 

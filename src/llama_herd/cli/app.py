@@ -103,7 +103,7 @@ def _options(
 ) -> None: ...
 
 
-def main() -> None:
+def run_app() -> None:
     """The entry point."""
     speak_utf8()
     with safe_output():

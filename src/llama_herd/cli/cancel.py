@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.connection import open_client
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,18 +23,17 @@ def cancel(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Cancel a job, or all jobs of a queue or a batch; their texts so far are kept."""
-    from llama_herd.cli.environment import override, read
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
+    from llama_herd.cli.environment import override_settings
 
     if sum(given is not None for given in (job, queue, batch)) != 1:
         raise BadInput("herd cancel needs one of: the id of a job, --queue MODEL, --batch RUN")
-    override(model_name=queue)
-    with Client(settings=read(Settings)) as client:
+    override_settings(model_name=queue)
+    with open_client() as client:
         print(_cancel(client, job) if job is not None else _cancel_all(client, queue, batch, yes))
 
 
 def _cancel(client: "Client", job: str) -> str:
+    """Cancel one job; say what has become of it. Raises JobNotFound."""
     from llama_herd.errors import JobNotFound
     from llama_herd.tasks.ledger.answers import Cancellation
 
@@ -45,12 +45,12 @@ def _cancel(client: "Client", job: str) -> str:
         case Cancellation.FINISHED:
             return "had already ended"
         case Cancellation.UNKNOWN:
-            raise JobNotFound.of(job)
+            raise JobNotFound.for_id(job)
 
 
 def _cancel_all(client: "Client", model: str | None, run_id: str | None, is_sure: bool) -> str:
     """Say how many there are, ask, cancel. Raises BadInput if nobody can be asked."""
-    from llama_herd.cli.batch.ending import end_batch
+    from llama_herd.cli.batch.running_batch import end_batch
 
     whose = f"model {model}" if run_id is None else f"batch {run_id}"
     num_found = client.count_jobs(model=model, run_id=run_id)

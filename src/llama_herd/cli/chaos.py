@@ -52,17 +52,17 @@ def run_faults(
     need_worker_extra("herd chaos")
     if not minutes <= MAX_MINUTES:
         raise BadInput(f"--minutes {minutes}: must be at most {MAX_MINUTES}")
-    from llama_herd.chaos.plan import Plan, strikes_of
-    from llama_herd.chaos.run import run
-    from llama_herd.chaos.screen import progress, show
+    from llama_herd.chaos.plan import ChaosPlan, planned_strikes
+    from llama_herd.chaos.run import run_chaos
+    from llama_herd.chaos.screen import progress_display, show_report
     from llama_herd.local.worker_process import WorkerDied
 
-    plan = Plan(strikes_of(faults or [], schedule), jobs, tokens, seed, minutes)
+    plan = ChaosPlan(planned_strikes(faults or [], schedule), jobs, tokens, seed, minutes)
     try:
-        with progress(is_quiet=as_json) as tell:
-            report = run(plan, tell)
+        with progress_display(is_quiet=as_json) as tell:
+            report = run_chaos(plan, tell)
     except (WorkerDied, TimeoutError) as error:
         print(f"herd: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    print(json.dumps(report.to_dict())) if as_json else show(report)
+    print(json.dumps(report.to_dict())) if as_json else show_report(report)
     raise typer.Exit(report.exit_code)

@@ -3,17 +3,16 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.cli.console import table_console
+from llama_herd.cli.connection import open_client
+from llama_herd.cli.terminal import table_console
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.history import History
     from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter
 
@@ -32,7 +31,7 @@ def list_dead(
     as_json: AsJson = False,
 ) -> None:
     """List dead jobs and messages, and why they are dead."""
-    with _client() as client:
+    with open_client() as client:
         found = client.dead(limit)
     if as_json:
         print(json.dumps([_facts(one) for one in found]))
@@ -48,16 +47,16 @@ def show_dead(
     prompt: Annotated[bool, typer.Option("--prompt", help="Include the prompt, or the message.")] = False,
 ) -> None:
     """Show one as JSON: a job's record and events, or a message's origin."""
-    with _client() as client:
+    with open_client() as client:
         letter = client.letter(name)
-        found = _job(client.history(name), prompt) if letter is None else _message(letter, prompt)
+        found = _job_facts(client.history(name), prompt) if letter is None else _message_facts(letter, prompt)
     print(json.dumps(found))
 
 
 @dead.command("retry")
 def retry_dead(name: Name) -> None:
     """Run a job again under a new id, which is printed, or push a message back to its queue."""
-    with _client() as client:
+    with open_client() as client:
         retried = client.retry(name)
     print(retried.job_id or f"pushed back to {retried.queue}")
 
@@ -65,17 +64,9 @@ def retry_dead(name: Name) -> None:
 @dead.command("drop")
 def drop_dead(name: Name) -> None:
     """Forget a message, or purge a job."""
-    with _client() as client:
+    with open_client() as client:
         client.drop(name)
     print("dropped")
-
-
-def _client() -> "Client":
-    from llama_herd.cli.environment import read
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
-
-    return Client(settings=read(Settings))
 
 
 def _facts(one: "DeadJob | DeadLetter") -> dict[str, Any]:
@@ -88,32 +79,24 @@ def _facts(one: "DeadJob | DeadLetter") -> dict[str, Any]:
 def _table(found: "list[DeadJob | DeadLetter]") -> "Table":
     from rich.table import Table
 
-    from llama_herd.cli.terminal import harmless
+    from llama_herd.cli.terminal import harmless, utc_text
 
     table = Table("id", "kind", "when (UTC)", "reason", box=None, header_style="dim", pad_edge=False)
     table.add_column("attempts", justify="right")
     table.add_column("last worker")
     table.add_column("queue")
     for facts in map(_facts, found):
-        cells = [facts.get("job_id") or facts["number"], facts["kind"], _when(facts["at_ms"])]
+        cells = [facts.get("job_id") or facts["number"], facts["kind"], utc_text(facts["at_ms"])]
         cells += [facts["reason"], str(facts.get("attempts", "")), facts["worker"] or "", facts["queue"]]
         table.add_row(*map(harmless, cells))
     return table
 
 
-def _when(at_ms: int) -> str:
-    """A time for people. A foreign value may be outside every calendar."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return "?"
-
-
-def _message(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:
+def _message_facts(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:
     return _facts(letter) | ({"raw": letter.raw.decode(errors="backslashreplace")} if has_words else {})
 
 
-def _job(history: "History", has_words: bool) -> Mapping[str, Any]:
+def _job_facts(history: "History", has_words: bool) -> Mapping[str, Any]:
     body = {name: value for name, value in history.body.items() if has_words or name not in _WORDS}
     events = [json.loads(event.to_json()) for event in history.events]
     return {"record": asdict(history.record), "job": body, "events": events}

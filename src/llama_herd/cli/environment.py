@@ -13,19 +13,19 @@ from llama_herd.tasks.settings import PREFIX, Settings
 S = TypeVar("S", bound=Settings)
 
 
-def variable(field: str) -> str:
+def variable_of(field: str) -> str:
     """The variable of a setting."""
-    kind = next(kind for kind in _kinds() if field in kind.model_fields)
+    kind = next(kind for kind in _settings_classes() if field in kind.model_fields)
     return kind.variables(field)[0]
 
 
-def override(**options: object) -> None:
+def override_settings(**options: object) -> None:
     """Set the variables of the given options; child processes see them too."""
-    given = {variable(name): str(value) for name, value in options.items() if value is not None}
+    given = {variable_of(name): str(value) for name, value in options.items() if value is not None}
     os.environ.update(given)
 
 
-def read(kind: type[S]) -> S:
+def read_settings(kind: type[S]) -> S:
     """Read settings, and warn about unknown variables and exposed secrets. Raises SettingsError."""
     for name, nearest in unknown_variables().items():
         complaint = f"{name} is not a setting, so it has no effect. The nearest name is {nearest}"
@@ -39,7 +39,7 @@ def unknown_variables() -> dict[str, str]:
     """Variables that look like settings but are not, each with the nearest setting's name."""
     unknown = {name for name in os.environ if name.startswith(PREFIX)}
     known: set[str] = set()
-    for kind in _kinds():
+    for kind in _settings_classes():
         known.update(kind.variables(field)[0] for field in kind.model_fields)
         known.update(secret_variables(kind))
         if unknown <= known:
@@ -48,8 +48,8 @@ def unknown_variables() -> dict[str, str]:
     return {name: get_close_matches(name, near, n=1, cutoff=0.0)[0] for name in sorted(unknown - known)}
 
 
-def _kinds() -> Iterator[type[Settings]]:
-    """Everything that a command may be set to. A client's command comes to load no worker's code."""
+def _settings_classes() -> Iterator[type[Settings]]:
+    """The classes of settings that a command may read. A client's command stops before the worker's."""
     yield GatewaySettings
     from llama_herd.worker.settings import WorkerSettings
 

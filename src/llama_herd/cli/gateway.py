@@ -19,13 +19,13 @@ def gateway(
 
     It has no model and no state: run as many as you like. Who calls needs a key (herd keys create).
     """
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.extras import need_gateway_extra
     from llama_herd.tasks.gateway.settings import GatewaySettings
 
     need_gateway_extra("herd gateway")
-    override(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
-    settings = read(GatewaySettings)
+    override_settings(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
+    settings = read_settings(GatewaySettings)
 
     from llama_herd.tasks.feeder.batch_count import BatchCount
     from llama_herd.tasks.gateway.answer_count import AnswerCount

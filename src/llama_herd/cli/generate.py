@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import (
     Chat,
     MaxTokens,
@@ -13,11 +14,10 @@ from llama_herd.cli.job_options import (
     SchemaFile,
     System,
     Temperature,
+    parse_duration,
     response_format,
     sampling_of,
 )
-from llama_herd.cli.queue_note import tell_note
-from llama_herd.cli.span import seconds
 from llama_herd.errors import BadInput, UnservedModel
 
 if TYPE_CHECKING:
@@ -79,16 +79,13 @@ def generate(
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
     2 for bad input.
     """
-    from llama_herd.cli.terminal import checked_text, text_or_stdin
+    from llama_herd.cli.terminal import text_or_stdin
     from llama_herd.cli.transcript import Transcript
 
     if local and (not_before is not None or idempotency_key is not None):
         raise BadInput("--not-before and --idempotency-key need the queue. Fix: leave out --local")
     text = text_or_stdin(prompt)
-    named = {"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key}
-    for name, value in named.items():
-        checked_text(value or "", name)
-    is_chat = chat or system is not None
+    _check_texts({"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key})
     sampling = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -98,56 +95,62 @@ def generate(
         "stop": stop or None,
     }
     fields = {
-        "prompt": None if is_chat else text,
-        "messages": _messages(system, text) if is_chat else None,
+        **(_messages(system, text) if chat or system is not None else {"prompt": text}),
         "priority": priority,
         "not_before": not_before,
         "deadline_ms": deadline_ms,
-        "timeout_s": None if timeout is None else seconds(timeout, "--timeout"),
+        "timeout_s": None if timeout is None else parse_duration(timeout, "--timeout"),
         "idempotency_key": idempotency_key,
         "response_format": response_format(schema),
         "sampling": sampling_of(sampling, others),
     }
+    given = {name: value for name, value in fields.items() if value is not None}
     transcript = Transcript("result" if as_json else "text")
     if local:
-        _run_here(_given(fields), model, transcript)
+        _run_here(given, model, transcript)
     else:
-        _run_in_queue(_given(fields), model, transcript)
+        _run_in_queue(given, model, transcript)
     raise typer.Exit(transcript.exit_code)
 
 
-def _messages(system: str | None, text: str) -> list[dict[str, str]]:
+def _check_texts(named: dict[str, str | None]) -> None:
+    """Raise BadInput if the text of an option is not UTF-8."""
+    from llama_herd.cli.terminal import checked_text
+
+    for name, value in named.items():
+        checked_text(value or "", name)
+
+
+def _messages(system: str | None, text: str) -> dict[str, Any]:
+    """The field of a job that is a chat: the system's message, if any, and the user's."""
     turns = {"system": system, "user": text}
-    return [{"role": role, "content": content} for role, content in turns.items() if content is not None]
-
-
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    said = [{"role": role, "content": content} for role, content in turns.items() if content is not None]
+    return {"messages": said}
 
 
 def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
-    from llama_herd.cli.environment import override, read
+    """Submit the job, and follow it to its end; the first Ctrl-C cancels it."""
+    from llama_herd.cli.environment import override_settings
     from llama_herd.cli.signals import on_interrupt
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
+    from llama_herd.cli.transcript import tell_of_queue
 
-    override(model_name=model)
-    settings = read(Settings)
-    with Client(settings=settings) as client:
+    override_settings(model_name=model)
+    with open_client() as client:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnservedModel)  # we say it ourselves, below
             job_id = client.submit(**fields)
         # In a thread, since the signal may interrupt this one while it uses the client.
         cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
         with on_interrupt(cancel.start):
-            tell_note(client, job_id)
+            tell_of_queue(client, job_id)
             transcript.follow(client.watch(job_id))
             if cancel.ident is not None:
                 cancel.join()  # the job's end may come before the answer, for which the client must stay
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
-    from llama_herd.cli.environment import override, read
+    """Run the job in this process, with a model of its own; the first Ctrl-C cancels it."""
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.signals import on_interrupt
     from llama_herd.cli.torch_import import load_torch
     from llama_herd.extras import need_worker_extra
@@ -155,8 +158,8 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd generate --local")
-    override(model=model)
-    settings = with_model_here(read(WorkerSettings))
+    override_settings(model=model)
+    settings = with_model_here(read_settings(WorkerSettings))
     load_torch()
     from llama_herd.local.local_job import LocalJob
 

@@ -18,14 +18,14 @@ def health(
     Exit code 0 when one has reported within the last seconds that it is ready. Otherwise 1, also while it
     still loads its model. A worker that leaves out a queue is ready as long as it reads another one.
     """
-    from llama_herd.cli.environment import read
+    from llama_herd.cli.environment import read_settings
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.worker_status import TROUBLE
     from llama_herd.worker.settings import WorkerSettings
 
     try:
-        with Client(settings=read(WorkerSettings).of_first_tenant) as client:
+        with Client(settings=read_settings(WorkerSettings).for_first_tenant) as client:
             workers = client.workers()
     except HerdError as error:
         _fail(str(error))  # a health check knows 0 and 1 only

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
     from llama_herd.model.shape.rope_scaling import RopeScaling
     from llama_herd.model.text.token_facts import TokenFacts
-    from llama_herd.worker.loading.model_summary import Memory, ModelSummary, TypeShare
+    from llama_herd.worker.loading.model_summary import MemorySummary, ModelSummary, TypeShare
 
 
 def inspect(
@@ -30,7 +30,7 @@ def inspect(
     looked at; of one that is not supported the headers are shown, and then why a worker refuses it. Exit
     code 2 when a worker could not serve the model on this machine with these settings.
     """
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.terminal import harmless
     from llama_herd.errors import BadInput
     from llama_herd.extras import need_worker_extra
@@ -38,20 +38,20 @@ def inspect(
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd inspect")
-    override(model=model)
-    settings = with_model_here(read(WorkerSettings))
+    override_settings(model=model)
+    settings = with_model_here(read_settings(WorkerSettings))
     from llama_herd.worker.loading.model_summary import ModelSummary
 
-    summary = ModelSummary.of(settings)
+    summary = ModelSummary.from_settings(settings)
     if as_json:
         print(json.dumps(summary.to_dict()), flush=True)  # before the complaint, also in a pipe
     elif summary.kind:
-        print(harmless("\n".join(lines_of(summary))), flush=True)
+        print(harmless("\n".join(summary_lines(summary))), flush=True)
     if summary.complaint:
         raise BadInput(summary.complaint)
 
 
-def lines_of(summary: "ModelSummary") -> Iterator[str]:
+def summary_lines(summary: "ModelSummary") -> Iterator[str]:
     """A summary for a person."""
     total = summary.total
     yield summary.path
@@ -124,7 +124,7 @@ def _format_facts(summary: "ModelSummary") -> Iterator[tuple[str, str]]:
             yield title, f"{fact.name}, by {fact.source}" if fact.source else fact.name
 
 
-def _memory_facts(memory: "Memory") -> Iterator[tuple[str, object]]:
+def _memory_facts(memory: "MemorySummary") -> Iterator[tuple[str, object]]:
     yield "device", f"{memory.device}, {memory.dtype}"
     yield "form", f"weights {memory.weights}"
     yield "kernels", memory.kernels

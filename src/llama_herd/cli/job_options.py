@@ -1,6 +1,7 @@
-"""Options of every command that makes jobs."""
+"""Options of the commands that make or list jobs."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from llama_herd.errors import BadInput
+
+#: The seconds of each unit of time.
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 # Absent, a field is not sent; the defaults shown are the job's own, whose import would take time here.
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.", show_default="256")]
@@ -57,3 +61,14 @@ def _named_value(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         raise BadInput(f"--set {name}: must be followed by = and a value in JSON, as in min_p=0.1") from None
+
+
+def parse_duration(text: str, name: str) -> float:
+    """The seconds of a duration such as 90s, 5m, 2h or 1d; a number alone means seconds.
+
+    Raises BadInput, which names the option `name`.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(ms|s|m|h|d|)", text)
+    if match is None or not float(match[1]):
+        raise BadInput(f"{name} {text}: must be a time such as 500ms, 90s, 5m, 2h or 1d")
+    return float(match[1]) * _UNITS[match[2]]

@@ -5,8 +5,9 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from llama_herd.cli.console import table_console
-from llama_herd.cli.span import seconds
+from llama_herd.cli.connection import open_client
+from llama_herd.cli.job_options import parse_duration
+from llama_herd.cli.terminal import table_console
 
 STATES = ("running", "queued", "unserved", "delayed")
 
@@ -29,18 +30,16 @@ def jobs(
     """
     from pydantic import TypeAdapter
 
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings
     from llama_herd.cli.status_view import jobs_view
     from llama_herd.errors import BadInput
-    from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.job_status import ActiveState, JobStatus
-    from llama_herd.tasks.settings import Settings
 
     if state not in (None, *get_args(ActiveState)):
         raise BadInput(f"--state {state}: must be one of {', '.join(STATES)}. Ended jobs are not listed")
-    older_s = None if older_than is None else seconds(older_than, "--older-than")
-    override(tenant=tenant, model_name=model)
-    with Client(settings=read(Settings)) as client:
+    older_s = None if older_than is None else parse_duration(older_than, "--older-than")
+    override_settings(tenant=tenant, model_name=model)
+    with open_client() as client:
         found = client.jobs(model=model, state=cast(ActiveState | None, state), older_s=older_s, limit=limit)
     if as_json:
         adapter = TypeAdapter(JobStatus)

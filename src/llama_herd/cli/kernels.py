@@ -1,6 +1,7 @@
 """`herd kernels`: the native kernels that multiply quantised weights on a CPU."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -12,23 +13,30 @@ def _kernels() -> None: ...
 
 
 @kernels.command("build")
-def build_kernels() -> None:
+def build_kernels(
+    for_all: Annotated[
+        bool, typer.Option("--all", help="For every processor, as an image needs, not this machine's alone.")
+    ] = False,
+) -> None:
     """Compile the kernels with g++ into the folder where workers look for them.
 
-    For every instruction set, whatever this machine has. What is already there stays, if it is whole; what is
+    What is already there stays, if it is whole; what is
     damaged is removed, named on standard error, and compiled anew. Exit code 2 without a compiler, when it
     fails, and when others can change the folder: workers then run without kernels.
     """
-    from llama_herd.cli.environment import read
-    from llama_herd.model.kernels.build import build
-    from llama_herd.model.kernels.instruction_set import is_known_machine
-    from llama_herd.worker.loading.kernels_folder import kernels_folder
+    from llama_herd.cli.environment import read_settings
+    from llama_herd.errors import BadInput
+    from llama_herd.model.kernels.build import build, usable_sets
+    from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
+    from llama_herd.worker.loading.kernels import kernels_folder
     from llama_herd.worker.settings import WorkerSettings
 
-    if not is_known_machine():
-        print("there are no kernels for this kind of machine, workers run without")
+    try:
+        sets = INSTRUCTION_SETS if for_all else usable_sets()[:1]
+    except BadInput as error:
+        print(f"no kernels: {error}; workers run without")
         return
-    for library in build(kernels_folder(read(WorkerSettings))):
+    for library in build(kernels_folder(read_settings(WorkerSettings)), sets):
         for removed in library.removed:
             print(f"herd: removed, {removed}", file=sys.stderr)
         print(library.path)

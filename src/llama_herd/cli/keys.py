@@ -3,18 +3,17 @@
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.cli.connection import run_in_redis
 
 keys = typer.Typer(no_args_is_help=True, help="Keys by which others come in at the gateway.")
 
 
 @keys.command("create")
-def create(
+def print_new_key(
     name: Annotated[str, typer.Argument(help="Whose key it is, such as billing-service.")],
     tenant: Annotated[str | None, typer.Option(help="Tenant of its jobs; absent: HERD_TENANT.")] = None,
     role: Annotated[
@@ -31,7 +30,7 @@ def create(
     if role not in list(KeyRole):
         raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
     tenant = Settings.read(tenant=tenant).tenant if tenant else Settings.read().tenant
-    print(_run(create_key(name, tenant, KeyRole(role), max_priority)))
+    print(run_in_redis(create_key(name, tenant, KeyRole(role), max_priority)))
 
 
 @keys.command("list")
@@ -39,14 +38,12 @@ def list_keys(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """List all keys, without what would let anybody in."""
-    from datetime import UTC, datetime
-
-    from llama_herd.cli.terminal import harmless
+    from llama_herd.cli.terminal import harmless, utc_text
     from llama_herd.tasks.ledger.api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.ledger.redis_call import ask
     from llama_herd.tasks.priority import MAX_PRIORITY
 
-    found = _run(ask(all_keys()))
+    found = run_in_redis(ask(all_keys()))
     if not any(found) and not as_json:
         print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
     for fingerprint in found.unreadable:
@@ -55,25 +52,14 @@ def list_keys(
         if as_json:
             print(json.dumps({name: value for name, value in asdict(key).items() if name != "digest"}))
         else:
-            since = datetime.fromtimestamp(key.created_ms / 1000, UTC).strftime("%Y-%m-%d")
+            since = utc_text(key.created_ms, "%Y-%m-%d")
             limit = f"  priority up to {key.max_priority}" if key.max_priority < MAX_PRIORITY else ""
             print(harmless(f"{key.fingerprint}  {since}  {key.role:<10}  {key.tenant}  {key.name}{limit}"))
 
 
 @keys.command("revoke")
-def revoke(name: Annotated[str, typer.Argument(help="Name or fingerprint of the key.")]) -> None:
+def forget_key(name: Annotated[str, typer.Argument(help="Name or fingerprint of the key.")]) -> None:
     """Forget a key. It opens nothing from now on; streams under way go on."""
     from llama_herd.tasks.security.api_keys import revoke_key
 
-    print(f"revoked {_run(revoke_key(name))}")
-
-
-def _run(dialogue: "Dialogue[Any]") -> Any:
-    from llama_herd.cli.environment import read
-    from llama_herd.tasks.connection import connect, redis_errors
-    from llama_herd.tasks.ledger.redis_call import run_dialogue
-    from llama_herd.tasks.settings import Settings
-
-    settings = read(Settings)
-    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-        return run_dialogue(redis, dialogue)
+    print(f"revoked {run_in_redis(revoke_key(name))}")

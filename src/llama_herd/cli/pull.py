@@ -16,15 +16,15 @@ def pull(
     Without a file or a type it takes the GGUF file that suits this machine's memory; a repository without
     GGUF files comes as a folder. A download that broke off goes on where it was. Prints the path.
     """
-    from llama_herd.cli.environment import read
+    from llama_herd.cli.environment import read_settings
     from llama_herd.extras import need_hub_extra
     from llama_herd.model.hub.name import HubName
-    from llama_herd.worker.loading.hub_model import fetch
+    from llama_herd.worker.loading.hub_model import fetch_with_bar
     from llama_herd.worker.settings import WorkerSettings
 
     need_hub_extra("herd pull")
     wanted = HubName.parse(name)
-    found = fetch(wanted, read(WorkerSettings))
+    found = fetch_with_bar(wanted, read_settings(WorkerSettings))
     if not found.is_new:
         print(f"herd: it was there already: {found.choice.why}", file=sys.stderr)
     print(found.path, flush=True)

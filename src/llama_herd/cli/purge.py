@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from llama_herd.cli.connection import open_client
 from llama_herd.errors import BadInput
 
 
@@ -19,13 +20,10 @@ def purge(
     A waiting job is cancelled first; a running one must be cancelled by you. A message that was not sent by
     our client, and that no worker has claimed, is found by --search, which reads the whole queue.
     """
-    from llama_herd.cli.environment import read
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
 
     if (job is None) != all_ended:
         raise BadInput("herd purge needs either the id of a job or --all-ended")
-    with Client(settings=read(Settings)) as client:
+    with open_client() as client:
         if job is None:
             print(f"{client.purge_ended()} jobs purged")
         else:

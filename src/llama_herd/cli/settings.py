@@ -6,13 +6,13 @@ def settings() -> None:
 
     Defaults are commented out. Secrets are masked.
     """
-    from llama_herd.cli.environment import read, variable
+    from llama_herd.cli.environment import read_settings, variable_of
     from llama_herd.tasks.gateway.settings import GatewaySettings
     from llama_herd.tasks.redis_url import masked
     from llama_herd.worker.settings import WorkerSettings
 
     shown = set[str]()
-    for found in (read(WorkerSettings), GatewaySettings.read()):
+    for found in (read_settings(WorkerSettings), GatewaySettings.read()):
         kind = type(found)
         secrets = [
             name for name, field in kind.model_fields.items() if not field.repr and getattr(found, name)
@@ -21,5 +21,5 @@ def settings() -> None:
         safe = found.model_copy(update=hidden)
         for name, value in safe.model_dump(exclude=shown).items():
             mark = "" if name in found.model_fields_set else "#"
-            print(f"# {kind.model_fields[name].description}\n{mark}{variable(name)}={value}\n")
+            print(f"# {kind.model_fields[name].description}\n{mark}{variable_of(name)}={value}\n")
             shown.add(name)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_herd.cli.console import table_console
+from llama_herd.cli.connection import open_client
+from llama_herd.cli.terminal import table_console
 from llama_herd.live_console import is_live
 
 if TYPE_CHECKING:
@@ -34,21 +35,23 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show all queues, also those that no worker serves, and the workers that are up; or one job."""
-    from llama_herd.cli.environment import override, read
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
+    from llama_herd.cli.environment import override_settings
 
-    override(model_name=model)
-    with Client(settings=read(Settings)) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
-        look = partial(client.job, job) if job else lambda: _only(client.status(), model)
+    override_settings(model_name=model)
+    with (
+        open_client() as client,
+        suppress(KeyboardInterrupt),
+        _display(as_json) as show,
+    ):
+        look = partial(client.job, job) if job else lambda: _only_model(client.status(), model)
         show(look())
         while watch:
             sleep(REFRESH_S)
             show(look())
 
 
-def _only(found: "Status", model: str | None) -> "Status":
-    """The part of a status that is about one model, or all of it."""
+def _only_model(found: "Status", model: str | None) -> "Status":
+    """The part of a status that is about one model; all of it without a model."""
     if model is None:
         return found
     return replace(
@@ -64,12 +67,12 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
     from pydantic import TypeAdapter
     from rich.live import Live
 
-    from llama_herd.cli.status_view import job_view, view
+    from llama_herd.cli.status_view import job_view, status_view
     from llama_herd.tasks.client.job_status import JobStatus
     from llama_herd.tasks.client.status import Status
 
     def shown(found: Status | JobStatus) -> "Group | Table":
-        return job_view(found) if isinstance(found, JobStatus) else view(found)
+        return job_view(found) if isinstance(found, JobStatus) else status_view(found)
 
     console = table_console()
     if as_json:

@@ -6,20 +6,20 @@ from rich.console import Group
 from rich.table import Table
 
 from llama_herd.cli.batch.summary import progress_line
-from llama_herd.cli.listing import FIGURE, NAME, WHOLE, Columns, Listing
+from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
 from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.notes import UNKNOWN, duration, place_note, unserved_note
 from llama_herd.tasks.client.status import QueueStatus, Status
 from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
 
-_QUEUE: Columns = {"model": NAME} | dict.fromkeys(
+_QUEUE: ColumnKinds = {"model": NAME} | dict.fromkeys(
     ("waiting", "depth", "oldest", "run", "tok/s", "TTFT", "failed", "up"), FIGURE
 )
-_WORKER: Columns = dict.fromkeys(("worker", "state", "model", "device"), NAME) | dict.fromkeys(
+_WORKER: ColumnKinds = dict.fromkeys(("worker", "state", "model", "device"), NAME) | dict.fromkeys(
     ("rows", "waiting", "KV", "hits", "tok/s"), FIGURE
 )
-_JOB: Columns = {
+_JOB: ColumnKinds = {
     "job": WHOLE,
     "state": NAME,
     "model": NAME,
@@ -28,7 +28,7 @@ _JOB: Columns = {
 }
 
 
-def view(found: Status) -> Group:
+def status_view(found: Status) -> Group:
     """The view of the whole status."""
     own = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
@@ -43,11 +43,11 @@ def view(found: Status) -> Group:
         _queues(found.queues) if found.queues else "no queue holds anything",
         "",
         _workers(found.workers) if found.workers else "no worker is up",
-        *map(harmless, warnings(found)),
+        *map(harmless, warning_lines(found)),
     )
 
 
-def warnings(found: Status) -> Iterable[str]:
+def warning_lines(found: Status) -> Iterable[str]:
     """A line for each queue that nobody serves, and for each worker in trouble."""
     for queue in found.queues:
         if not queue.is_served:
@@ -81,7 +81,7 @@ def job_view(job: JobStatus) -> Table:
 
 def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """The view of jobs, a line for each."""
-    table = Listing(_JOB)
+    table = FoldingTable(_JOB)
     for job in jobs:
         age = UNKNOWN if job.state == "delayed" else duration(job.waited_s)
         place = "" if job.position is None else f"{job.position:,}"
@@ -91,8 +91,8 @@ def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     return Group(table, *map(harmless, notes))
 
 
-def _queues(queues: Sequence[QueueStatus]) -> Listing:
-    table = Listing(_QUEUE)
+def _queues(queues: Sequence[QueueStatus]) -> FoldingTable:
+    table = FoldingTable(_QUEUE)
     for queue in queues:
         table.add(
             queue.model,
@@ -114,8 +114,8 @@ def _figures(queue: QueueStatus) -> Sequence[str]:
     return speed, duration(queue.ttft_s), f"{queue.num_failed:,}", f"{queue.workers - queue.loading}{loading}"
 
 
-def _workers(workers: Sequence[WorkerStatus]) -> Listing:
-    table = Listing(_WORKER)
+def _workers(workers: Sequence[WorkerStatus]) -> FoldingTable:
+    table = FoldingTable(_WORKER)
     for worker in sorted(workers, key=lambda worker: worker.name):
         table.add(
             worker.name,

@@ -1,8 +1,16 @@
-"""Text between a person's terminal and a model."""
+"""A person's terminal: text that comes from it, text that may go to it, and tables."""
 
 import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from llama_herd.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Width of a table that goes to a file or a pipe: wide enough to cut off nothing.
+FILE_WIDTH = 200
 
 #: A book of a thousand pages has 3 MB.
 MAX_STDIN_BYTES = 64 << 20
@@ -40,3 +48,18 @@ def checked_text(text: str, name: str) -> str:
     except UnicodeEncodeError as error:
         raise BadInput(f"{name} is not UTF-8 text: character {error.start} is invalid") from None
     return text
+
+
+def table_console() -> "Console":
+    """A console that neither colours nor interprets what it is given."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, markup=False)
+
+
+def utc_text(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A time for people, in UTC. A foreign value may be outside every calendar: ?."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return "?"

@@ -38,15 +38,15 @@ def tokenize(
     BOS comes first and EOS last if the model's file says so; in a chat the template decides. Bytes that do
     not form a whole character are shown as \\xNN.
     """
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.terminal import text_or_stdin
     from llama_herd.extras import need_worker_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd tokenize")
-    override(model=model)
-    settings = with_model_here(read(WorkerSettings))
+    override_settings(model=model)
+    settings = with_model_here(read_settings(WorkerSettings))
     if (text is None) == (chat is None):
         raise BadInput("herd tokenize takes a text or --chat FILE")
     prompt = text_or_stdin(text or "")
@@ -64,6 +64,7 @@ def tokenize(
 def _show(
     ids: list[int], tokenizer: "Tokenizer", control_tokens: "ControlTokens", *, is_chat: bool, as_json: bool
 ) -> None:
+    """Print the ids with their pieces; of a chat first its whole text."""
     from llama_herd.cli.terminal import harmless
 
     names = {token_id: name for name, token_id in control_tokens.ids.items()}
@@ -83,7 +84,7 @@ def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     """The job of a chat's file. Raises BadInput."""
     from llama_herd.tasks.job import GenerationJob
 
-    content = _content(path)
+    content = _file_content(path)
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
@@ -94,7 +95,8 @@ def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     return job
 
 
-def _content(path: Path) -> str | bytes:
+def _file_content(path: Path) -> str | bytes:
+    """The content of a file, or of standard input for -. Raises BadInput."""
     from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
 
     if str(path) == "-":

@@ -1,18 +1,23 @@
-"""Writes a job's events to standard output, and knows the exit code."""
+"""What a person sees of a job: its events on standard output, notes beside them, and the exit code."""
 
 import sys
 from collections.abc import Iterable
-from typing import Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
 
 from llama_herd.cli.terminal import harmless
 from llama_herd.error_code import known_code
+from llama_herd.errors import HerdError
 from llama_herd.tasks.client.notes import place_note
 from llama_herd.tasks.client.waiting import Queued
 from llama_herd.tasks.events import End, Event, Token
 from llama_herd.tasks.result import Result
 
+if TYPE_CHECKING:
+    from llama_herd.tasks.client.client import Client
+
 #: The text as it grows, each event as a line of JSON, or all of it as one object at the end.
-Form = Literal["text", "events", "result"]
+TranscriptForm = Literal["text", "events", "result"]
 
 
 class Transcript:
@@ -21,7 +26,7 @@ class Transcript:
     Of several outputs the first is written as it grows. The others follow at the end, each below a line.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: TranscriptForm) -> None:
         self._form = form
         self._is_terminal = sys.stdout.isatty()
         self._events: list[Event] = []
@@ -44,19 +49,19 @@ class Transcript:
         """Write events as they come, up to the end. Before, a terminal is told where the job stands."""
         for event in events:
             if isinstance(event, Queued):
-                self._tell(f"herd: {place_note(event.position, event.estimated_wait_s)}")
+                self._show_note(f"herd: {place_note(event.position, event.estimated_wait_s)}")
                 continue
             if not self._events:
-                self._tell("")
+                self._show_note("")
             self._events.append(event)
             if self._form == "events":
                 print(event.to_json(), flush=True)
             elif self._form == "text" and isinstance(event, Token) and not event.choice:
                 self._print(event.text)
         if self.end is not None:
-            self._close(self.end)
+            self._finish(self.end)
 
-    def _close(self, end: End) -> None:
+    def _finish(self, end: End) -> None:
         if self._form == "result":
             print(Result.from_events(self._events).model_dump_json())
         elif self._form == "text":
@@ -65,9 +70,9 @@ class Transcript:
                 print(f"\n--- {choice.index + 1} ---")
                 self._print(choice.text + "\n")
         if self.exit_code and self._form != "events":
-            print(f"herd: job {end.job} ended: {_complaint(end)}", file=sys.stderr)
+            print(f"herd: job {end.job} ended: {_ending_note(end)}", file=sys.stderr)
 
-    def _tell(self, note: str) -> None:
+    def _show_note(self, note: str) -> None:
         """Show a line on standard error in place of the last one."""
         if sys.stderr.isatty():
             print(f"\r\x1b[K{note}", end="", file=sys.stderr, flush=True)
@@ -76,5 +81,18 @@ class Transcript:
         print(harmless(text) if self._is_terminal else text, end="", flush=True)
 
 
-def _complaint(end: End) -> str:
+def _ending_note(end: End) -> str:
     return f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason
+
+
+def tell_of_queue(client: "Client", job_id: str) -> None:
+    """Say on standard error what is wrong with the queue of a job, such as that no worker serves its model.
+
+    Nothing is said of a job that does not exist yet, and nothing to producers and subscribers, who may not
+    look at queues.
+    """
+    from llama_herd.cli.terminal import harmless
+
+    with suppress(HerdError):
+        if note := client.job(job_id).note:
+            print(f"herd: job {job_id}: {harmless(note)}", file=sys.stderr)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from llama_herd.cli.queue_note import tell_note
+from llama_herd.cli.connection import open_client
 
 
 def watch(
@@ -17,13 +17,10 @@ def watch(
 
     Exit codes are those of generate.
     """
-    from llama_herd.cli.environment import read
-    from llama_herd.cli.transcript import Transcript
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
+    from llama_herd.cli.transcript import Transcript, tell_of_queue
 
     transcript = Transcript("events" if as_json else "text")
-    with Client(settings=read(Settings)) as client:
-        tell_note(client, job)
+    with open_client() as client:
+        tell_of_queue(client, job)
         transcript.follow(client.watch(job, after=after, wait=wait))
     raise typer.Exit(transcript.exit_code)

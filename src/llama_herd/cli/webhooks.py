@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.cli.console import table_console
+from llama_herd.cli.connection import run_in_redis
+from llama_herd.cli.terminal import table_console
 
 if TYPE_CHECKING:
-    from llama_herd.cli.listing import Listing
+    from llama_herd.cli.folding_table import FoldingTable
     from llama_herd.tasks.ledger.outbox import Listed
-    from llama_herd.tasks.ledger.redis_call import Dialogue
 
 webhooks = typer.Typer(
     no_args_is_help=True, help="Requests by which a tenant is told of the ends of its jobs."
@@ -25,7 +25,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a li
 
 
 @webhooks.command("set")
-def set_webhooks(
+def configure_webhooks(
     url: Annotated[str, typer.Argument(help="Where to tell of ends, such as https://example.com/hook.")],
     tenant: Tenant = None,
     host: Annotated[
@@ -45,27 +45,27 @@ def set_webhooks(
     dialogue = setup.set_webhooks(
         _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret
     )
-    made = _run(dialogue).secret
+    made = run_in_redis(dialogue).secret
     print("the secret stays" if made is None else made)
 
 
 @webhooks.command("show")
-def show(tenant: Tenant = None) -> None:
+def show_webhooks(tenant: Tenant = None) -> None:
     """Show as JSON where a tenant is told of ends, without the secret."""
     from llama_herd.tasks.webhook_url import shown
     from llama_herd.tasks.webhooks.setup import config_of
 
-    config = _run(config_of(_tenant(tenant)))
+    config = run_in_redis(config_of(_tenant(tenant)))
     facts = {name: value for name, value in asdict(config).items() if name != "secret"}
     print(json.dumps(facts | {"url": shown(config.url)}))
 
 
 @webhooks.command("remove")
-def remove(tenant: Tenant = None) -> None:
+def stop_webhooks(tenant: Tenant = None) -> None:
     """Tell of nothing more, and forget what was not delivered."""
     from llama_herd.tasks.webhooks.setup import remove_webhooks
 
-    num = _run(remove_webhooks(_tenant(tenant)))
+    num = run_in_redis(remove_webhooks(_tenant(tenant)))
     print(f"removed; {num} that were not delivered are forgotten")
 
 
@@ -78,7 +78,7 @@ def list_webhooks(
     """List what was not delivered yet, the first due first, then what was given up, and why."""
     from llama_herd.tasks.webhooks.setup import list_outbox
 
-    found = _run(list_outbox(_tenant(tenant), limit))
+    found = run_in_redis(list_outbox(_tenant(tenant), limit))
     if as_json:
         for one in found:
             print(json.dumps(_facts(one)))
@@ -89,7 +89,7 @@ def list_webhooks(
 
 
 @webhooks.command("retry")
-def retry(
+def retry_webhooks(
     name: Annotated[str, typer.Argument(help="Id of a dead webhook, or of its job.")] = "",
     tenant: Tenant = None,
     is_all: Annotated[bool, typer.Option("--all", help="All that are dead.")] = False,
@@ -100,14 +100,14 @@ def retry(
 
     if bool(name) == is_all:
         raise BadInput("herd webhooks retry needs an ID or --all. Fix: give one of them")
-    num = _run(setup.retry_all(_tenant(tenant))) if is_all else 1
+    num = run_in_redis(setup.retry_all(_tenant(tenant))) if is_all else 1
     if not is_all:
-        _run(setup.retry(_tenant(tenant), name))
+        run_in_redis(setup.retry(_tenant(tenant), name))
     print(f"due now: {num}")
 
 
 @webhooks.command("listen")
-def listen(
+def listen_for_webhooks(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of 127.0.0.1. 0: any free one.")] = 8080,
     tenant: Tenant = None,
     secret_file: SecretFile = None,
@@ -122,7 +122,7 @@ def listen(
     from llama_herd.tasks.webhooks.listener import Listener
     from llama_herd.tasks.webhooks.setup import config_of
 
-    secret = _secret(secret_file) if secret_file else _run(config_of(_tenant(tenant))).secret
+    secret = _secret(secret_file) if secret_file else run_in_redis(config_of(_tenant(tenant))).secret
     try:
         listener = Listener(port, secret, lambda line: print(harmless(line).replace("\n", " "), flush=True))
     except OSError:
@@ -144,19 +144,17 @@ def _facts(one: "Listed") -> dict[str, Any]:
     return facts | {"is_dead": one.is_dead, "at_ms": one.at_ms}
 
 
-def _table(found: "list[Listed]") -> "Listing":
-    from datetime import UTC, datetime
-
-    from llama_herd.cli.listing import FIGURE, NAME, WHOLE, Listing
+def _table(found: "list[Listed]") -> "FoldingTable":
+    from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, FoldingTable
+    from llama_herd.cli.terminal import utc_text
 
     columns = {"webhook": WHOLE, "type": WHOLE, "is": WHOLE, "at": WHOLE, "tries": FIGURE, "error": NAME}
-    listing = Listing(columns)
+    table = FoldingTable(columns)
     for one in found:
-        at = datetime.fromtimestamp(one.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         entry = one.entry
         state = "dead" if one.is_dead else "waiting"
-        listing.add(entry.message, entry.type, state, at, str(entry.tries), entry.error or "")
-    return listing
+        table.add(entry.message, entry.type, state, utc_text(one.at_ms), str(entry.tries), entry.error or "")
+    return table
 
 
 def _tenant(name: str | None) -> str:
@@ -175,14 +173,3 @@ def _secret(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise BadInput(f"--secret-file {path}: cannot be read: {reason}") from None
-
-
-def _run(dialogue: "Dialogue[Any]") -> Any:
-    from llama_herd.cli.environment import read
-    from llama_herd.tasks.connection import connect, redis_errors
-    from llama_herd.tasks.ledger.redis_call import run_dialogue
-    from llama_herd.tasks.settings import Settings
-
-    settings = read(Settings)
-    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-        return run_dialogue(redis, dialogue)

@@ -13,7 +13,7 @@ from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -33,8 +33,10 @@ class LocalJob:
         self._job = job
         self._model = model
         self._settings = settings
-        author = Author(f"local@{socket.gethostname()}", settings.served_model, pieces=model.tokenizer.pieces)
-        stream = EventLog(str(uuid.uuid4()), _FIRST_CLAIM, Recorded.of([]), author)
+        author = EventAuthor(
+            f"local@{socket.gethostname()}", settings.served_model, pieces=model.tokenizer.pieces
+        )
+        stream = EventLog(str(uuid.uuid4()), _FIRST_CLAIM, RecordedOutputs.from_events([]), author)
         self._attempt = Attempt(stream, deliveries=[])
 
     @classmethod

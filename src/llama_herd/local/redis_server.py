@@ -49,7 +49,7 @@ class EmbeddedRedis:
     """
 
     def __init__(self, port: int | None = None, *, appendonly: bool = False) -> None:
-        """Without a `port` it takes any free one."""
+        """Make a server, not yet started; without a `port` it takes any free one."""
         self.port = free_port() if port is None else port
         self._appendonly = appendonly
         self._folder = tempfile.TemporaryDirectory(prefix="herd-redis-")
@@ -121,6 +121,7 @@ class EmbeddedRedis:
         return [find_server(), *(word for key, value in settings.items() for word in (f"--{key}", value))]
 
     def _wait_until_up(self) -> None:
+        """Return when the server answers. Raises RedisUnavailable."""
         deadline_s = monotonic() + START_TIMEOUT_S
         with Redis.from_url(self.url) as redis:
             while self._process is not None and self._process.poll() is None and monotonic() < deadline_s:

@@ -14,11 +14,15 @@ from types import TracebackType
 from typing import Self
 
 from llama_herd.errors import HerdError
-from llama_herd.local.child_environment import child_environment
 from llama_herd.local.redis_server import END_WITH_PARENT
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
 
+#: Names under which Celery would find another Redis.
+_FOREIGN = ("CELERY_", "REDIS_URL")
+
+#: How much of the log an error shows.
 NUM_TAIL_LINES = 12
 
 #: Longest time for its start and its end on a busy machine.
@@ -63,6 +67,7 @@ class WorkerProcess:
         self._cwd = cwd
 
     def start(self) -> Self:
+        """Start the process, and do not wait until it is ready."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self._command],
@@ -79,7 +84,7 @@ class WorkerProcess:
 
     def wait_until_ready(self, redis_url: str | None = None) -> Self:
         """Wait until the worker is ready. redis_url: the Redis to ask about it, if not the worker's own."""
-        with Client(redis_url, settings=self.settings.of_first_tenant) as client:
+        with Client(redis_url, settings=self.settings.for_first_tenant) as client:
             until_s = monotonic() + PATIENCE_S
             while not self._is_ready(client):
                 self.check()
@@ -185,6 +190,12 @@ def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProce
 
 
 def _environment(settings: WorkerSettings) -> dict[str, str]:
-    """Set the number of OMP's threads, which start before torch is told how many to use."""
+    """Its settings, and the number of OMP's threads, which start before torch is asked."""
     threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
     return child_environment(settings) | threads
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """The environment of a worker with exactly these settings, whatever our own environment says."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return kept | {settings.variables(name)[0]: str(value) for name, value in settings.model_dump().items()}

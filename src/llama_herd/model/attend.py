@@ -12,24 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from llama_herd.model.attention_inputs import Prompts, Seen
 from llama_herd.model.batch import Span, SpanGroup
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
 from llama_herd.model.kernels.scoring import Scoring
-from llama_herd.model.prompts import Prompts
-from llama_herd.model.seen import Seen
 
-#: As in Llama 2.
+#: The scoring of Llama 2.
 PLAIN = Scoring()
 
 
-def scoring_of(config: LlamaConfig, layer: int) -> Scoring:
+def layer_scoring(config: LlamaConfig, layer: int) -> Scoring:
     """The scoring of keys in a layer of a model."""
     return Scoring(config.attention_scale, config.window(layer), config.score_cap)
 
 
-class Attention(Protocol):
+class AttentionKernel(Protocol):
     """A kernel for the tokens of short spans, which are those that decode."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
@@ -39,7 +38,7 @@ class Attention(Protocol):
         """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
 
 
-class PrefillAttention(Protocol):
+class PrefillKernel(Protocol):
     """A kernel for the tokens of long spans, which are prompts."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
@@ -55,8 +54,8 @@ def attend(
     layer: int,
     batch: AnyBatch,
     scoring: Scoring = PLAIN,
-    native: Attention | None = None,
-    prefill: PrefillAttention | None = None,
+    native: AttentionKernel | None = None,
+    prefill: PrefillKernel | None = None,
 ) -> Tensor:
     """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
 
@@ -135,11 +134,11 @@ def _attend_pages(
 def _kernel(scoring: Scoring) -> Callable[..., Tensor]:
     """The kernel that weighs values (B, K, S, D) by how well keys fit queries (B, H, t, D): (B, H, t, D)."""
     if scoring.cap:
-        return partial(_capped, cap=scoring.cap)
+        return partial(_capped_attention, cap=scoring.cap)
     return partial(scaled_dot_product_attention, enable_gqa=True)
 
 
-def _capped(
+def _capped_attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,

@@ -13,10 +13,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from llama_herd.model.packed import Packed
+from llama_herd.model.attention_inputs import Packed, Seen, SeenSpans
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen, SeenSpans
-from llama_herd.model.spans import GROUP_KEYS, GROUP_SCORES, SHORT_TOKENS, SPAN_TOKENS
+from llama_herd.model.tiling import GROUP_KEYS, GROUP_SCORES, SHORT_TOKENS, SPAN_TOKENS
 from llama_herd.model.upload import Send, send_rows, upload
 
 
@@ -94,7 +93,7 @@ class Batch:
     send: Send  # for what is made of the spans when it is asked for
 
     @classmethod
-    def of(
+    def from_chunks(
         cls,
         chunks: Sequence[Chunk],
         device: torch.device | str = "cpu",
@@ -138,12 +137,12 @@ class Batch:
     @cached_property
     def packed(self) -> tuple[Packed, ...]:
         """The long spans one behind the other, those of one chunk as one, in lots within a bound."""
-        return tuple(_packed(lot, self.send) for lot in _packed_lots(_joined(self.long_spans)))
+        return tuple(_pack(lot, self.send) for lot in _packed_lots(_join_spans(self.long_spans)))
 
     def _groups(self, spans: Sequence[Span]) -> tuple[SpanGroup, ...]:
         length = attrgetter("num_tokens")
         by_length = groupby(sorted(spans, key=attrgetter("num_tokens", "stop")), key=length)
-        lots = (lot for _, spans in by_length for lot in _lots(list(spans)))
+        lots = (lot for _, spans in by_length for lot in _group_lots(list(spans)))
         return tuple(self._group(lot) for lot in lots)
 
     @cached_property
@@ -190,7 +189,7 @@ def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
 
 
-def _joined(spans: Sequence[Span]) -> list[Span]:
+def _join_spans(spans: Sequence[Span]) -> list[Span]:
     """Spans in order; those of one chunk become one."""
     joined: list[Span] = []
     for span in spans:
@@ -215,7 +214,7 @@ def _packed_lots(spans: Sequence[Span]) -> Iterator[list[Span]]:
     yield lot
 
 
-def _packed(sequences: Sequence[Span], send: Send) -> Packed:
+def _pack(sequences: Sequence[Span], send: Send) -> Packed:
     """Pack spans: queries and keys one behind the other. Keys' cells are many: the device makes them."""
     num_pages = [pages_for(one.stop) for one in sequences]
     query_ends = [0, *accumulate(one.num_tokens for one in sequences)]
@@ -236,7 +235,7 @@ def _packed(sequences: Sequence[Span], send: Send) -> Packed:
     )
 
 
-def _lots(spans: list[Span]) -> Iterator[list[Span]]:
+def _group_lots(spans: list[Span]) -> Iterator[list[Span]]:
     """Spans of one length, those that end first before the others, in lots within the bounds of a group."""
     lot: list[Span] = []
     for span in spans:

@@ -14,10 +14,10 @@ from torch import Tensor
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.pages import PAGE_TOKENS, Pages
-from llama_herd.model.prefix_cache import Copy, PrefixCache
+from llama_herd.model.prefix_cache import PageCopy, PrefixCache
 from llama_herd.model.shape.rope_scaling import UNSCALED, RopeScaling
 from llama_herd.model.sizes import longest_past
-from llama_herd.model.spans import SPAN_TOKENS
+from llama_herd.model.tiling import SPAN_TOKENS
 from llama_herd.model.upload import Send, upload
 
 
@@ -82,7 +82,7 @@ class Cache:
         self._by_cell[0, layer].index_copy_(1, batch.cells, keys.transpose(0, 1))  # (K, N, D)
         self._by_cell[1, layer].index_copy_(1, batch.cells, values.transpose(0, 1))
 
-    def copy_pages(self, copies: Sequence[Copy], send: Send | None = None) -> None:
+    def copy_pages(self, copies: Sequence[PageCopy], send: Send | None = None) -> None:
         """Give pages the content of others, in all layers; they may overlap."""
         if copies:
             send = send or partial(upload, device=self.device)

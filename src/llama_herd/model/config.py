@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from llama_herd.model.reading.limits import (
+from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import (
     MAX_CONTEXT,
     MAX_EXPERTS,
     MAX_FFN,
@@ -15,11 +16,24 @@ from llama_herd.model.reading.limits import (
     MAX_LAYERS,
     MAX_ROPE_BASE,
     MAX_VOCAB,
+    Metadata,
+    NotedMetadata,
 )
-from llama_herd.model.reading.metadata import Metadata, NotedMetadata
-from llama_herd.model.reading.quoted import quoted
-from llama_herd.model.shape import gguf_shape, json_shape
 from llama_herd.model.shape.families import FAMILIES, LLAMA, Family
+from llama_herd.model.shape.gguf_shape import (
+    gguf_local_rope_base,
+    gguf_scales,
+    gguf_vocab_size,
+    gguf_windows,
+    refuse_unread_gguf_keys,
+)
+from llama_herd.model.shape.json_shape import (
+    json_rope,
+    json_scales,
+    json_windows,
+    refuse_unread_json_keys,
+    with_defaults,
+)
 from llama_herd.model.shape.rope_scaling import UNSCALED, Pairs, RopeScaling, gguf_scaling
 
 MOE, MOE_HELP = "mixtures of experts are not supported", "Take a dense model of the same family."
@@ -88,11 +102,11 @@ class LlamaConfig:
         head_dim = _head_dim(noted, f"{a}.attention.key_length", hidden_size, num_heads)
         context_length = noted.integer(f"{a}.context_length", 1, MAX_CONTEXT)
         rope_base = noted.number(f"{a}.rope.freq_base", 1, MAX_ROPE_BASE, family.rope_base)
-        scales = gguf_shape.scales(noted, family)
+        scales = gguf_scales(noted, family)
         if family.query_scalar and num_layers == family.wide_query_layers:
             scales["attention_scale"] = (hidden_size // num_heads) ** -0.5
         config = cls(
-            vocab_size=gguf_shape.vocab_size(noted, a),
+            vocab_size=gguf_vocab_size(noted, a),
             hidden_size=hidden_size,
             num_layers=num_layers,
             num_heads=num_heads,
@@ -105,8 +119,8 @@ class LlamaConfig:
             rope_dim=noted.integer(f"{a}.rope.dimension_count", 1, MAX_HEAD_DIM, head_dim),
             family=family,
             rope_scaling=gguf_scaling(noted, f"{a}.rope", Pairs(head_dim, rope_base), context_length),
-            local_rope_base=gguf_shape.local_rope_base(noted, family),
-            windows=gguf_shape.windows(noted, family, num_layers),
+            local_rope_base=gguf_local_rope_base(noted, family),
+            windows=gguf_windows(noted, family, num_layers),
             embedding_scale=scales.pop("embedding_scale", _embedding_scale(family, hidden_size)),
             **scales,
         )
@@ -114,7 +128,7 @@ class LlamaConfig:
         if value_dim != head_dim:
             raise noted.error(f"{a}.attention.value_length", f"is {value_dim}, keys have {head_dim}")
         config._check(noted, f"{a}.attention.head_count_kv", f"{a}.rope.dimension_count")
-        gguf_shape.refuse_unread(noted, a)
+        refuse_unread_gguf_keys(noted, a)
         return config
 
     @classmethod
@@ -125,15 +139,15 @@ class LlamaConfig:
         """
         config_json = Metadata(values, source)
         family = _family(config_json, "model_type", lambda family: family.model_type)
-        noted = NotedMetadata(json_shape.filled(config_json, family), source)
+        noted = NotedMetadata(with_defaults(config_json, family), source)
         noted.require(family.activation_key, family.activation)
         hidden_size = noted.integer("hidden_size", 1, MAX_HIDDEN)
         num_heads = noted.integer("num_attention_heads", 1, MAX_HEADS)
         num_layers = noted.integer("num_hidden_layers", 1, MAX_LAYERS)
         head_dim = _head_dim(noted, "head_dim", hidden_size, num_heads)
         context_length = noted.integer("max_position_embeddings", 1, MAX_CONTEXT)
-        rope = json_shape.rope(noted, family, head_dim, context_length)
-        scales = json_shape.scales(noted, family)
+        rope = json_rope(noted, family, head_dim, context_length)
+        scales = json_scales(noted, family)
         config = cls(
             vocab_size=noted.integer("vocab_size", 1, MAX_VOCAB),
             hidden_size=hidden_size,
@@ -149,12 +163,12 @@ class LlamaConfig:
             family=family,
             rope_scaling=rope.scaling,
             local_rope_base=rope.local_base,
-            windows=json_shape.windows(noted, family, num_layers),
+            windows=json_windows(noted, family, num_layers),
             embedding_scale=scales.pop("embedding_scale", _embedding_scale(family, hidden_size)),
             **scales,
         )
         config._check(noted, "num_key_value_heads", "head_dim")
-        json_shape.refuse_unread(noted)
+        refuse_unread_json_keys(noted)
         return config
 
     def window(self, layer: int) -> int:

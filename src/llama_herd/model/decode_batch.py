@@ -10,8 +10,8 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.batch import Batch, Span, SpanGroup
-from llama_herd.model.seen import Seen
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,9 @@ from torch import Tensor
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.tile_layout import NUMBERS
 from llama_herd.model.kernels.unloaded import UnloadedKernels
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
-from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment, blocks, dense
+from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment, dense_matrix, joined_blocks
 from llama_herd.model.weights.triton_segment import TritonSegment
 from llama_herd.model.weights.weight import Weight
 
@@ -39,7 +39,7 @@ class Linear:
         device: torch.device,
         dtype: torch.dtype,
         row_tile: int = 0,
-        form: Form = Form.DENSE,
+        form: WeightForm = WeightForm.DENSE,
         *,
         is_multiplied: bool = True,
     ) -> Self:
@@ -57,13 +57,13 @@ class Linear:
                 is_tiled = form.tiles_numbers(group[0].shape[-1], device.type, dtype.itemsize)
                 if is_tiled and is_multiplied and isinstance(form.kernels, Kernels):
                     return NativeSegment.load(group, form.kernels, dtype, NUMBERS)
-                return DenseSegment(dense(group, device, dtype), row_tile)
+                return DenseSegment(dense_matrix(group, device, dtype), row_tile)
             if form.is_native(kept, device.type):
                 if isinstance(form.kernels, Kernels):
                     return NativeSegment.load(group, form.kernels, dtype)
                 assert not isinstance(form.kernels, UnloadedKernels), "kernels must be loaded to compute"
                 return TritonSegment.load(group, form.kernels, device, dtype)
-            return BlockSegment(kept, blocks(group, device), group[0].shape[-1], dtype, row_tile)
+            return BlockSegment(kept, joined_blocks(group, device), group[0].shape[-1], dtype, row_tile)
 
         return cls(tuple(segment(kept, list(group)) for kept, group in groupby(weights, kept_type)))
 

@@ -12,13 +12,14 @@ Source: Llama 2, https://arxiv.org/abs/2307.09288
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from threading import Thread
 from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from llama_herd.model.attend import Attention, PrefillAttention, attend, scoring_of
+from llama_herd.model.attend import AttentionKernel, PrefillKernel, attend, layer_scoring
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.decode_batch import AnyBatch
@@ -28,12 +29,12 @@ from llama_herd.model.kernels.rotation import RotationKernel
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
-from llama_herd.model.native_block import NativeBlock
+from llama_herd.model.native_layers import LayerParts, NativeLayers
 from llama_herd.model.tiling import FREE, Tiling
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.segment import Segment
 
-#: By their names in config.json.
+#: The activations by their names in config.json.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
     "gelu_pytorch_tanh": partial(gelu, approximate="tanh"),
@@ -73,8 +74,8 @@ class CausalSelfAttention:
     output: Linear  # H * D to C
     qk_norm: RMSNorm | None  # of queries and keys, head by head
     scoring: Scoring
-    native: Attention | None  # of short spans
-    prefill: PrefillAttention | None  # of long ones
+    native: AttentionKernel | None  # of short spans
+    prefill: PrefillKernel | None  # of long ones
     rotation: RotationKernel | None
 
     @classmethod
@@ -88,7 +89,7 @@ class CausalSelfAttention:
             loader.linear(*(f"{prefix}_{part}.weight" for part in parts), biases=biases),
             loader.linear(f"{prefix}_output.weight"),
             cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
-            scoring_of(config, layer),
+            layer_scoring(config, layer),
             loader.form.kernels.attention,
             loader.form.kernels.prefill_attention,
             loader.form.kernels.rotation,
@@ -167,13 +168,19 @@ class Block:
     mlp_post_norm: RMSNorm | None
     scale: float  # of what is added
     has_window: bool
-    native: NativeBlock | None  # all of it in one call
+
+    @property
+    def parts(self) -> LayerParts:
+        """All of it, if it is of the plain kind."""
+        attention, mlp = self.attention, self.mlp
+        norms = self.attention_norm.weight, self.mlp_norm.weight
+        linears = attention.qkv, attention.output, mlp.gate_up, mlp.down
+        return LayerParts(norms, linears, attention.scoring)
 
     @property
     def is_native(self) -> bool:
         """Whether native kernels multiply by all its matrices."""
-        linears = (self.attention.qkv, self.attention.output, self.mlp.gate_up, self.mlp.down)
-        return all(linear.is_native for linear in linears)
+        return all(linear.is_native for linear in self.parts.linears)
 
     @classmethod
     def load(cls, loader: WeightLoader, layer: int) -> Self:
@@ -186,8 +193,6 @@ class Block:
         has_post_norms = config.family.post_norms
         attention_norm, attention = norm("attn_norm"), CausalSelfAttention.load(loader, layer)
         mlp_norm, mlp = norm("ffn_norm"), Mlp.load(loader, layer)
-        norms, scoring = (attention_norm.weight, mlp_norm.weight), attention.scoring
-        linears = (attention.qkv, attention.output, mlp.gate_up, mlp.down)
         return cls(
             attention_norm,
             attention,
@@ -197,12 +202,9 @@ class Block:
             norm("post_ffw_norm") if has_post_norms else None,
             config.residual_scale,
             config.window(layer) > 0,
-            NativeBlock.of(config, layer, norms, linears, scoring),
         )
 
     def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
-        if self.native is not None and self.native.takes(x, batch, cache):
-            return self.native(x, rope, batch, cache)
         y = self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
         if self.attention_post_norm is not None:
             y = self.attention_post_norm(y)
@@ -220,7 +222,7 @@ class Llama:
         llama = Llama.load(open_model("model.gguf"))
         cache = Cache(llama.config, num_pages=64)
         pages = cache.pages.reserve("job", num_tokens=100)
-        logits = llama.forward(Batch.of([Chunk(pages, 0, prompt_ids, num_logits=1)]), cache)
+        logits = llama.forward(Batch.from_chunks([Chunk(pages, 0, prompt_ids, num_logits=1)]), cache)
 
     It never changes: what a forward leaves behind is in the cache.
     """
@@ -229,8 +231,10 @@ class Llama:
     tiling: Tiling
     embedding: Segment  # (V, C)
     blocks: tuple[Block, ...]
+    native: NativeLayers | None  # the blocks in native calls
     norm: RMSNorm
     output: Linear  # C to V
+    mover: Thread | None = None  # moves the weights to where they are read fastest
 
     @classmethod
     def load(
@@ -240,7 +244,7 @@ class Llama:
         dtype: torch.dtype = torch.float32,
         on_progress: Callable[[int, int], None] | None = None,
         tiling: Tiling = FREE,
-        form: Form = Form.DENSE,
+        form: WeightForm = WeightForm.DENSE,
     ) -> Self:
         """Load weight by weight: memory peaks at the weights and one slab of rows.
 
@@ -256,8 +260,13 @@ class Llama:
             loader.vector("output_norm.weight"), file.config.rms_eps, loader.form.kernels.elementwise
         )
         output = Linear((embedding,)) if tied else loader.linear("output.weight")
-        loader.finish()
-        return cls(file.config, tiling, embedding, tuple(blocks), norm, output)
+        native = NativeLayers.if_plain(file.config, [block.parts for block in blocks])
+        return cls(file.config, tiling, embedding, tuple(blocks), native, norm, output, loader.finish())
+
+    def settle(self) -> None:
+        """Wait until the weights lie where they are read fastest; forwards before that are slower."""
+        if self.mover is not None:
+            self.mover.join()
 
     @property
     def is_native(self) -> bool:
@@ -278,10 +287,13 @@ class Llama:
         x = self.embedding.rows(batch.ids)  # (T, C)
         if config.embedding_scale != 1:
             x = x * config.embedding_scale
-        for block in self.blocks:
-            x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
-            if on_layer is not None:
-                on_layer()
+        if self.native is not None and self.native.takes(x, batch, cache):
+            x = self.native(x, rope, batch, cache, on_layer)  # (T, C)
+        else:
+            for block in self.blocks:
+                x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
+                if on_layer is not None:
+                    on_layer()
         logits = self.output(self.norm(x[batch.logit_rows])).float()  # (R, V)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor

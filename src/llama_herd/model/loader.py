@@ -1,25 +1,25 @@
 """WeightLoader: takes a model's weights from its file to a device, one by one."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from threading import Lock
+from threading import Lock, Thread
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.freed_memory import give_back
 from llama_herd.model.kernels.huge_pages import move_into_huge_pages
 from llama_herd.model.linear import Linear
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
-from llama_herd.model.weights.segment import DenseSegment, Segment, dense
+from llama_herd.model.weights.segment import DenseSegment, Segment, dense_matrix
 from llama_herd.model.weights.weight import Weight
 
 T = TypeVar("T")
-#: More would only wait for the memory.
+#: Most threads that load weights: more would only wait for the memory.
 MAX_THREADS = 4
 
 
@@ -31,7 +31,7 @@ class WeightLoader:
     device: torch.device
     dtype: torch.dtype
     row_tile: int = 0
-    form: Form = Form.DENSE
+    form: WeightForm = WeightForm.DENSE
     on_progress: Callable[[int, int], None] | None = None
     num_bytes_done: int = 0
     _laid_out: list[Tensor] = field(default_factory=list)
@@ -40,7 +40,7 @@ class WeightLoader:
     def vector(self, name: str) -> Tensor:
         """A vector (C,), float32 whatever the compute dtype."""
         weight = self.file.weight(name)
-        vector = dense([weight], self.device, torch.float32)[0]
+        vector = dense_matrix([weight], self.device, torch.float32)[0]
         self._note(weight)
         return vector
 
@@ -78,14 +78,15 @@ class WeightLoader:
         finally:
             torch.set_num_threads(num_threads)
 
-    def finish(self) -> None:
+    def finish(self) -> Thread | None:
         """Give back, once all is loaded, the memory that only loading took.
 
-        Then move it, beside its first use, to where it is read fastest.
+        Return the thread that then moves the weights, beside their first use, to where they are read fastest.
         """
-        give_back()
+        trim_heap()
         if self._laid_out and self.device.type == "cpu":
-            move_into_huge_pages(self._laid_out)
+            return move_into_huge_pages(self._laid_out)
+        return None
 
     def _note(self, *weights: Weight) -> None:
         with self._lock:
@@ -98,3 +99,13 @@ def _matrices(linear: Linear) -> list[Tensor]:
     """The matrices that a Linear reads in every step."""
     tiles = [one.tiles for one in linear.segments if isinstance(one, NativeSegment)]
     return tiles + [one.matrix for one in linear.segments if isinstance(one, DenseSegment)]
+
+
+def trim_heap() -> None:
+    """Give memory that is free to the system, which the allocator would keep; only where the C library can.
+
+    After a model is loaded it is tens of MB: what several threads took to turn rows and lay them out.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

@@ -22,7 +22,7 @@ def page_digest(before: Digest, page_ids: Sequence[int]) -> Digest:
     return blake2b(before + array("q", page_ids).tobytes(), digest_size=16).digest()
 
 
-class Copy(NamedTuple):
+class PageCopy(NamedTuple):
     """A page whose content another one is to have."""
 
     source: int
@@ -37,12 +37,12 @@ class Reservation(NamedTuple):
 
     pages: tuple[int, ...]
     num_filled: int
-    copies: tuple[Copy, ...]
+    copies: tuple[PageCopy, ...]
 
     @classmethod
-    def of(cls, pages: tuple[int, ...], num_filled: int, sources: Sequence[int]) -> Self:
+    def from_sources(cls, pages: tuple[int, ...], num_filled: int, sources: Sequence[int]) -> Self:
         """The first tokens come with `sources`; those of these pages that are not shared are copied."""
-        copies = (Copy(*pair) for pair in zip(sources, pages, strict=False) if pair[0] != pair[1])
+        copies = (PageCopy(*pair) for pair in zip(sources, pages, strict=False) if pair[0] != pair[1])
         return cls(pages, num_filled, tuple(copies))
 
 
@@ -92,12 +92,16 @@ class PrefixCache:
             self._promised.update(dict.fromkeys(digests[len(found) :], owner))
         self.num_queried_tokens += PAGE_TOKENS * len(digests)
         self.num_found_tokens += PAGE_TOKENS * len(found)
-        return Reservation.of(pages, PAGE_TOKENS * len(found), found)
+        return Reservation.from_sources(pages, PAGE_TOKENS * len(found), found)
 
     def fork(self, owner: str, num_tokens: int, parent: Sequence[int], num_common: int) -> Reservation | None:
         """Reserve for a sequence whose first `num_common` tokens are in its parent's pages, or None."""
         pages = self._take(owner, num_tokens, parent[: num_common // PAGE_TOKENS])
-        return None if pages is None else Reservation.of(pages, num_common, parent[: pages_for(num_common)])
+        return (
+            None
+            if pages is None
+            else Reservation.from_sources(pages, num_common, parent[: pages_for(num_common)])
+        )
 
     def publish(self, page: int, digest: Digest) -> None:
         """Note that a page is computed, so that others can find it."""

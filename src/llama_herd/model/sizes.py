@@ -5,19 +5,19 @@ Letters: H heads, K kv heads, D head dim. `item_bytes` are those of a number of 
 
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.spans import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS
+from llama_herd.model.tiling import GROUP_KEYS, GROUP_SCORES, SPAN_TOKENS
 
 FLOAT32_BYTES, BFLOAT16_BYTES, INT64_BYTES = 4, 2, 8
 
 #: Values that are dequantised at once. On a CPU they stay in its cache; a GPU wants more at a time.
 SLAB_VALUES = {"cpu": 1 << 18, "cuda": 1 << 22}
-#: For each of them, while they are dequantised. Measured: up to 25.
+#: Bytes that each of them takes while it is dequantised. Measured: up to 25.
 SLAB_BYTES_PER_VALUE = 32
 
-#: Of the native attention of tokens: the most parts of a row, each of whole blocks of keys; a part has so
-#: many numbers beside those of a head.
+#: The native attention of tokens cuts a row into at most so many parts, each of whole blocks of so many keys.
+#: A part has so many numbers beside those of a head.
 MAX_PARTS, BLOCK_KEYS, NUMBERS_ASIDE = 16, 256, 33
-#: Of the native attention of prompts: what queries and sums of a part of a span take at most.
+#: The native attention of prompts: what queries and sums of a part of a span take at most.
 PART_BYTES = 512 << 10
 
 

@@ -70,6 +70,7 @@ def _options(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:
         "socket_timeout": timeout_s,
         "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
         "max_connections": MAX_CONNECTIONS,
+        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],  # redis-py 6 does so by itself
     }
     # redis-py rejects this option for a socket file.
     return options if url.startswith("unix:") else {**options, "socket_keepalive": True}

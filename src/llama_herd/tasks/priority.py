@@ -21,11 +21,16 @@ def lists_of(queue: str) -> tuple[str, ...]:
     return (queue, *(f"{queue}{lane}" for lane in LANES if lane != NORMAL))
 
 
+def can_wait(priority: int) -> bool:
+    """Whether a job of this priority can wait for all others, step by step too."""
+    return priority < 0
+
+
 def lane_of(priority: int) -> str:
     """The lane in which a job of this priority waits."""
-    if priority == 0:
-        return NORMAL
-    return URGENT if priority > 0 else LOW
+    if can_wait(priority):
+        return LOW
+    return URGENT if priority > 0 else NORMAL
 
 
 def urgency_of(lane: str) -> int:

@@ -54,7 +54,7 @@ def set_up_logs(
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.ExceptionRenderer(lambda exc_info: trace(exc_info[1])),
+        structlog.processors.ExceptionRenderer(lambda exc_info: traceback_text(exc_info[1])),
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -127,18 +127,18 @@ def name_job(record: logging.LogRecord) -> bool:
     return True
 
 
-def trace(error: BaseException | None) -> str:
+def traceback_text(error: BaseException | None) -> str:
     """Return the traceback of an exception and of its causes, first cause first: frames without variables."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return "\n".join(
-        "".join([*traceback.format_tb(one.__traceback__), name_of(one)]) for one in reversed(chain)
+        "".join([*traceback.format_tb(one.__traceback__), error_name(one)]) for one in reversed(chain)
     )
 
 
-def name_of(error: BaseException) -> str:
+def error_name(error: BaseException) -> str:
     """Return the exception's type, and its text if that cannot quote a prompt."""
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
@@ -148,9 +148,9 @@ def name_of(error: BaseException) -> str:
 def name_exceptions(record: logging.LogRecord) -> bool:
     """Let a record pass, but replace the text of exceptions that Celery quotes in its messages."""
     if isinstance(record.args, tuple):
-        record.args = tuple(name_of(arg) if isinstance(arg, BaseException) else arg for arg in record.args)
+        record.args = tuple(error_name(arg) if isinstance(arg, BaseException) else arg for arg in record.args)
     elif record.args and record.exc_info and record.exc_info[1]:  # Celery's tracer has made the text already
-        record.args = {**record.args, "exc": name_of(record.exc_info[1])}
+        record.args = {**record.args, "exc": error_name(record.exc_info[1])}
     return True
 
 

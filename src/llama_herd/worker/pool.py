@@ -68,15 +68,18 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(self._stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
+        gc.disable()  # what is imported lives to the end: to look through it again and again takes 0.2 s
         # These import torch, which must not happen before the device is pinned.
         from llama_herd.worker.engine.lost_device import lost_by
         from llama_herd.worker.jobs.service import Service
         from llama_herd.worker.metrics.exporter import Exporter
         from llama_herd.worker.metrics.worker_collector import WorkerCollector
 
+        gc.freeze()
+        gc.enable()
         try:
-            exporter = Exporter.start(process.settings())
-            self._service = Service.start(process.settings(), self._hostname)
+            exporter = Exporter.start(process.own_settings())
+            self._service = Service.start(process.own_settings(), self._hostname)
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
@@ -89,9 +92,9 @@ class EnginePool(BasePool):  # type: ignore[misc]
         signals.worker_ready.connect(self._announce, weak=False)
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)
-        signal.signal(signal.SIGALRM, _leave)
+        signal.signal(signal.SIGALRM, _exit_late)
         signals.worker_shutdown.connect(self._note_exit_code, weak=False)
-        atexit.register(self._end)
+        atexit.register(self._end_process)
         gc.collect()
         gc.freeze()  # what lives to the end: to look at all of it takes 80 ms, in which no stream goes on
         if self._must_leave:  # some library has swallowed the exit
@@ -137,7 +140,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         no `close` before it, and no grace period.
         """
         is_warm = self._state == self.CLOSE
-        grace_s = process.settings().grace_s if is_warm else 0.0
+        grace_s = process.own_settings().grace_s if is_warm else 0.0
         self._service.drain((self._told_s or monotonic()) + grace_s, self._pump)
         self._side.shutdown()
         self._pump()
@@ -160,7 +163,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _on_signal(self, number: int, _: Any) -> None:
         """Stop, and let jobs finish for a while; SIGQUIT or a second signal releases them at once."""
-        grace_s = process.settings().grace_s
+        grace_s = process.own_settings().grace_s
         if number == signal.SIGQUIT or state.should_stop is not None:
             self._service.hurry()
             grace_s = 0.0
@@ -172,7 +175,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _note_exit_code(self, sender: Any, **_: Any) -> None:
         self._exit_code = sender.exitcode or 0
 
-    def _end(self) -> None:
+    def _end_process(self) -> None:
         """End the process of a worker that has stopped, without the interpreter's teardown.
 
         It frees all of torch, one object after the other: a second of a core, and several if others want it.
@@ -185,7 +188,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _announce(self, **_: Any) -> None:
         """Say what a person wants to know about a new worker, the most important first."""
-        settings, facts = process.settings(), self._service.facts
+        settings, facts = process.own_settings(), self._service.facts
         if is_for_people(settings.log_format) and sys.stderr.isatty():
             print("\n".join(["herd worker", *(f"  {n:<15} {v}" for n, v in facts.items())]), file=sys.stderr)
         else:
@@ -227,7 +230,7 @@ def _refuse_size(_: Any, **__: Any) -> dict[str, str]:
     return answer
 
 
-def _leave(*_: Any) -> None:
+def _exit_late(*_: Any) -> None:
     """Exit: the time to stop is over, and some part still waits for a Redis that does not answer."""
     log.warning("stop took too long, running jobs left to their leases")
     process.end_at_once(0)

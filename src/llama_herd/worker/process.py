@@ -31,7 +31,7 @@ EXIT_DEVICE_LOST = 73
 
 
 @cache
-def settings() -> WorkerSettings:
+def own_settings() -> WorkerSettings:
     """Read the process's settings once, with the device that it takes and the file of its model.
 
     Raises BadInput, or HubUnavailable.
@@ -41,23 +41,23 @@ def settings() -> WorkerSettings:
 
 def has_sentinels() -> bool:
     """Whether Sentinels say where Redis is."""
-    return is_sentinel(settings().redis_url)
+    return is_sentinel(own_settings().redis_url)
 
 
 def sentinel_urls() -> list[str]:
     """Celery's addresses of the Sentinels, one each."""
-    return celery_url(settings().redis_url).split(";")
+    return celery_url(own_settings().redis_url).split(";")
 
 
 def num_places() -> int:
     """Most messages that this worker has in hand, without those whose ETA has not come."""
-    return settings().slots + NUM_LOOK_AHEAD * len(settings().by_queue)
+    return own_settings().slots + NUM_LOOK_AHEAD * len(own_settings().by_queue)
 
 
 @cache
 def device() -> str:
     """torch's name of this process's device, the only one that torch sees."""
-    return pin_device(settings().device)
+    return pin_device(own_settings().device)
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
@@ -73,7 +73,7 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
 
 def end_without_device(error: DeviceLost) -> NoReturn:
     """End a worker whose GPU is lost. What it has recorded stays; other workers go on from there."""
-    log.critical("the GPU is lost, ending the worker", device=settings().device, reason=str(error))
+    log.critical("the GPU is lost, ending the worker", device=own_settings().device, reason=str(error))
     end_at_once(EXIT_DEVICE_LOST)
 
 
@@ -82,7 +82,7 @@ def end_or_begin_anew(error: DeviceLost) -> NoReturn:
 
     A worker that does without them already ends.
     """
-    if settings().triton == "off":
+    if own_settings().triton == "off":
         end_without_device(error)
     log.error("the GPU was lost at the start, starting again with HERD_TRITON=off", reason=str(error))
     logging.shutdown()

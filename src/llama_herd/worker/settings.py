@@ -192,7 +192,7 @@ class WorkerSettings(Settings):
         """The name whose queue this worker reads."""
         if name := self.served_model_name or self.model_name:
             return name
-        hub_name = HubName.of_model(self.model)
+        hub_name = HubName.from_setting(self.model)
         return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # a part stands for all
 
     @property
@@ -208,12 +208,12 @@ class WorkerSettings(Settings):
         each = (self.model_copy(update={"tenant": name, "tenants": ""}) for name in self._tenant_names)
         return {one.queue: one for one in each}
 
-    def of_queue(self, queue: str) -> Self:
+    def for_queue(self, queue: str) -> Self:
         """The settings of the tenant whose queue this is; those of the first tenant if it is no tenant's."""
-        return self.by_queue.get(queue, self.of_first_tenant)
+        return self.by_queue.get(queue, self.for_first_tenant)
 
     @property
-    def of_first_tenant(self) -> Self:
+    def for_first_tenant(self) -> Self:
         """The settings for the first tenant alone, for anything that is the same for all tenants."""
         return next(iter(self.by_queue.values()))
 
@@ -229,7 +229,7 @@ class WorkerSettings(Settings):
     @field_validator("model")
     @classmethod
     def _names_a_repository(cls, model: Path) -> Path:
-        HubName.of_model(model)
+        HubName.from_setting(model)
         return model
 
     @field_validator("log_level", mode="before")

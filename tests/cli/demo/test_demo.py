@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from llama_herd.cli.demo.figures import Figures
+from llama_herd.cli.demo.demo_job import PROMPTS, DemoJob
+from llama_herd.cli.demo.live_screen import JobPanel
 from llama_herd.cli.demo.next_steps import next_steps
-from llama_herd.cli.demo.panel import Panel
-from llama_herd.cli.demo.progress import Progress
-from llama_herd.cli.demo.prompts import PROMPTS
+from llama_herd.cli.demo.report import RoundFigures
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 
@@ -30,9 +29,9 @@ def end(seq: int, **fields: object) -> End:
     return End.model_validate({**COMMON, "seq": seq, "n": seq - 2, "attempts": 1, **fields})
 
 
-def written(*times_s: float) -> Progress:
+def written(*times_s: float) -> DemoJob:
     """A job submitted at 10 s whose tokens came at `times_s`."""
-    job = Progress("Once", seed=1, submitted_s=10.0)
+    job = DemoJob("Once", seed=1, submitted_s=10.0)
     job.note(started(), 10.0)
     for seq, time_s in enumerate(times_s, start=2):
         job.note(token(seq, f" {seq}"), time_s)
@@ -40,7 +39,7 @@ def written(*times_s: float) -> Progress:
 
 
 def test_a_job_goes_from_queued_to_done() -> None:
-    job = Progress("Once", seed=1)
+    job = DemoJob("Once", seed=1)
     states = [job.state]
     for event in (started(), token(2, " upon"), token(3, " a time"), end(4, finish_reason="stop")):
         job.note(event, 1.0)
@@ -50,13 +49,13 @@ def test_a_job_goes_from_queued_to_done() -> None:
 
 
 def test_a_job_that_does_not_end_by_itself_has_failed() -> None:
-    job = Progress("Once", seed=1)
+    job = DemoJob("Once", seed=1)
     job.note(end(2, finish_reason="error"), 1.0)
     assert job.state == "failed"
 
 
 def test_figures_count_from_the_first_submission() -> None:
-    figures = Figures.of([written(10.5, 10.6, 10.8), written(11.0, 11.4)], seconds=2.0)
+    figures = RoundFigures.from_jobs([written(10.5, 10.6, 10.8), written(11.0, 11.4)], seconds=2.0)
     assert (figures.num_tokens, figures.tokens_per_s) == (5, 2.5)
     assert (figures.ttft.p50_s, figures.ttft.p95_s) == pytest.approx((0.5, 1.0))
     assert (figures.itl.p50_s, figures.itl.p95_s) == pytest.approx((0.2, 0.4))
@@ -72,7 +71,7 @@ def test_the_panel_keeps_its_size_and_shows_no_control_character(
         for job in jobs:
             job.text = text
         out = io.StringIO()
-        Console(file=out, width=width, height=height, color_system=None).print(Panel(jobs))
+        Console(file=out, width=width, height=height, color_system=None).print(JobPanel(jobs))
         lines = out.getvalue().splitlines()
         sizes.add(len(lines))
         assert max(map(len, lines)) <= width

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from llama_herd.cli.demo.demo import Demo
 from llama_herd.cli.demo.report import Phase
-from llama_herd.cli.demo.screen import Screen
+from llama_herd.cli.demo.screen import DemoScreen
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import invoke, start_herd
 from tests.local.processes import PATIENCE_S, wait_until
@@ -142,7 +142,7 @@ def test_a_worker_that_dies_is_reported_with_its_last_words(start: Callable[...,
     assert not any(other.is_running() for other in others)
 
 
-class BrokenScreen(Screen):
+class BrokenScreen(DemoScreen):
     """Fails once all processes are there."""
 
     seen: tuple[psutil.Process, ...] = ()

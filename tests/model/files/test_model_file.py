@@ -110,7 +110,7 @@ def test_a_name_that_the_system_refuses_is_refused_in_its_words() -> None:
     for look in (open_model, read_tokens):
         with pytest.raises(ModelFileError, match=f"^{name}: cannot be read: File name too long\\.$"):
             look(name)
-    assert Sketch.of(Path(name)) == Sketch()
+    assert Sketch.from_path(Path(name)) == Sketch()
 
 
 def test_both_kinds_have_the_same_tokenizer(gguf_file: Path, saved: Path) -> None:

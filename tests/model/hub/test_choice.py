@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.hub.choice import Choice, Room, candidates, choose
-from llama_herd.model.hub.listing import HubFile, Listing
+from llama_herd.model.hub.choice import ChosenFiles, Room, candidates, choose
+from llama_herd.model.hub.listing import HubFile, RepoListing
 from llama_herd.model.hub.name import HubName
 
 REPO = "owner/big-GGUF"
@@ -26,15 +26,15 @@ SIZES = {
 }
 
 
-def listing(sizes: Mapping[str, float]) -> Listing:
+def listing(sizes: Mapping[str, float]) -> RepoListing:
     files = (HubFile(name, int(size * GB), 64 * "a") for name, size in sizes.items())
-    return Listing(REPO, 40 * "c", tuple(files))
+    return RepoListing(REPO, 40 * "c", tuple(files))
 
 
 BIG = listing({f"big-{type}.gguf": size for type, size in SIZES.items()} | {"mmproj-big-F16.gguf": 0.1})
 
 
-def chosen(listing: Listing, which: str = "", gb: float = 0) -> Choice:
+def chosen(listing: RepoListing, which: str = "", gb: float = 0) -> ChosenFiles:
     name = HubName.parse(f"{REPO}:{which}" if which else REPO)
     return choose(listing, name, lambda: Room(int(gb * GB), "of all free on cpu"))
 

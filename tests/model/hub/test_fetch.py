@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.hub.choice import Choice, Room
+from llama_herd.model.hub.choice import ChosenFiles, Room
 from llama_herd.model.hub.fetch import HubModel, fetch_model
 from llama_herd.model.hub.name import HubName
 from tests.hub_server import HubServer
@@ -34,7 +34,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         yield server
 
 
-def fetched(told: list[Choice], notes: list[tuple[int, int]]) -> HubModel:
+def fetched(told: list[ChosenFiles], notes: list[tuple[int, int]]) -> HubModel:
     return fetch_model(
         HubName(REPO), lambda: Room(0, ""), told.append, lambda done, whole: notes.append((done, whole))
     )
@@ -42,7 +42,7 @@ def fetched(told: list[Choice], notes: list[tuple[int, int]]) -> HubModel:
 
 def test_the_bytes_of_all_files_are_told_as_they_come(hub: HubServer) -> None:
     notes: list[tuple[int, int]] = []
-    told: list[Choice] = []
+    told: list[ChosenFiles] = []
     model = fetched(told, notes)
     assert model.is_new
     assert told == [model.choice]

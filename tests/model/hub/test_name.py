@@ -39,8 +39,8 @@ def test_anything_else_is_refused_with_the_allowed_forms(text: str) -> None:
 
 
 def test_a_setting_is_a_name_only_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert HubName.of_model(Path("a/b")) is None
-    assert HubName.of_model(Path("hf:a/b")) == HubName("a/b")
+    assert HubName.from_setting(Path("a/b")) is None
+    assert HubName.from_setting(Path("hf:a/b")) == HubName("a/b")
     monkeypatch.setenv("HERD_MODEL", "hf:big")
     with pytest.raises(SettingsError, match=r"HERD_MODEL='hf:big': .*OWNER/NAME:FILE\.gguf"):
         WorkerSettings.read()

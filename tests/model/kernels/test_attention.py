@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.seen import Seen
 from tests.closeness import assert_close
 from tests.model.kernels.nan_cache import NanCache
 

@@ -12,17 +12,18 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.kernels.attention import attention_call
+from llama_herd.model.attention_inputs import Seen, SeenSpans
+from llama_herd.model.kernels.attention import AttentionCall, attention_call
 from llama_herd.model.kernels.build import SOURCES
+from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import ROOM
-from llama_herd.model.kernels.layer import LayerWeights, Matrix, NativeLayer
+from llama_herd.model.kernels.layer import LayerStack, LayerStep, LayerWeights, Matrix
 from llama_herd.model.kernels.native import Kernel, Kernels
 from llama_herd.model.kernels.rotation import rotation_call
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen, SeenSpans
 from tests.model.kernels.fences import between_fences
 
 pytestmark = pytest.mark.long
@@ -57,13 +58,29 @@ def test_blocks_are_laid_out(kernels: Kernels) -> None:
             assert between_fences(lay_out, blocks_of(tiles, torch.arange(num_rows), type)).equal(tiles)
 
 
+@dtypes
+def test_rows_are_looked_up(kernels: Kernels, dtype: torch.dtype) -> None:
+    for type in types_of(kernels):
+        for num_rows, num_blocks in ((1, 1), (45, 3)):
+            tiles, ids = (
+                random_tiles(num_rows, num_blocks * block_size(type)[0], type),
+                torch.arange(num_rows),
+            )
+
+            def look_up(tiles: Tensor, ids: Tensor, type: GGMLType = type) -> Tensor:
+                return kernels.look_up(tiles, ids, type, dtype)
+
+            expected = dequantize(blocks_of(tiles, ids, type), type).to(dtype)
+            assert between_fences(look_up, tiles, ids).equal(expected)
+
+
 @pytest.mark.drawn
 @dtypes
 @pytest.mark.parametrize("num_rows", [1, 15, 17, 90])
 def test_products(kernels: Kernels, dtype: torch.dtype, num_rows: int) -> None:
     for type in types_of(kernels):
         ways = (
-            kernels.kernels if type is not NUMBERS else {Kernel.TILES} if dtype is torch.bfloat16 else set()
+            kernels.kernels if type is not NUMBERS else {Kernel.NUMBERS} if dtype is torch.bfloat16 else set()
         )
         for kernel in ways:
             for num_tokens, num_blocks in (
@@ -281,18 +298,21 @@ class Shape:
         qkv, output, gate_up, down = (
             [Matrix(next(tiles), rows, type) for rows, _, type in part] for part in parts
         )
-        weights = LayerWeights(attention_norm, mlp_norm, qkv, output, gate_up, down, eps=1e-5)
+        weights = LayerWeights(attention_norm, mlp_norm, qkv, output, gate_up, down, window=0, eps=1e-5)
         rotation = rotation_call(self.heads, cos, sin, cached, cells)
         attention = attention_call(self.heads, cached, Seen(*rest[:4]), Scoring(), 3)
-        return NativeLayer(kernels.library, weights)(x, rotation, attention, kernel, 3)
+        y, calls = torch.empty_like(x), map(ctypes.pointer, (rotation, attention, AttentionCall()))
+        step = LayerStep(x.data_ptr(), y.data_ptr(), len(x), *calls, 0, 0, kernel, 3)
+        LayerStack(kernels.library, [weights])(step, 0, 1, is_bfloat16=x.dtype is torch.bfloat16)
+        return y
 
 
 LAYERS = [
     Shape(1, 1, 32, 32, 32, "Q8_0", "Q4_0", "Q4_0", "Q8_0"),
     Shape(1, 1, 32, 512, 32, "Q8_0", "Q8_0 Q4_0", "Q8_0 Q4_0", "Q4_0 Q8_0"),  # its output is the widest
     Shape(3, 1, 96, 288, 160, "Q4_0 Q8_0 Q4_0", "Q8_0", "Q8_0", "Q8_0"),
-    Shape(3, 1, 96, 288, 160, "Q4_0 Q4_1 Q5_0", "Q4_1", "Q5_0", "Q5_0"),
-    Shape(1, 1, 32, 32, 32, "IQ4_NL", "Q4_1", "IQ4_NL Q5_0", "IQ4_NL"),
+    Shape(3, 1, 96, 288, 160, "Q4_0 Q4_1 Q5_1", "Q4_1", "Q5_0", "Q5_1"),
+    Shape(1, 1, 32, 32, 32, "IQ4_NL", "MXFP4", "IQ4_NL Q5_0", "MXFP4"),
     Shape(4, 2, 64, 256, 768, "Q4_K Q6_K", "Q6_K", "Q6_K", "Q6_K"),
     Shape(2, 2, 128, 512, 256, "Q6_K", "Q4_K", "Q4_K", "Q4_K"),
     Shape(4, 2, 64, 512, 768, "Q5_K IQ4_XS", "Q3_K", "Q2_K Q3_K", "IQ4_XS"),
@@ -335,7 +355,8 @@ DRIVEN = {
     "herd_swiglu": test_norms_and_gates,
     "herd_rotate": test_rotation,
     "herd_draw": test_draws,
-    "herd_layer": test_a_layer,
+    "herd_layers": test_a_layer,
+    "herd_look_up": test_rows_are_looked_up,
 }
 
 

@@ -16,12 +16,19 @@ from benchmarks.stored_blocks import SCALES_AT, stored_blocks
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.instruction_set import AMX, AVX2, AVX512_VNNI, INSTRUCTION_SETS, InstructionSet
+from llama_herd.model.kernels.instruction_set import (
+    AMX,
+    AVX2,
+    AVX512_BF16,
+    AVX512_VNNI,
+    INSTRUCTION_SETS,
+    InstructionSet,
+)
 from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kernels, load_library
 from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import blocks_of
 from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.weight import Weight
 from tests.model.native_library import kernels_of
@@ -29,15 +36,20 @@ from tests.model.native_library import kernels_of
 pytestmark = pytest.mark.long
 
 TYPES = sorted(TILED_TYPES)
-#: What else a library does; and one with tiles.
+#: What else a library does; and one that multiplies bfloat16.
 OTHERS = "attention, RoPE, norms and gates"
-OTHERS_BY_TILES = "bfloat16, attention, attention of prompts, RoPE, norms and gates"
+OTHERS_IN_BFLOAT16 = "bfloat16, attention, attention of prompts, RoPE, norms and gates"
 #: Rows and columns of a matrix that is large enough to wake threads for.
 LARGE = (4000, 352)
 
 
 #: The ways to multiply that the library of each set has.
-WAYS = {AVX2: [Kernel.FLOAT32], AVX512_VNNI: [Kernel.FLOAT32, Kernel.INT8], AMX: list(Kernel)}
+WAYS = {
+    AVX2: [Kernel.FLOAT32],
+    AVX512_VNNI: [Kernel.FLOAT32, Kernel.INT8],
+    AVX512_BF16: [Kernel.FLOAT32, Kernel.INT8],
+    AMX: [Kernel.FLOAT32, Kernel.INT8, Kernel.TILES],
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -222,9 +234,11 @@ def test_a_forked_child_multiplies_too(kernels: Kernels, kernel: Kernel) -> None
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.fixture(scope="module")
-def amx_kernels(kernels_folder: Path) -> Kernels:
-    return kernels_of(AMX, kernels_folder)
+@pytest.fixture(scope="module", params=[AVX512_BF16, AMX], ids=lambda set: set.name)
+def kernels_of_numbers(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
+    kernels = kernels_of(request.param, kernels_folder)
+    assert kernels.has_numbers
+    return kernels
 
 
 def numbers_of(kernels: Kernels, *weights: Weight) -> NativeSegment:
@@ -235,9 +249,11 @@ def numbers_of(kernels: Kernels, *weights: Weight) -> NativeSegment:
 @pytest.mark.parametrize(
     ("num_rows", "columns"), [(1, 32), (16, 96), (47, 32), (161, 352), (96, 1024), (530, 4320)]
 )
-def test_numbers_are_multiplied_as_float64_does(amx_kernels: Kernels, num_rows: int, columns: int) -> None:
+def test_numbers_are_multiplied_as_float64_does(
+    kernels_of_numbers: Kernels, num_rows: int, columns: int
+) -> None:
     stored = weight(num_rows, columns, NUMBERS)
-    segment, matrix = numbers_of(amx_kernels, stored), matrix_of(stored)
+    segment, matrix = numbers_of(kernels_of_numbers, stored), matrix_of(stored)
     counts = [*range(1, 41), 170]
     x = torch.randn(sum(counts), columns).bfloat16()
     y = torch.cat([segment(part) for part in torch.split(x, counts)])
@@ -246,9 +262,9 @@ def test_numbers_are_multiplied_as_float64_does(amx_kernels: Kernels, num_rows: 
 
 
 @pytest.mark.parametrize("type", [GGMLType.F16, GGMLType.F32, GGMLType.Q5_1], ids=lambda type: type.name)
-def test_what_no_kernel_reads_is_multiplied_as_numbers(amx_kernels: Kernels, type: GGMLType) -> None:
+def test_what_no_kernel_reads_is_multiplied_as_numbers(kernels_of_numbers: Kernels, type: GGMLType) -> None:
     weights = [weight(num_rows, 64, type) for num_rows in (5, 100, 3)]
-    segment, matrix = numbers_of(amx_kernels, *weights), matrix_of(*weights).bfloat16()
+    segment, matrix = numbers_of(kernels_of_numbers, *weights), matrix_of(*weights).bfloat16()
     ids = torch.tensor([107, 0, 4, 5, 5, 104, 105])
     assert segment.rows(ids).equal(matrix[ids])
     x = torch.randn(3, 64).bfloat16()
@@ -256,8 +272,10 @@ def test_what_no_kernel_reads_is_multiplied_as_numbers(amx_kernels: Kernels, typ
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_in_its_token_beside_numbers_too(amx_kernels: Kernels, value: float) -> None:
-    segment, x = numbers_of(amx_kernels, weight(40, 256, NUMBERS)), torch.randn(35, 256).bfloat16()
+def test_what_is_not_finite_stays_in_its_token_beside_numbers_too(
+    kernels_of_numbers: Kernels, value: float
+) -> None:
+    segment, x = numbers_of(kernels_of_numbers, weight(40, 256, NUMBERS)), torch.randn(35, 256).bfloat16()
     good = segment(x)
     x[7, 33] = value
     others = torch.arange(len(x)) != 7
@@ -265,8 +283,8 @@ def test_what_is_not_finite_stays_in_its_token_beside_numbers_too(amx_kernels: K
     assert segment(x)[others].equal(good[others])
 
 
-def test_numbers_are_for_bfloat16_alone(amx_kernels: Kernels) -> None:
-    form = Form.FASTEST.with_kernels(amx_kernels)
+def test_numbers_are_for_bfloat16_alone(kernels_of_numbers: Kernels) -> None:
+    form = WeightForm.FASTEST.with_kernels(kernels_of_numbers)
     assert form.tiles_numbers(64, "cpu", BFLOAT16_BYTES)
     assert not form.tiles_numbers(64, "cpu", FLOAT32_BYTES)
     assert not form.tiles_numbers(48, "cpu", BFLOAT16_BYTES)
@@ -294,12 +312,12 @@ def test_rows_that_fill_no_tiles_are_not_laid_out(kernels: Kernels, type: GGMLTy
 
 
 def test_the_best_set_of_this_machine_is_loaded(kernels_folder: Path) -> None:
-    usable = [set.name for set in INSTRUCTION_SETS if not set.complaint]
+    usable = [set for set in INSTRUCTION_SETS if not set.complaint]
     if not usable:
         pytest.skip(INSTRUCTION_SETS[-1].complaint)
     found = load_kernels(kernels_folder)
-    others = OTHERS_BY_TILES if usable[0] == AMX.name else OTHERS
-    assert found.note == f"{usable[0]} for {', '.join(sorted(type.name for type in TYPES))}, {others}"
+    others = OTHERS_IN_BFLOAT16 if usable[0].multiplies_bfloat16 else OTHERS
+    assert found.note == f"{usable[0].name} for {', '.join(sorted(type.name for type in TYPES))}, {others}"
 
 
 def test_a_set_that_this_machine_lacks_is_refused(

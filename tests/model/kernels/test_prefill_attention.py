@@ -11,22 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen, SeenSpans
 from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDING
-from llama_herd.model.kernels.instruction_set import AMX
-from llama_herd.model.kernels.native import Kernel, Kernels
+from llama_herd.model.kernels.instruction_set import AMX, AVX512_BF16
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.prefill_attention import WEIGHT_ROUNDING, PrefillAttention
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.seen import Seen, SeenSpans
 from tests.model.kernels.nan_cache import NanCache
 from tests.model.native_library import kernels_of
 
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def attention(kernels_folder: Path) -> PrefillAttention:
-    attention = kernels_of(AMX, kernels_folder).prefill_attention
+@pytest.fixture(scope="module", params=[AVX512_BF16, AMX], ids=lambda set: set.name)
+def attention(request: pytest.FixtureRequest, kernels_folder: Path) -> PrefillAttention:
+    attention = kernels_of(request.param, kernels_folder).prefill_attention
     assert attention is not None
     return attention
 
@@ -212,10 +212,9 @@ def test_queries_may_stand_between_others(attention: PrefillAttention) -> None:
     assert case.attend(attention).equal(expected)
 
 
-def test_sets_with_tiles_have_it_and_others_have_not(set_kernels: Kernels) -> None:
-    has_tiles = Kernel.TILES in set_kernels.kernels
-    assert (set_kernels.prefill_attention is not None) is has_tiles
-    assert ("attention of prompts" in set_kernels.note) is has_tiles
+def test_sets_that_multiply_bfloat16_have_it_and_others_have_not(set_kernels: Kernels) -> None:
+    assert (set_kernels.prefill_attention is not None) is set_kernels.has_numbers
+    assert ("attention of prompts" in set_kernels.note) is set_kernels.has_numbers
 
 
 def test_what_it_is_not_made_for_is_not_taken(attention: PrefillAttention) -> None:

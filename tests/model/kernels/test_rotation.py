@@ -34,7 +34,7 @@ def test_what_is_turned_and_kept_is_what_torch_turns_and_keeps(
     plain, native = (Cache(config, num_pages=9, dtype=dtype) for _ in range(2))
     plain.storage.zero_()
     native.storage.zero_()
-    batch = Batch.of(chunks)
+    batch = Batch.from_chunks(chunks)
     H, K = config.num_heads, config.num_kv_heads
     qkv, rope = torch.randn(len(batch.ids), H + 2 * K, head_dim).to(dtype), plain.rope(batch.positions)
     turned = rotate(qkv[:, : H + K], rope)
@@ -51,7 +51,7 @@ def test_what_is_turned_and_kept_is_what_torch_turns_and_keeps(
 def test_a_token_has_the_same_bits_alone_and_among_others(rotation: Rotation) -> None:
     config = tiny_config(head_dim=80)
     cache = Cache(config, num_pages=9, dtype=torch.bfloat16)
-    batch = Batch.of(CHUNKS)
+    batch = Batch.from_chunks(CHUNKS)
     rope, layer = cache.rope(batch.positions), cache.storage[:, 0]
     qkv = torch.randn(len(batch.ids), 8, 80).bfloat16()
     alone = [qkv[token : token + 1].clone() for token in range(len(qkv))]

@@ -68,13 +68,13 @@ def names(formats: OutputFormats) -> tuple[str, str]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_our_templates_say_what_their_models_write(name: str) -> None:
-    assert names(OutputFormats.of({"default": TEMPLATES[name]})) == SPOKEN_OF.get(name, ("", ""))
+    assert names(OutputFormats.from_templates({"default": TEMPLATES[name]})) == SPOKEN_OF.get(name, ("", ""))
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_what_templates_of_models_say_tells_their_formats(name: str) -> None:
     text, *expected = LINES[name]
-    assert names(OutputFormats.of({"default": "plain", "tool_use": text})) == tuple(expected)
+    assert names(OutputFormats.from_templates({"default": "plain", "tool_use": text})) == tuple(expected)
 
 
 def test_every_format_is_told_by_some_template() -> None:
@@ -85,14 +85,14 @@ def test_every_format_is_told_by_some_template() -> None:
 
 def test_a_named_format_counts_and_not_the_template() -> None:
     templates = {"default": TEMPLATES["qwen_2_5"]}
-    assert names(OutputFormats.of(templates, "llama3", "think")) == ("llama3", "think")
-    assert names(OutputFormats.of(templates, "none", "none")) == ("", "")
+    assert names(OutputFormats.from_templates(templates, "llama3", "think")) == ("llama3", "think")
+    assert names(OutputFormats.from_templates(templates, "none", "none")) == ("", "")
 
 
 def test_marks_are_the_tokens_within_the_texts_of_a_format() -> None:
     assert tokens_in(TOOL_FORMATS["mistral_v11"].marks) == ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
     assert tokens_in(TOOL_FORMATS["harmony"].openings) == ("<|start|>", "<|channel|>")
-    formats = OutputFormats.of({}, "deepseek_v3_1", "think")
+    formats = OutputFormats.from_templates({}, "deepseek_v3_1", "think")
     assert formats.marks == (
         *("<think>", "</think>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
         *("<｜tool▁calls▁end｜>", "<｜tool▁sep｜>"),
@@ -105,5 +105,5 @@ def test_marks_are_the_tokens_within_the_texts_of_a_format() -> None:
     [("<|im_start|>assistant\n<think>\n", True), ("<think>\n\n</think>\n\n", False), ("hello", False)],
 )
 def test_a_prompt_that_ends_in_the_opening_mark_begins_the_reasoning(prompt: str, expected: bool) -> None:
-    assert OutputFormats.of({}, reasoning="think").begins_in_reasoning(prompt) == expected
+    assert OutputFormats.from_templates({}, reasoning="think").begins_in_reasoning(prompt) == expected
     assert not OutputFormats().begins_in_reasoning(prompt)

@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 
 def told(parser: OutputParser, pieces: Iterable[str]) -> Told:
-    deltas = [*map(parser.write, pieces), parser.close()]
+    deltas = [*map(parser.write, pieces), parser.finish()]
     return Told(
         "".join(one.reasoning for one in deltas),
         "".join(one.content for one in deltas),

@@ -84,4 +84,4 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / CONFIG_NAME)
     with pytest.raises(ModelFileError, match=r"config\.json: not a regular file\. Fetch it again"):
         read_json(tmp_path / CONFIG_NAME, MAX_BYTES)
-    assert Sketch.of(tmp_path).header == {}
+    assert Sketch.from_path(tmp_path).header == {}

@@ -122,7 +122,9 @@ def logits_of_all(
     start = 0
     while start < len(ids):
         some = ids[start : start + next(lengths)]
-        batch = Batch.of([Chunk(pages, start, some, len(some))], span_tokens=llama.tiling.span_tokens)
+        batch = Batch.from_chunks(
+            [Chunk(pages, start, some, len(some))], span_tokens=llama.tiling.span_tokens
+        )
         logits.append(llama.forward(batch, cache))
         start += len(some)
     return torch.cat(logits)
@@ -197,9 +199,9 @@ def test_a_ragged_batch_equals_each_sequence_alone(llama: Llama, consecutive: bo
     for row, ids in enumerate(texts):
         pages, num_cached = reserved(cache, str(row), len(ids)), len(ids) - 1 if row % 2 else 0
         if num_cached:
-            llama.forward(Batch.of([Chunk(pages, 0, ids[:num_cached], 0)]), cache)
+            llama.forward(Batch.from_chunks([Chunk(pages, 0, ids[:num_cached], 0)]), cache)
         chunks.append(Chunk(pages, num_cached, ids[num_cached:], 1))
-    together = llama.forward(Batch.of(chunks), cache)
+    together = llama.forward(Batch.from_chunks(chunks), cache)
     alone = torch.stack([logits_after(llama, ids) for ids in texts])
     assert_close(together, alone, atol=2e-5, rtol=0)
 

@@ -5,12 +5,12 @@ import pytest
 from llama_herd.errors import GenerationError
 from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.helper import Limits
+from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 
 #: The CPU time ends what never ends, however long that takes on a busy machine.
-LIMITS = Limits(cpu_s=0.2, wall_s=30.0)
+LIMITS = HelperLimits(cpu_s=0.2, wall_s=30.0)
 SHORT_LIMITS = LIMITS._replace(cpu_s=0.1)  # for what goes over them
 
 
@@ -22,7 +22,7 @@ class MadeTemplates:
         self._control_tokens = control_tokens
         self._made: list[ChatTemplates] = []
 
-    def make(self, source: str, limits: Limits = LIMITS) -> ChatTemplates:
+    def make(self, source: str, limits: HelperLimits = LIMITS) -> ChatTemplates:
         sources = {DEFAULT: source}
         self._made.append(ChatTemplates(sources, self._tokenizer, self._control_tokens, limits))
         return self._made[-1]

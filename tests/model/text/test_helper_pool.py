@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from llama_herd.chaos.patience import wait_until
-from llama_herd.model.text.helper import Limits
+from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.helper_pool import HelperPool
 from llama_herd.model.text.renderer import Renderer
 from llama_herd.model.text.template_files import DEFAULT
 from tests.model.text.helper_processes import helpers
 
 #: A helper that stands still is no reason to end it here.
-PATIENT = Limits(wall_s=60.0)
+PATIENT = HelperLimits(wall_s=60.0)
 GREETING = {DEFAULT: "{{ name }}"}
 
 
@@ -103,8 +103,8 @@ def test_helpers_end_when_their_worker_is_killed() -> None:
     script = (
         "import psutil\n"
         "from llama_herd.model.text.renderer import Renderer\n"
-        "from llama_herd.model.text.helper import Limits\n"
-        "renderers = [Renderer({'default': 'fine'}, Limits()) for _ in range(3)]\n"
+        "from llama_herd.model.text.helper import HelperLimits\n"
+        "renderers = [Renderer({'default': 'fine'}, HelperLimits()) for _ in range(3)]\n"
         "for renderer in renderers: renderer.start()\n"
         "print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
         "input()\n"

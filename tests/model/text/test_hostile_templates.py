@@ -12,7 +12,7 @@ import pytest
 from llama_herd.errors import GenerationError
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.helper import Limits
+from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.text.helper_processes import helpers
@@ -117,7 +117,7 @@ def test_a_template_that_goes_over_a_limit_ends_one_prompt_and_no_other(
 
 @pytest.mark.long
 def test_a_helper_that_does_not_answer_is_replaced(templates: MadeTemplates) -> None:
-    template = templates.make("fine", Limits(wall_s=0.3))
+    template = templates.make("fine", HelperLimits(wall_s=0.3))
     (helper,) = helpers()
     os.kill(helper.pid, signal.SIGSTOP)
     assert "takes longer than 0.3 s" in str(error_of(template, "the"))

@@ -104,7 +104,7 @@ def test_a_text_comes_back_and_streams_as_it_is(
         ids = encoder.encode(text, add_bos=False)
         assert encoder.decode(ids) == text
         writer = Detokenizer(encoder.pieces)
-        assert "".join([*map(writer.write, ids), writer.close()]) == text
+        assert "".join([*map(writer.write, ids), writer.finish()]) == text
 
 
 def test_a_family_says_whether_bos_comes_first_unless_the_file_does(reference: dict[str, Any]) -> None:

@@ -276,5 +276,5 @@ def test_an_answer_is_what_transformers_adds_to_its_prompt(family: Family, name:
     for ids in (engine.encode(answer, add_special_tokens=False), engine.encode("a" + answer)[2:]):
         whole, prompt = engine.decode([*prompt_ids, *ids]), engine.decode(prompt_ids)
         detokenizer = Detokenizer(family.tokenizer.pieces)
-        found = "".join(map(detokenizer.write, ids)) + detokenizer.close()
+        found = "".join(map(detokenizer.write, ids)) + detokenizer.finish()
         assert prompt + found == whole

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.cli.batch.files import BatchFiles
-from llama_herd.cli.batch.plan import Plan
+from llama_herd.cli.batch.plan import BatchPlan
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
@@ -90,12 +90,12 @@ def test_done_lines_are_a_set_of_numbers() -> None:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> BatchPlan:
     (tmp_path / "in.jsonl").write_text("x")
-    return Plan(str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl")
+    return BatchPlan(str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl")
 
 
-def test_a_run_is_known_again_by_input_and_options(plan: Plan) -> None:
+def test_a_run_is_known_again_by_input_and_options(plan: BatchPlan) -> None:
     run = RunFile.open(plan)
     assert RunFile.open(plan) == run
     plan.output.write_bytes(answer(1, run.run_id))
@@ -111,7 +111,9 @@ def test_a_run_is_known_again_by_input_and_options(plan: Plan) -> None:
 
 @pytest.mark.parametrize("run", ["", "{}", "nonsense"])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.errors.jsonl"])
-def test_answers_without_their_run_are_left_alone_to_the_last_byte(plan: Plan, run: str, name: str) -> None:
+def test_answers_without_their_run_are_left_alone_to_the_last_byte(
+    plan: BatchPlan, run: str, name: str
+) -> None:
     plan.run_file.write_text(run)
     foreign = plan.output.with_name(name)
     foreign.write_text("no line feed at its end")
@@ -120,14 +122,14 @@ def test_answers_without_their_run_are_left_alone_to_the_last_byte(plan: Plan, r
     assert foreign.read_text() == "no line feed at its end"
 
 
-def test_standard_input_has_no_size(plan: Plan) -> None:
+def test_standard_input_has_no_size(plan: BatchPlan) -> None:
     assert RunFile.open(replace(plan, input_name="-")).input_bytes is None
 
 
 @pytest.mark.parametrize("name", ["-", "out.jsonl.gz"])
 def test_an_output_that_takes_no_lines_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="must be a plain file"):
-        Plan("in.jsonl", Path(name))
+        BatchPlan("in.jsonl", Path(name))
 
 
 def test_a_device_is_no_output() -> None:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from redis import Redis
+from redis import Redis, __version__ as redis_py
 
 from llama_herd.chaos.proxy import FaultProxy
 from llama_herd.errors import BadInput, InvalidJob, JobConflict, QueueFull, RedisUnavailable, UnservedModel
@@ -170,6 +170,7 @@ def proxy(redis: Redis, redis_server: EmbeddedRedis) -> Iterator[FaultProxy]:
         yield proxy
 
 
+@pytest.mark.skipif(int(redis_py.partition(".")[0]) < 6, reason="redis-py 5 does not repeat its own greeting")
 def test_a_connection_that_is_cut_once_costs_nothing(
     submit_many: SubmitMany, proxy: FaultProxy, redis: Redis
 ) -> None:
@@ -179,6 +180,14 @@ def test_a_connection_that_is_cut_once_costs_nothing(
     assert proxy.num_cuts == 0
     assert [outcome.error for outcome in outcomes] == [None] * 70
     assert redis.llen(QUEUE) == redis.zcard("herd:default:pending") == 70
+
+
+def test_a_connection_that_is_cut_later_costs_nothing_either(proxy: FaultProxy) -> None:
+    with Client(proxy.url) as client:
+        client.submit(prompt="x")
+        proxy.num_cuts = 1
+        client.submit(prompt="y")
+    assert proxy.num_cuts == 0
 
 
 def test_a_connection_that_is_lost_leaves_each_job_known_or_safe_to_repeat(

@@ -30,7 +30,7 @@ TOLD = (
     InvalidJob([FieldError("sampling.n", "must be at most 8"), FieldError("the {prompt}", "unknown field")]),
     JobConflict("another job"),
     JobRunning("it runs"),
-    JobNotFound.of("a"),
+    JobNotFound.for_id("a"),
     QueueFull("herd.tales", "jobs", 9, 8, retry_after_s=6.2),
     NotPermitted("Redis at secret"),
     NotReplicated("a", 1, 2, 0.5),

@@ -10,7 +10,7 @@ from llama_herd.tasks.ledger.redis_call import UNDECLARED, Call, Script, run
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.priority import lists_of
-from llama_herd.worker.broker.message_lot import take
+from llama_herd.worker.broker.message_lot import take_messages
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.watched_scripts import NOTES, scripts
 
@@ -40,7 +40,7 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
             reports.end_batch("r"),
         ),
         ledger.read_part("a", FIRST, 1000, 1000, with_scores=False),
-        take(QUEUE, [lists_of(QUEUE)], "notes", "times"),
+        take_messages(QUEUE, [lists_of(QUEUE)], "notes", "times"),
     ]
     *_, taken = [run(herd.redis, call) for call in calls]
     assert len(taken) == 1

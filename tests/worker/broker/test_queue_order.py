@@ -16,7 +16,7 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
-from llama_herd.worker.broker.queue_order import Places
+from llama_herd.worker.broker.queue_order import QueuePlaces
 
 pytestmark = pytest.mark.redis
 
@@ -139,7 +139,7 @@ def test_nothing_is_asked_for_while_all_queues_are_closed(taker: Taker) -> None:
         taker.take(1, timeout_s=0.5)
 
 
-PLACES = Places(num=20, num_own=4)
+PLACES = QueuePlaces(num=20, num_own=4)
 
 
 def test_one_queue_alone_may_hold_all_but_what_is_the_others_own() -> None:

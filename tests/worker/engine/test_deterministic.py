@@ -153,7 +153,7 @@ def logits(model: LoadedModel, cuts: list[tuple[int, list[int]]]) -> torch.Tenso
     assert stranger is not None
     for start, ids in cuts:
         beside = Chunk(stranger.pages, 0, list(range(5, 5 + len(ids))), num_logits=0)
-        batch = Batch.of([beside, Chunk(it.pages, start, ids, True)], "cpu", FIXED.span_tokens)
+        batch = Batch.from_chunks([beside, Chunk(it.pages, start, ids, True)], "cpu", FIXED.span_tokens)
         last = model.llama.forward(batch, model.cache)
     model.cache.pages.release("it")
     model.cache.pages.release("stranger")

@@ -15,7 +15,7 @@ WORDS = (*(word.encode() for word in WHOLE), b"\xf0\x9f", b"\x90\x91")
 
 def written(pieces: tuple[bytes, ...], ids: list[int], stop: tuple[str, ...] = ()) -> list[str]:
     writer = Detokenizer(pieces, stop)
-    return [writer.write(token_id) for token_id in ids] + [writer.close()]
+    return [writer.write(token_id) for token_id in ids] + [writer.finish()]
 
 
 @for_any(st.lists(st.integers(0, 255)))
@@ -26,7 +26,7 @@ def test_joined_text_equals_the_full_decode_for_any_bytes(ids: list[int]) -> Non
 @for_any(st.lists(st.integers(0, len(WORDS) - 1)))
 def test_an_answer_goes_without_one_space_at_its_front(ids: list[int]) -> None:
     writer = Detokenizer(WORDS, is_answer=True)
-    answer = "".join([*map(writer.write, ids), writer.close()])
+    answer = "".join([*map(writer.write, ids), writer.finish()])
     assert answer == "".join(written(WORDS, ids)).removeprefix(" ")
 
 
@@ -56,7 +56,7 @@ def test_text_ends_where_the_first_stop_string_begins(ids: list[int], stop: list
         text += writer.write(token_id)
         if writer.has_stopped:
             break
-    text += writer.close()
+    text += writer.finish()
     assert full.startswith(text)
     assert not any(s in text for s in stop)
     if not writer.has_stopped:
@@ -68,7 +68,7 @@ def test_a_replayed_writer_goes_on_as_the_first_would_have(ids: list[int], cut: 
     first = written(BYTES, ids, ("ab", "\x01\x02"))
     second = Detokenizer(BYTES, ("ab", "\x01\x02"))
     replayed = [second.write(token_id) for token_id in ids[:cut]]
-    assert replayed + [second.write(token_id) for token_id in ids[cut:]] + [second.close()] == first
+    assert replayed + [second.write(token_id) for token_id in ids[cut:]] + [second.finish()] == first
 
 
 def test_no_beginning_of_a_stop_string_is_shown() -> None:
@@ -105,7 +105,7 @@ def test_stop_strings_count_behind_the_reasoning(full: str, stop: list[str], beg
         text += writer.write(byte)
         if writer.has_stopped:
             break
-    text += writer.close()
+    text += writer.finish()
     is_reasoning = begins or full.lstrip().startswith("<think>")
     reasoning, mark, answer = full.partition("</think>") if is_reasoning else ("", "", full)
     found = [answer.index(one) for one in stop if one in answer]

@@ -82,7 +82,7 @@ def test_steps_of_usual_jobs_are_captured_before_the_first_one(model: LoadedMode
     num_captures = device.num_captures
     for num_rows in range(1, 6):
         for params in (SamplingParams(), SamplingParams(temperature=0)):
-            graphs.prepared(num_rows, Drawing.of(params))
+            graphs.prepared(num_rows, Drawing.from_params(params))
     assert device.num_captures == num_captures
     assert noted == [(done, 8) for done in range(1, 9)]
 

@@ -40,7 +40,7 @@ def reference(model: LoadedModel, ids: tuple[int, ...]) -> torch.Tensor:
     """log_softmax of the logits of one full forward: (T, V)."""
     pages = model.cache.pages.reserve("reference", len(ids))
     assert pages is not None
-    logits = model.llama.forward(Batch.of([Chunk(pages, 0, ids, num_logits=len(ids))]), model.cache)
+    logits = model.llama.forward(Batch.from_chunks([Chunk(pages, 0, ids, num_logits=len(ids))]), model.cache)
     model.cache.pages.release("reference")
     return logits.log_softmax(dim=-1)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.prefix_cache import Copy
+from llama_herd.model.prefix_cache import PageCopy
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
@@ -127,7 +127,7 @@ def test_a_row_for_whose_prefix_there_is_no_memory_fails_alone(
     run(model, tiny_settings, [sequence(model, "first", prompt=PREFIX)])
     copy_pages = Cache.copy_pages
 
-    def full(self: Cache, copies: tuple[Copy, ...]) -> None:
+    def full(self: Cache, copies: tuple[PageCopy, ...]) -> None:
         if copies:
             raise torch.OutOfMemoryError("CUDA out of memory")
         copy_pages(self, copies)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from itertools import cycle
+from math import ceil
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -13,8 +14,8 @@ from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine import wait_queue as waiting_line
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Scheduler
+from llama_herd.worker.engine.prefill_budget import PATIENT_STEPS, PrefillBudget
+from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from tests.examples import for_any
 
@@ -323,6 +324,95 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_which_gets_half_of_each_ste
         step(scheduler)
         steps += 1
     assert steps == 300 / (BUDGET // 2)
+
+
+def batch_scheduler(num_rows: int = MAX_ROWS) -> Scheduler:
+    """One that has learnt that 4 prompt tokens, or rows, take as long as a step of one row."""
+    prefill = PrefillBudget(4, most=100 * BUDGET)
+    for _ in range(5):  # from 4 tokens up, twice as many each time
+        prefill.note(0, 1, 4.0)
+        prefill.note(num_tokens := prefill.beside(1, can_wait=True), 1, 4.0 + num_tokens)
+    assert prefill.beside(1) == 4
+    prefixes = PrefixCache(Pages(num_rows * 4, consecutive=True))
+    return Scheduler(prefixes, max_rows=num_rows, prefill=prefill)
+
+
+def num_prompt_tokens(rows: list[Row]) -> int:
+    return sum(row.num_tokens for row in rows if row.num_tokens > 1)
+
+
+def test_prompts_are_cut_less_beside_streams_that_can_all_wait() -> None:
+    scheduler = batch_scheduler()
+    scheduler.submit(sequence("decoding", 1, 40, priority=-1))
+    scheduler.submit(sequence("prompt", 30, 5, token_id=2, priority=-10))
+    scheduler.submit(sequence("long prompt", 100, 5, token_id=3, priority=-10))
+    scheduler.admit()
+    most = PATIENT_STEPS * (4 + 2)
+    assert [row.num_tokens for row in scheduler.next_batch()] == [1, 30, most - 30]
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+@pytest.mark.parametrize("num_before", range(MAX_ROWS))
+def test_prompts_are_cut_while_one_that_cannot_wait_runs_or_waits(
+    num_before: int, is_confirmed: bool
+) -> None:
+    scheduler = batch_scheduler()
+    scheduler.submit(sequence("decoding", 1, 40, priority=-1))
+    for n in range(num_before):
+        scheduler.submit(sequence(f"prompt-{n}", 50, 5, token_id=n + 2, priority=-1))
+    scheduler.admit()
+    scheduler.submit(urgent := sequence("urgent", 1, 5, token_id=99))
+    urgent.is_confirmed = is_confirmed
+    assert (urgent in scheduler.admit()) == (num_before + 1 < MAX_ROWS)
+    num_running = num_before + 1 + (urgent in scheduler.running and is_confirmed)
+    assert num_prompt_tokens(scheduler.next_batch()) == min(4 + num_running - 1, 50 * num_before)
+
+
+def test_a_prompt_that_cannot_wait_goes_before_shorter_ones_that_can() -> None:
+    scheduler = batch_scheduler(4)
+    scheduler.submit(sequence("decoding", 1, 40, priority=-1))
+    scheduler.submit(sequence("oldest", 100, 5, token_id=2, priority=-1))
+    scheduler.submit(sequence("short", 20, 5, token_id=3, priority=-1))
+    scheduler.admit()
+    scheduler.submit(sequence("urgent", 60, 5, token_id=4))
+    scheduler.admit()
+    tokens = {row.sequence.job_id: row.num_tokens for row in scheduler.next_batch()}
+    assert tokens == {"decoding": 1, "oldest": 4, "urgent": 3}
+
+
+@for_any(
+    st.lists(st.tuples(st.integers(1, 120), st.integers(1, 60)), min_size=1, max_size=9),
+    st.integers(0, 30),
+    st.integers(1, 120),
+)
+def test_beside_a_batch_a_first_token_comes_within_two_steps_and_its_own_prefill(
+    batch: list[tuple[int, int]], num_before: int, num_prompt: int
+) -> None:
+    """One step runs when the job comes, one while its start is recorded; of the others it has its share."""
+    num_rows, coming = 6, enumerate(cycle(batch))
+    scheduler = batch_scheduler(num_rows)
+
+    def take_step(most: int) -> None:
+        while len(scheduler.running) + len(scheduler.waiting) < num_rows - 1:
+            n, (num_prompt, max_tokens) = next(coming)
+            scheduler.submit(sequence(f"row-{n}", num_prompt, max_tokens, token_id=n + 2, priority=-10))
+        scheduler.admit()
+        streams = any(one.is_confirmed and one.num_uncached == 1 for one in scheduler.running)
+        assert not streams or num_prompt_tokens(scheduler.next_batch()) <= most
+        step(scheduler)
+
+    usual = scheduler.prefill.beside(num_rows)
+    for _ in range(num_before + 1):
+        take_step(PATIENT_STEPS * usual)
+    scheduler.submit(chat := sequence("chat", num_prompt, 1))
+    chat.is_confirmed = False
+    take_step(usual)
+    chat.is_confirmed = True
+    num_steps = 0
+    while not chat.ids:
+        take_step(usual)
+        num_steps += 1
+    assert num_steps <= ceil(num_prompt / (scheduler.prefill.beside(2) // 2))
 
 
 def test_a_resumed_sequence_prefills_what_it_has() -> None:

@@ -10,7 +10,7 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row
-from llama_herd.worker.engine.size_limits import Size, SizeLimits
+from llama_herd.worker.engine.size_limits import ForwardSize, SizeLimits
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import Collector, finish, sequence
@@ -27,12 +27,12 @@ class NarrowRunner(ModelRunner):
     ) -> None:
         """`num_layers`: how much of the model it runs. Sizes are the same without any."""
         super().__init__(with_layers(model.llama, num_layers), model.cache)
-        self.room = Size(num_rows, num_tokens)
-        self.ran: list[Size] = []
-        self.failed: list[Size] = []
+        self.room = ForwardSize(num_rows, num_tokens)
+        self.ran: list[ForwardSize] = []
+        self.failed: list[ForwardSize] = []
 
     def run(self, rows: Rows[Row]) -> list[Reading]:
-        size = Size.of(rows)
+        size = ForwardSize.from_rows(rows)
         if size.num_rows > self.room.num_rows or size.num_tokens > self.room.num_tokens:
             self.failed.append(size)
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -94,7 +94,7 @@ def test_what_failed_with_few_rows_of_many_tokens_does_not_part_many_rows_of_one
     for _ in range(5):
         engine.step()
     assert runner.failed
-    assert runner.ran == [Size(NUM_ROWS, NUM_ROWS)] * 5
+    assert runner.ran == [ForwardSize(NUM_ROWS, NUM_ROWS)] * 5
 
 
 @pytest.mark.long
@@ -108,8 +108,8 @@ def test_more_is_tried_again_after_a_while_and_once_is_enough(
         engine.step()
     at_first, again = runner.failed[:4], runner.failed[4:]
     assert [failed.num_rows for failed in at_first] == [16, 8, 16, 8]
-    assert again == [Size(8, 8)] * 4
-    runner.room = Size(NUM_ROWS, 10**6)
+    assert again == [ForwardSize(8, 8)] * 4
+    runner.room = ForwardSize(NUM_ROWS, 10**6)
     runner.failed.clear()
     runner.ran.clear()
     for _ in range(60):

@@ -21,7 +21,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.text.helper import Limits
+from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
@@ -285,9 +285,9 @@ def test_what_cannot_be_followed_is_refused_where_it_stands(
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(0.05, 10.0, 256 << 20), Limits(5.0, 10.0, 4 << 20)], ids=["time", "memory"]
+    "limits", [HelperLimits(0.05, 10.0, 256 << 20), HelperLimits(5.0, 10.0, 4 << 20)], ids=["time", "memory"]
 )
-def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: Limits) -> None:
+def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: HelperLimits) -> None:
     bounded = Grammars(tokenizer, 1, [FormJudge(limits)])
     large = OutputForm("choice", json.dumps([f"choice {number}" for number in range(16_000)]), "f")
     try:
@@ -336,7 +336,7 @@ def test_what_was_refused_is_not_judged_again(tokenizer: Tokenizer) -> None:
 
 def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
     """The machine may have been busy."""
-    judged = Grammars(tokenizer, 1, [FormJudge(Limits(1.0, 0.5, 256 << 20))])
+    judged = Grammars(tokenizer, 1, [FormJudge(HelperLimits(1.0, 0.5, 256 << 20))])
     with standing_judge(judged):
         with pytest.raises(GenerationError, match="takes longer"):
             judged.constraints(FORMS["record"], 1)

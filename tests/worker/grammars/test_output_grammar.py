@@ -14,10 +14,9 @@ from jsonschema import Draft202012Validator
 
 from benchmarks.random_schemas import random_schema
 from llama_herd.errors import InvalidJob
-from llama_herd.model.parsers.delta import Call
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import OutputFormats
-from llama_herd.model.parsers.output_parser import OutputParser
+from llama_herd.model.parsers.output_parser import OutputParser, ParsedCall
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
@@ -52,7 +51,7 @@ class Model(NamedTuple):
     def parsed(self, ids: Sequence[int], names: Collection[str], is_begun: bool = False) -> "Parsed":
         text = b"".join(self.shown[one] for one in ids).decode(errors="replace")
         parser = OutputParser(self.formats, names, begins_in_reasoning=is_begun)
-        deltas = [parser.write(text), parser.close()]
+        deltas = [parser.write(text), parser.finish()]
         calls = [call for delta in deltas for call in delta.calls]
         reasoning = "".join(delta.reasoning for delta in deltas)
         return Parsed(reasoning, "".join(delta.content for delta in deltas), calls)
@@ -61,7 +60,7 @@ class Model(NamedTuple):
 class Parsed(NamedTuple):
     reasoning: str
     content: str
-    calls: list[Call]
+    calls: list[ParsedCall]
 
 
 class Models:
@@ -151,7 +150,7 @@ def record(rng: random.Random) -> dict[str, Any]:
     return {**closed, "additionalProperties": False}
 
 
-def check_calls(calls: Sequence[Call], schemas: dict[str, Any]) -> None:
+def check_calls(calls: Sequence[ParsedCall], schemas: dict[str, Any]) -> None:
     for call in calls:
         Draft202012Validator(schemas[call.name]).validate(json.loads(call.arguments))
 
@@ -172,7 +171,7 @@ def test_where_a_tool_must_be_called_there_is_nothing_but_calls(
         named = {"type": "function", "function": {"name": "f2"}}
         choice: Any = named if number == 2 else "required"
         is_begun = bool(reasoning) and number == 1
-        output = WholeOutput.of(
+        output = WholeOutput.for_chat(
             model.formats,
             model.mark_ids,
             tools=tools,
@@ -204,7 +203,7 @@ def test_behind_an_opening_mark_nothing_comes_but_a_call(
     tools, num_calls = [tool(one, schema) for one, schema in schemas.items()], 0
     opening = TOOL_FORMATS[name].openings[0]
     for is_parallel in [False, True] * 4:
-        output = WholeOutput.of(model.formats, model.mark_ids, tools=tools, is_parallel=is_parallel)
+        output = WholeOutput.for_chat(model.formats, model.mark_ids, tools=tools, is_parallel=is_parallel)
         form = output.to_form()
         assert form is not None
         ids, is_over = drawn(model, form, rng, rng.choice([opening, ""]))
@@ -222,7 +221,7 @@ def test_text_without_marks_is_let_through(text: str, case: tuple[str, str, bool
     model = MODELS.get(*case)
     if any(mark[0] in text for mark in words_of(model)):
         return
-    form = WholeOutput.of(model.formats, model.mark_ids, tools=[tool("f")]).to_form()
+    form = WholeOutput.for_chat(model.formats, model.mark_ids, tools=[tool("f")]).to_form()
     assert form is not None
     (constraint,) = model.grammars.constraints(form, 1)
     for byte in text.encode():
@@ -258,7 +257,7 @@ def test_a_call_begins_where_the_parser_reads_one(
     models: Models, name: str, reasoning: str, text: str, follows: bool, has_tokens: bool
 ) -> None:
     model = models.get(name, reasoning, has_tokens)
-    form = WholeOutput.of(model.formats, model.mark_ids, tools=[tool("f", RECORD)]).to_form()
+    form = WholeOutput.for_chat(model.formats, model.mark_ids, tools=[tool("f", RECORD)]).to_form()
     assert form is not None
     (constraint,) = model.grammars.constraints(form, 1)
     ids = ids_of(model, text)
@@ -285,7 +284,7 @@ def test_an_answer_has_its_form_behind_the_reasoning(
     models: Models, answer: OutputForm, reasoning: str, has_tokens: bool, is_begun: bool
 ) -> None:
     model, rng = models.get("", reasoning, has_tokens), random.Random(f"{reasoning} {answer.kind}")
-    output = WholeOutput.of(model.formats, model.mark_ids, answer=answer, begins_in_reasoning=is_begun)
+    output = WholeOutput.for_chat(model.formats, model.mark_ids, answer=answer, begins_in_reasoning=is_begun)
     form, num_ended, num_reasons = output.to_form(), 0, 0
     first = "thoughts" if is_begun else REASONING_FORMATS[reasoning].opening + "thoughts"
     assert form is not None
@@ -306,7 +305,9 @@ def test_beside_a_form_there_is_either_a_call_or_the_form(
     models: Models, answer: OutputForm, name: str
 ) -> None:
     model, rng = models.get(name, "", False), random.Random(name)
-    form = WholeOutput.of(model.formats, {}, tools=[tool("f", {"type": "object"})], answer=answer).to_form()
+    form = WholeOutput.for_chat(
+        model.formats, {}, tools=[tool("f", {"type": "object"})], answer=answer
+    ).to_form()
     assert form is not None
     seen = set()
     for _ in range(24):
@@ -322,10 +323,10 @@ def test_beside_a_form_there_is_either_a_call_or_the_form(
 
 def test_without_tools_or_reasoning_the_form_is_the_job_s(models: Models) -> None:
     formats = models.get("hermes", "", False).formats
-    assert WholeOutput.of(formats, {}).to_form() is None
-    assert WholeOutput.of(formats, {}, tools=[tool("f")], choice="none").to_form() is None
-    assert WholeOutput.of(formats, {}, answer=ANSWERS[0]).to_form() == ANSWERS[0]
-    foreign = WholeOutput.of(formats, {}, tools=[{"name": "f"}], answer=ANSWERS[0])
+    assert WholeOutput.for_chat(formats, {}).to_form() is None
+    assert WholeOutput.for_chat(formats, {}, tools=[tool("f")], choice="none").to_form() is None
+    assert WholeOutput.for_chat(formats, {}, answer=ANSWERS[0]).to_form() == ANSWERS[0]
+    foreign = WholeOutput.for_chat(formats, {}, tools=[{"name": "f"}], answer=ANSWERS[0])
     assert foreign.to_form() == ANSWERS[0]
 
 
@@ -345,7 +346,7 @@ def test_a_schema_that_cannot_be_followed_is_refused_where_it_must_be(
 
     def constraints(choice: str, **fields: object) -> list[Constraint]:
         tools = [tool("f"), tool("g", schema, **fields)]
-        form = WholeOutput.of(model.formats, {}, tools=tools, choice=choice).to_form()
+        form = WholeOutput.for_chat(model.formats, {}, tools=tools, choice=choice).to_form()
         assert form is not None
         return model.grammars.constraints(form, 1)
 
@@ -366,19 +367,19 @@ def test_a_schema_that_cannot_be_followed_is_refused_where_it_must_be(
 def test_a_model_without_a_format_for_calls_must_not_be_made_to(models: Models, tools: str) -> None:
     formats = models.get(tools, "", False).formats
     with pytest.raises(InvalidJob) as caught:
-        WholeOutput.of(formats, {}, tools=[tool("f")], choice="required")
+        WholeOutput.for_chat(formats, {}, tools=[tool("f")], choice="required")
     assert caught.value.fields[0].field == "tool_choice"
     with pytest.raises(InvalidJob) as caught:
-        WholeOutput.of(formats, {}, tools=[tool("f"), tool("g", strict=True)])
+        WholeOutput.for_chat(formats, {}, tools=[tool("f"), tool("g", strict=True)])
     assert caught.value.fields[0].field == "tools.1.function.strict"
-    assert WholeOutput.of(formats, {}, tools=[tool("f")]).to_form() is None
+    assert WholeOutput.for_chat(formats, {}, tools=[tool("f")]).to_form() is None
 
 
 @pytest.mark.parametrize(("arguments", "are_right"), [("{}", True), ('{"a": 1}', False)])
 def test_a_tool_that_names_no_parameters_takes_none(models: Models, arguments: str, are_right: bool) -> None:
     """As at OpenAI."""
     model = models.get("hermes", "", False)
-    form = WholeOutput.of(model.formats, {}, tools=[tool("f")], choice="required").to_form()
+    form = WholeOutput.for_chat(model.formats, {}, tools=[tool("f")], choice="required").to_form()
     assert form is not None
     (constraint,) = model.grammars.constraints(form, 1)
     call = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
@@ -388,7 +389,7 @@ def test_a_tool_that_names_no_parameters_takes_none(models: Models, arguments: s
 def test_a_wrong_answer_is_told_by_its_own_field(models: Models) -> None:
     model = models.get("hermes", "think", False)
     wrong = OutputForm("regex", "(CANARY", "structured_outputs.regex")
-    form = WholeOutput.of(model.formats, {}, tools=[tool("f")], answer=wrong).to_form()
+    form = WholeOutput.for_chat(model.formats, {}, tools=[tool("f")], answer=wrong).to_form()
     assert form is not None
     with pytest.raises(InvalidJob) as caught:
         model.grammars.constraints(form, 1)

@@ -16,8 +16,8 @@ from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
-from llama_herd.worker.jobs.figures import JobFigures, joined
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.figures import JobFigures, summed_figures
 from llama_herd.worker.jobs.publisher import Publisher
 from tests.worker.jobs.tenancies import alone, new_tenancy
 
@@ -26,7 +26,7 @@ WORDS = (b"", b" one", b" two", b" three")
 
 
 def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
-    stream = EventLog(job_id, claimed, Recorded.of([]), Author("w@test", "m"))
+    stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("w@test", "m"))
     stream.num_choices = num_choices
     sequences = [
         SequenceInfo(job_id, "default", choice=choice, num_prompt_tokens=1) for choice in range(num_choices)
@@ -87,7 +87,7 @@ class Desk:
     @property
     def figures(self) -> JobFigures:
         """Of its calls and of its one tenant's jobs."""
-        return joined([self.publisher.figures, self.tenancy.figures])
+        return summed_figures([self.publisher.figures, self.tenancy.figures])
 
     @property
     def in_hand(self) -> list[Attempt]:

@@ -8,12 +8,12 @@ import pytest
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 
 
 def attempt(job_id: str = "job", epoch: int = 1) -> Attempt:
     claim = Yours(epoch=epoch, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
-    return Attempt(EventLog(job_id, claim, Recorded.of([]), Author("w", "m")), [])
+    return Attempt(EventLog(job_id, claim, RecordedOutputs.from_events([]), EventAuthor("w", "m")), [])
 
 
 class Message:
@@ -29,23 +29,23 @@ def adopt(claims: ClaimedJobs, message: Message) -> bool:
 
 def test_who_closes_an_earlier_attempt_leaves_the_one_in_its_place() -> None:
     claims, earlier, later = ClaimedJobs(), attempt(epoch=1), attempt(epoch=2)
-    assert claims.open(earlier) is None
-    assert claims.open(later) is earlier
+    assert claims.begin(earlier) is None
+    assert claims.begin(later) is earlier
     assert earlier.is_over
-    assert not claims.close(earlier)
+    assert not claims.end(earlier)
     assert claims.in_hand() == [later]
     assert not later.is_over
-    assert claims.close(later)
+    assert claims.end(later)
     assert not claims
 
 
 def test_a_message_goes_to_the_attempt_in_hand_and_to_none_that_is_closed() -> None:
     claims, running = ClaimedJobs(), attempt()
     assert not adopt(claims, Message())
-    claims.open(running)
+    claims.begin(running)
     assert adopt(claims, Message())
     assert not adopt(claims, Message("other"))
-    claims.close(running)
+    claims.end(running)
     assert not adopt(claims, Message())
     assert len(running.deliveries) == 1
 
@@ -58,10 +58,10 @@ def test_each_attempt_is_closed_once_whoever_opens_and_closes() -> None:
     closed: list[Attempt] = []
 
     def replace(opened: Attempt) -> None:
-        closed.extend(filter(None, [claims.open(opened)]))
+        closed.extend(filter(None, [claims.begin(opened)]))
 
     def close(opened: Attempt) -> None:
-        if claims.close(opened):
+        if claims.end(opened):
             closed.append(opened)
 
     def look(_: Attempt) -> None:
@@ -75,18 +75,18 @@ def test_each_attempt_is_closed_once_whoever_opens_and_closes() -> None:
     assert sorted(map(id, closed)) == sorted(map(id, attempts))
 
 
-def test_another_attempt_comes_only_once_the_closed_one_is_dropped() -> None:
+def test_another_attempt_comes_only_once_the_ended_one_is_dropped() -> None:
     """Else the engine would have two of one name, and the step of all breaks off."""
     earlier, later = attempt(epoch=1), attempt(epoch=2)
     come_too_early: list[set[Future[Any]]] = []
 
     def drop(_: Attempt) -> None:
-        come_too_early.append(wait([other.submit(claims.open, later)], timeout=0.1).done)
+        come_too_early.append(wait([other.submit(claims.begin, later)], timeout=0.1).done)
 
     with ThreadPoolExecutor(1) as other:
         claims = ClaimedJobs(drop)
-        claims.open(earlier)
-        claims.close(earlier)
+        claims.begin(earlier)
+        claims.end(earlier)
     assert come_too_early == [set()]
     assert claims.in_hand() == [later]
 
@@ -96,7 +96,7 @@ def test_a_message_that_was_adopted_is_there_for_who_closes() -> None:
     """No message is left behind with an attempt whose messages were settled already."""
     for _ in range(300):
         claims, running, message = ClaimedJobs(), attempt(), Message()
-        claims.open(running)
+        claims.begin(running)
         with ThreadPoolExecutor(1) as other:
             closing = other.submit(_settled, claims, running)
             is_adopted = adopt(claims, message)
@@ -105,4 +105,4 @@ def test_a_message_that_was_adopted_is_there_for_who_closes() -> None:
 
 def _settled(claims: ClaimedJobs, running: Attempt) -> list[Any]:
     """The messages that who closes an attempt settles."""
-    return list(running.deliveries) if claims.close(running) else []
+    return list(running.deliveries) if claims.end(running) else []

@@ -7,8 +7,8 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.redis_call import run
-from llama_herd.worker.jobs.figures import JobFigures, joined
-from llama_herd.worker.jobs.publisher import Refusal
+from llama_herd.worker.jobs.figures import JobFigures, summed_figures
+from llama_herd.worker.jobs.publisher import RefusedJob
 from tests.worker.jobs.publisher_desk import Desk, LosesReplies, new_attempt
 
 pytestmark = pytest.mark.redis
@@ -64,7 +64,7 @@ def test_a_fenced_event_a_refused_job_and_a_repeated_call_are_counted(redis: Red
     desk.send()
     assert desk.figures.num_fenced == 1
     failure = Failure(code=ErrorCode.INVALID_JOB, message="no")
-    desk.publisher.put([Refusal(desk.open("c"), "error", failure)])
+    desk.publisher.put([RefusedJob(desk.open("c"), "error", failure)])
     desk.send()
     figures = desk.figures
     assert figures.num_refused == 1
@@ -76,7 +76,7 @@ def test_the_figures_of_two_tenants_are_their_sum(redis: Redis) -> None:
     desk = Desk(redis)
     run_job(desk, "a")
     figures = desk.figures
-    both = joined([figures, figures])
+    both = summed_figures([figures, figures])
     assert both.total_s == figures.total_s + figures.total_s
     assert dict(both.ends) == {"stop": 2}
-    assert joined([]) == JobFigures()
+    assert summed_figures([]) == JobFigures()

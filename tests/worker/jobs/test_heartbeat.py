@@ -17,7 +17,7 @@ from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from tests.worker.jobs.tenancies import new_tenancy
@@ -75,10 +75,10 @@ def take(redis: Any, tenancy: Tenancy, job_id: str) -> Attempt:
     run(redis, tenancy.ledger.submit(job_id, job, Envelope.of(job_id, queue)))
     claimed = run(redis, tenancy.ledger.claim(job_id, OWNER))
     assert isinstance(claimed, Yours)
-    stream = EventLog(job_id, claimed, Recorded.of(()), tenancy.author)
+    stream = EventLog(job_id, claimed, RecordedOutputs.from_events(()), tenancy.author)
     stream.pace.gather_s = 60.0
     attempt = Attempt(stream, [], [SequenceInfo(job_id, tenancy.tenant, num_prompt_tokens=1)])
-    tenancy.claims.open(attempt)
+    tenancy.claims.begin(attempt)
     return attempt
 
 

@@ -22,7 +22,7 @@ from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -41,7 +41,7 @@ def record_id_of_another_vocabulary(
     """What a worker leaves behind that served another model by the same name."""
     claimed = run(redis, ledger.claim(job_id, OTHER))
     assert isinstance(claimed, Yours)
-    stream = EventLog(job_id, claimed, Recorded.of([]), Author("other@test", "tiny"))
+    stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("other@test", "tiny"))
     started = stream.start(1, 3)
     [sequence] = model.sequences(job_id, JOB, now_ms=0)
     stream.add(StepOutput(sequence.info, (SampledToken(token_id),), "another text"))

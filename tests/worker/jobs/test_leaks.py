@@ -20,7 +20,7 @@ from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.publisher import Publisher, Released
+from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from tests.worker.jobs.sent_message import SentMessage
@@ -89,7 +89,7 @@ class Crowd:
         release = self.ledger.release(attempt.job_id, self.tenancy.holder.id, attempt.stream.epoch)
         if run(self.redis, release) is Release.RELEASED:
             if self.rng.random() < 0.5:
-                self.service._publisher.put([Released(attempt)])
+                self.service._publisher.put([ReleasedJob(attempt)])
             self.take(attempt.job_id)
 
     def is_stolen(self, job_id: str) -> bool:

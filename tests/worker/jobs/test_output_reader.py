@@ -18,7 +18,7 @@ from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.output_reader import call_id
 from tests.examples import for_any
 from tests.worker.jobs.publisher_desk import Desk, output_of
@@ -42,7 +42,7 @@ def attempt_of(events: list[Event], num_choices: int = 1, *, is_read: bool = Tru
     tokens = [event for event in events if isinstance(event, Token)]
     num_ids = sum(len(token.ids) for token in tokens)
     claimed = Yours(epoch=1, n=num_ids, seq=len(events), attempts=0, starts=0, due_ms=0, body="", now_ms=0)
-    stream = EventLog("job", claimed, Recorded.of(events), Author("w", "m"))
+    stream = EventLog("job", claimed, RecordedOutputs.from_events(events), EventAuthor("w", "m"))
     stream.num_choices = num_choices
     if is_read:
         stream.read_outputs(new_parser)

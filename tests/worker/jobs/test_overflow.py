@@ -20,7 +20,7 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
@@ -62,9 +62,9 @@ class FullWorker:
         claimed = run(self.redis, self.ledger.claim(job_id, FULL))
         assert isinstance(claimed, Yours)
         self.redis.delete("herd.m")  # the message is in this worker's hands
-        stream = EventLog(job_id, claimed, Recorded.of([]), Author("full@test", "m"))
+        stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("full@test", "m"))
         attempt = Attempt(stream, [], [SequenceInfo(job_id)], claimed_s=time.monotonic() - waited_s)
-        self.claims.open(attempt)
+        self.claims.begin(attempt)
         return attempt
 
     def look(self) -> None:
@@ -112,7 +112,7 @@ def test_who_gives_away_asks_for_no_messages_before_and_meanwhile(full: FullWork
     full.look()
     assert (full.closed, full.released) == ([False, True, True], ["job"])
     for attempt in full.claims.in_hand():
-        full.claims.close(attempt)
+        full.claims.end(attempt)
     full.look()
     assert full.closed[-1] is False
 
@@ -165,11 +165,11 @@ def test_those_inside_leave_for_one_that_must_run_alone_and_nobody_comes_meanwhi
     full.look()
     assert (full.released, full.closed) == (["runs"], [True])
     assert full.redis.llen("herd.m") == 1
-    full.claims.close(runs)
+    full.claims.end(runs)
     assert full.gate.enter(suspect)
     full.look()
     assert (full.released, full.closed) == (["runs"], [True, True])
-    full.claims.close(suspect)
+    full.claims.end(suspect)
     full.look()
     assert full.closed[-1] is False
 

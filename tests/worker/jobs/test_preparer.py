@@ -19,8 +19,8 @@ from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
-from llama_herd.worker.jobs.preparer import HEAD_START_S, Opened
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.preparer import HEAD_START_S, OpenedJob
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.jobs.tenancy import Tenancy
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -204,11 +204,11 @@ def test_a_worker_that_stops_makes_nothing_more_ready_and_leaves_nothing_noted(
 def test_an_urgent_job_passes_those_that_have_not_waited_long() -> None:
     """So whoever floods a worker with urgent jobs keeps nobody from his turn."""
 
-    def opened(lane: str, claimed_s: float, *, is_last: bool = False) -> Opened:
+    def opened(lane: str, claimed_s: float, *, is_last: bool = False) -> OpenedJob:
         claim = Yours(1, 0, 0, attempts=int(is_last), starts=0, due_ms=0, body="", now_ms=0, lane=lane)
-        stream = EventLog("job", claim, Recorded.of([]), Author("w", "m"))
+        stream = EventLog("job", claim, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
         attempt = Attempt(stream, [], claimed_s=claimed_s, is_last=is_last)
-        return Opened(attempt, TaskMessage(), claim, Recorded.of([]))
+        return OpenedJob(attempt, TaskMessage(), claim, RecordedOutputs.from_events([]))
 
     jobs = [
         opened(NORMAL, 100.0),

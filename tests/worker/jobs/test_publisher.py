@@ -12,7 +12,7 @@ from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES
 from llama_herd.tasks.ledger.redis_call import Call, run
 from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.jobs.publisher import Outgoing, Refusal, Released, _lots
+from llama_herd.worker.jobs.publisher import OutgoingEvent, RefusedJob, ReleasedJob, _lots
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
@@ -178,7 +178,7 @@ def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
 def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
     attempt = desk.open("job")
     attempt.sequences = []
-    desk.publisher.put([Refusal(attempt, "error", Failure(code="prompt_too_long", message="9 > 8"))])
+    desk.publisher.put([RefusedJob(attempt, "error", Failure(code="prompt_too_long", message="9 > 8"))])
     desk.send()
     result = desk.result("job")
     assert result.error == Failure(code="prompt_too_long", message="9 > 8")
@@ -268,7 +268,7 @@ def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk
 def test_a_job_that_was_given_back_is_closed_without_an_event(desk: Desk) -> None:
     attempt = desk.open("job")
     assert run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch)) is Release.RELEASED
-    desk.publisher.put([Released(attempt)])
+    desk.publisher.put([ReleasedJob(attempt)])
     desk.send()
     assert (desk.released, desk.lost, desk.in_hand) == (["job"], [], [])
     assert desk.events("job") == []
@@ -278,7 +278,7 @@ def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
     attempt = desk.open("job")
     run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch))
     desk.start(attempt)
-    desk.publisher.put([Released(attempt)])
+    desk.publisher.put([ReleasedJob(attempt)])
     desk.send()
     assert desk.events("job") == []
     assert (desk.released, desk.lost) == (["job"], [])
@@ -310,9 +310,9 @@ def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:
     assert desk.started == []
     missed = attempt.stream.after(0, 0)
     assert missed is not None
-    desk.publisher._deliver([Outgoing(attempt, entry) for entry in missed])
+    desk.publisher._deliver([OutgoingEvent(attempt, entry) for entry in missed])
     assert desk.started == ["job"]
-    desk.publisher._deliver([Outgoing(attempt, entry) for entry in missed])
+    desk.publisher._deliver([OutgoingEvent(attempt, entry) for entry in missed])
     assert desk.started == ["job", "job"], "a reply that was lost is made up for"
 
 
@@ -352,7 +352,9 @@ def test_how_slow_calls_are_is_known_from_those_of_late(desk: Desk) -> None:
 def test_no_call_has_more_events_than_one_takes(desk: Desk) -> None:
     jobs = [desk.open(f"job-{number}", flush_ms=0) for number in range(3)]
     events = [
-        Outgoing(attempt, attempt.stream.start(1, 1)) for _ in range(MAX_ENTRIES // 2) for attempt in jobs
+        OutgoingEvent(attempt, attempt.stream.start(1, 1))
+        for _ in range(MAX_ENTRIES // 2)
+        for attempt in jobs
     ]
     assert [len(lot) for lot in _lots(events)] == [MAX_ENTRIES, MAX_ENTRIES // 2]
     desk.publisher._deliver(events)

@@ -14,7 +14,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.connection import connect
 from llama_herd.worker.jobs.eviction import refuse_eviction
-from llama_herd.worker.jobs.redis_check import check_redis
+from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import run_forked
@@ -91,7 +91,7 @@ def test_a_server_of_another_kind_is_named_and_ends_a_worker(
 ) -> None:
     words = f"Redis at {unfit} {KINDS[request.node.callspec.params['unfit']]}"
     with connect(unfit) as redis, pytest.raises(SettingsError, match=f"^{words}"):
-        check_redis(redis, WorkerSettings(redis_url=unfit), promotion_s=0)
+        wait_for_usable_redis(redis, WorkerSettings(redis_url=unfit), promotion_s=0)
     found = json.loads(invoke("doctor", "--json", HERD_REDIS_URL=unfit).stdout)["findings"]
     (finding,) = (one for one in found if one["subject"] == "redis")
     assert finding["state"] == "fail"
@@ -112,8 +112,8 @@ def test_a_redis_that_is_away_or_is_promoted_is_waited_for(redis: Redis, redis_s
     redis.replicaof("127.0.0.1", "1")
     with ThreadPoolExecutor() as pool, EmbeddedRedis() as server, connect(server.url, tries=0) as other:
         server.stop()
-        check = pool.submit(check_redis, redis, WorkerSettings(redis_url=redis_server.url))
-        other_check = pool.submit(check_redis, other, WorkerSettings(redis_url=server.url))
+        check = pool.submit(wait_for_usable_redis, redis, WorkerSettings(redis_url=redis_server.url))
+        other_check = pool.submit(wait_for_usable_redis, other, WorkerSettings(redis_url=server.url))
         assert wait([check, other_check], timeout=0.7).done == set()
         redis.replicaof("NO", "ONE")
         server.start()
@@ -128,7 +128,7 @@ def test_a_redis_that_lacks_replicas_for_a_while_is_waited_for(
     redis.config_set("min-replicas-to-write", 1)
     with ThreadPoolExecutor() as pool, connect(redis_server.url) as own:
         try:
-            check = pool.submit(check_redis, own, WorkerSettings(redis_url=redis_server.url))
+            check = pool.submit(wait_for_usable_redis, own, WorkerSettings(redis_url=redis_server.url))
             assert wait([check], timeout=0.7).done == set()
         finally:
             redis.config_set("min-replicas-to-write", 0)
@@ -148,7 +148,7 @@ def user(redis: Redis, url: str, *rules: str, keys: str = "*") -> Iterator[str]:
 def complaint(url: str) -> str:
     """Why no worker starts there."""
     with connect(url) as redis, pytest.raises(SettingsError) as caught:
-        check_redis(redis, WorkerSettings(redis_url=url))
+        wait_for_usable_redis(redis, WorkerSettings(redis_url=url))
     return str(caught.value)
 
 
@@ -160,7 +160,7 @@ def test_a_wrong_password_ends_a_worker(redis: Redis, redis_url: str) -> None:
 
 def test_a_user_who_may_not_look_is_passed_over(redis: Redis, redis_url: str) -> None:
     with user(redis, redis_url, "+@all", "-info") as url, connect(url) as own:
-        check_redis(own, WorkerSettings(redis_url=url))
+        wait_for_usable_redis(own, WorkerSettings(redis_url=url))
 
 
 @pytest.mark.parametrize(

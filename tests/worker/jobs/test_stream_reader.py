@@ -12,7 +12,7 @@ from llama_herd.tasks.events import Event, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Unreadable
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.jobs.event_log import Recorded
+from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
 
@@ -72,9 +72,9 @@ def test_a_long_job_of_our_own_is_gone_on_with(redis: Redis) -> None:
     events = list(long_job(num_tokens, num_choices, per_event=500))
     write(redis, events, num_tokens * num_choices)
     reader = StreamReader(redis, LEDGER, StreamBounds(num_tokens, 8192))
-    recorded = Recorded.of(reader.events(JOB, with_scores=False))
+    recorded = RecordedOutputs.from_events(reader.events(JOB, with_scores=False))
     assert recorded.ids == {choice: list(range(num_tokens)) for choice in range(num_choices)}
-    assert recorded.text_hash.digest() == Recorded.of(events).text_hash.digest()
+    assert recorded.text_hash.digest() == RecordedOutputs.from_events(events).text_hash.digest()
 
 
 def test_all_events_come_as_they_were_written_over_many_parts(redis: Redis, reader: StreamReader) -> None:
@@ -93,7 +93,10 @@ def test_an_event_with_all_scores_is_read_whole_and_gone_on_with(
     events = [token(1, 0, [5], "a", **prompt), scored(2, 1, num_ids)]
     write(redis, events, 1 + num_ids)
     assert list(reader.events(JOB)) == events
-    assert Recorded.of(reader.events(JOB, with_scores=False)).ids == Recorded.of(events).ids
+    assert (
+        RecordedOutputs.from_events(reader.events(JOB, with_scores=False)).ids
+        == RecordedOutputs.from_events(events).ids
+    )
 
 
 def test_a_start_with_the_longest_prompt_is_read_whole_and_gone_on_with(redis: Redis) -> None:

@@ -8,14 +8,14 @@ import pytest
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Author, EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.suspect_gate import CLOSED_S, PATIENCE_S, SHARED_ALONE_S, SuspectGate
 
 CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
 
 def job(*, is_last: bool = False, waited_s: float = 0.0) -> Attempt:
-    stream = EventLog("job", CLAIM, Recorded.of([]), Author("w", "m"))
+    stream = EventLog("job", CLAIM, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
     return Attempt(stream, [], is_last=is_last, claimed_s=monotonic() - waited_s)
 
 

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from llama_herd.chaos.patience import wait_until
+from llama_herd.model.kernels import huge_pages
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
 from llama_herd.worker.engine.runner import ModelRunner, Reading
@@ -64,6 +65,23 @@ def test_both_kinds_of_draws_are_run_on_the_engines_thread(
         assert max(sum(step.num_tokens) for step in steps) > 32, "a prompt is computed"
         assert steps[-1].num_tokens == [1]
         assert {is_random for step in steps for is_random in step.are_random} == {True, False}
+
+
+def test_weights_are_moved_before_it_is_over(
+    tiny_settings: WorkerSettings, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awaited, settle = threading.Event(), Llama.settle
+
+    def watched(llama: Llama) -> None:
+        awaited.set()
+        settle(llama)
+
+    monkeypatch.setattr(Llama, "settle", watched)
+    monkeypatch.setattr(huge_pages, "_move", lambda filled: awaited.wait())
+    with started(tiny_settings, redis_url) as service:
+        mover = service._model.llama.mover
+        assert mover is not None
+        assert not mover.is_alive()
 
 
 def test_nothing_of_it_remains_but_the_steps(tiny_settings: WorkerSettings, redis_url: str) -> None:

@@ -17,7 +17,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sampling.row import SamplingRow
-from llama_herd.worker.engine.sampling.sampler import sample, score
+from llama_herd.worker.engine.sampling.sampler import sample, score_tokens
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -31,8 +31,8 @@ def prefill(model: LoadedModel, num_tokens: int) -> None:
     pages = model.cache.pages.reserve("long", model.max_length)
     assert pages is not None
     chunk = Chunk(pages, model.max_length - num_tokens, [5] * num_tokens, num_scored)
-    logits = model.llama.forward(Batch.of([chunk]), model.cache)
-    score(logits, [5] * num_scored, 1)
+    logits = model.llama.forward(Batch.from_chunks([chunk]), model.cache)
+    score_tokens(logits, [5] * num_scored, 1)
     model.cache.pages.release("long")
 
 
@@ -44,7 +44,7 @@ def decode(model: LoadedModel, slots: int) -> None:
         pages = model.cache.pages.reserve(str(row), 1)
         assert pages is not None
         chunks.append(Chunk(pages, 0, [5], 1))
-    logits = model.llama.forward(Batch.of(chunks), model.cache)
+    logits = model.llama.forward(Batch.from_chunks(chunks), model.cache)
     sample(logits, [SamplingRow(params, seed) for seed in range(slots)])
 
 
@@ -53,7 +53,7 @@ def take_all(settings: WorkerSettings, unmapped_bytes: int) -> None:
     started_bytes = resident_bytes() + unmapped_bytes
     model.cache.storage.zero_()  # as many jobs would, one after the other
     with torch.inference_mode():
-        prefill(model, PrefillBudget.of(settings.prefill_tokens, "cpu").alone)
+        prefill(model, PrefillBudget.from_setting(settings.prefill_tokens, "cpu").alone)
         decode(model, settings.slots)
     peak = peak_bytes("self") + unmapped_bytes
     print(json.dumps({"started_bytes": started_bytes, "peak_bytes": peak}), flush=True)

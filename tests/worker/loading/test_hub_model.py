@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from llama_herd.worker.loading.free_memory import total_bytes
-from llama_herd.worker.loading.hub_model import room
+from llama_herd.worker.loading.hub_model import weights_room
 from llama_herd.worker.settings import WorkerSettings
 
 
 def test_weights_may_take_two_thirds_of_what_the_worker_may() -> None:
     share = 0.05
-    found = room(WorkerSettings.read(device="cpu", memory_share=share))
+    found = weights_room(WorkerSettings.read(device="cpu", memory_share=share))
     free = int(share * total_bytes("cpu"))
     assert found.num_bytes == max(0, free - 400_000_000) * 2 // 3
     assert found.where == f"of {free / 1e9:,.1f} GB free on cpu"
@@ -23,6 +23,6 @@ def test_of_a_gpu_it_is_its_own_memory(tmp_path: Path, monkeypatch: pytest.Monke
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = room(WorkerSettings.read(device="cuda:0"))
+    found = weights_room(WorkerSettings.read(device="cuda:0"))
     assert found.num_bytes == (24_000 * 2**20 - 800_000_000) * 2 // 3
     assert found.where == "of 25.2 GB free on cuda:0"

@@ -11,12 +11,11 @@ import torch
 
 from llama_herd.model.files.model_file import open_model
 from llama_herd.model.kernels.build import find
-from llama_herd.model.kernels.instruction_set import AVX2
+from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
 from llama_herd.model.kernels.native import load_kernels
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.segment import BlockSegment, DenseSegment
-from llama_herd.worker.loading.kernels import kernels_of
-from llama_herd.worker.loading.kernels_folder import kernels_folder as folder_of
+from llama_herd.worker.loading.kernels import kernels_folder as folder_of, kernels_of
 from llama_herd.worker.loading.loaded_kernels import needs_of
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.servable_model import ServableModel
@@ -25,7 +24,21 @@ from tests.cli.herd_command import invoke
 from tests.tiny import WIDE, write_tiny_gguf
 
 #: The types of blocks that a library multiplies.
-TYPES = ("IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0")
+TYPES = (
+    "IQ4_NL",
+    "IQ4_XS",
+    "MXFP4",
+    "Q2_K",
+    "Q3_K",
+    "Q4_0",
+    "Q4_1",
+    "Q4_K",
+    "Q5_0",
+    "Q5_1",
+    "Q5_K",
+    "Q6_K",
+    "Q8_0",
+)
 NAMES = ", ".join(TYPES)
 #: What a library does; prompts attend in tiles, if there are such.
 ALL = f"for {NAMES}, (bfloat16, )?attention, (attention of prompts, )?RoPE, norms and gates"
@@ -158,9 +171,14 @@ def test_the_folder_is_the_set_one_or_in_the_cache(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_command_builds_them(native_folder: Path) -> None:
-    done = invoke("kernels", "build", HERD_KERNELS_DIR=str(native_folder))
-    assert done.exit_code == 0, done.output
-    assert [Path(line).parent.parent for line in done.output.splitlines()] == [native_folder] * 3
+    names = [set.name for set in INSTRUCTION_SETS]
+    best = next(set.name for set in INSTRUCTION_SETS if not set.complaint)
+    for options, expected in ((["--all"], names), ([], [best])):
+        done = invoke("kernels", "build", *options, HERD_KERNELS_DIR=str(native_folder))
+        assert done.exit_code == 0, done.output
+        built = [Path(line) for line in done.output.splitlines()]
+        assert [path.name.partition(".")[0] for path in built] == expected
+        assert {path.parent.parent for path in built} == {native_folder}
 
 
 def test_who_has_no_home_has_no_kernels(q4_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import open_model
 from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment
 from llama_herd.worker.loading import memory_plan
@@ -25,7 +25,7 @@ from tests.tiny import WIDE, write_tiny_gguf
 
 def plan(settings: WorkerSettings) -> MemoryPlan:
     with open_model(settings.model) as file:
-        return MemoryPlan.of(settings, file, "cpu")
+        return MemoryPlan.for_model(settings, file, "cpu")
 
 
 def weights(llama: Llama) -> dict[int, Tensor]:
@@ -134,16 +134,20 @@ def test_weights_stay_in_blocks_when_asked_or_where_numbers_have_no_room(
 ) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", type="Q4_K", **WIDE)
 
-    def form(weights: str) -> Form:
+    def form(weights: str) -> WeightForm:
         found = plan(WorkerSettings.read(model=path, weights=weights, slots=1))
         assert found.keeps_blocks is ("blocks" in found.form_note)
-        return Form.QUANTIZED if found.keeps_blocks else Form.DENSE
+        return WeightForm.QUANTIZED if found.keeps_blocks else WeightForm.DENSE
 
-    assert [form(weights) for weights in FORMS] == [Form.DENSE, Form.QUANTIZED, Form.DENSE]
+    assert [form(weights) for weights in FORMS] == [WeightForm.DENSE, WeightForm.QUANTIZED, WeightForm.DENSE]
     needed = plan(WorkerSettings.read(model=path, weights="dense", slots=1)).num_bytes
     monkeypatch.setattr(memory_plan, "slab_bytes", lambda device: 0)
     monkeypatch.setattr(memory_plan, "free_bytes", lambda device: needed - 1)
-    assert [form(weights) for weights in FORMS] == [Form.QUANTIZED, Form.QUANTIZED, Form.DENSE]
+    assert [form(weights) for weights in FORMS] == [
+        WeightForm.QUANTIZED,
+        WeightForm.QUANTIZED,
+        WeightForm.DENSE,
+    ]
     monkeypatch.setattr(memory_plan, "free_bytes", lambda device: needed // 2)
     with pytest.raises(SettingsError, match="HERD_WEIGHTS=auto"):
         plan(WorkerSettings.read(model=path, weights="dense", slots=1)).check("tiny")

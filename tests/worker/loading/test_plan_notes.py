@@ -74,7 +74,7 @@ def test_a_note_counts_as_long_as_its_process_lives(folder: Path) -> None:
         other.kill()
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
         assert notes.others() == {}, "dead, not yet buried"
-    assert [path.name for path in (folder / "cpu").glob("*-*")] == [notes._own.name]
+    assert [path.name for path in (folder / "cpu").glob("*-*")] == [notes._own_note.name]
 
 
 def test_a_note_of_a_process_whose_id_is_used_again_is_thrown_away(folder: Path) -> None:

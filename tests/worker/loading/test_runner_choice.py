@@ -13,7 +13,7 @@ from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.loading import runner_choice
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.loading.runner_choice import chosen_runner
+from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.settings import WorkerSettings
 from tests.model.plain_kernels import with_plain_kernels
 from tests.worker.stand_in_device import StandInDevice
@@ -62,7 +62,7 @@ def choose(
     """The kind of runner for a model with a GPU's kernels, and the note."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner_choice, "CudaDevice", device)
-        choice = chosen_runner(with_plain_kernels(model.llama)[0], cache, settings)
+        choice = choose_runner(with_plain_kernels(model.llama)[0], cache, settings)
     return type(choice.runner), choice.note
 
 
@@ -110,7 +110,7 @@ def test_a_lack_of_memory_is_no_reason_to_go_on(
 def test_without_a_kernel_that_reads_pages_steps_go_one_by_one(
     model: LoadedModel, paged: Cache, settings: WorkerSettings
 ) -> None:
-    choice = chosen_runner(model.llama, paged, settings)
+    choice = choose_runner(model.llama, paged, settings)
     assert isinstance(choice.runner, ModelRunner)
     assert choice.note == "one by one: no kernel attends over pages here"
 

@@ -43,7 +43,9 @@ def test_a_draw_by_slots_stays_within_its_plan(num_tokens: int, length: int) -> 
 @pytest.mark.parametrize(("num_tokens", "length"), SIZES)
 def test_a_draw_on_a_cpu_stays_within_its_plan(num_tokens: int, length: int) -> None:
     ids = [number % num_tokens for number in range(length)]
-    rows = [SamplingRow(ALL_RULES, seed, penalties=Penalties.of(ALL_RULES, ids)) for seed in range(NUM_ROWS)]
+    rows = [
+        SamplingRow(ALL_RULES, seed, penalties=Penalties.if_any(ALL_RULES, ids)) for seed in range(NUM_ROWS)
+    ]
     logits = torch.randn(NUM_ROWS, num_tokens)
     with torch.inference_mode(), PeakMemory() as memory:
         sample(logits, rows)

@@ -19,7 +19,7 @@ from llama_herd.worker.metrics.ledger_collector import (
     OTHER,
     LedgerCollector,
     LedgerReader,
-    Reading,
+    LedgerReading,
 )
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import wait_until
@@ -52,8 +52,8 @@ class Told(LedgerReader):
     def __init__(self, *loads: TenantCounts) -> None:
         self._told = loads
 
-    def read(self) -> Reading:
-        return Reading(0.0, self._told, ())
+    def read(self) -> LedgerReading:
+        return LedgerReading(0.0, self._told, ())
 
 
 def samples(*loads: TenantCounts) -> dict[str, dict[tuple[str, ...], float]]:

@@ -19,7 +19,7 @@ from llama_herd.chaos.faults import (
 from llama_herd.chaos.faults.fault import Fault
 
 _ALL = (
-    Fault("kill", death.kill, "kill -9 of the worker with the most jobs"),
+    Fault("kill", death.kill_worker, "kill -9 of the worker with the most jobs"),
     Fault("kill-prefill", death.dying("prefill"), "a worker dies while it computes a prompt"),
     Fault("kill-result", death.dying("before_result"), "a worker dies between final event and result"),
     Fault("kill-ack", death.dying("before_ack"), "a worker dies between result and acknowledgement"),
@@ -37,13 +37,13 @@ _ALL = (
     ),
     Fault("quit", leaving.stopping(signal.SIGQUIT), "SIGQUIT: a worker hands over its jobs at once"),
     Fault("rolling", leaving.rolling, "all workers are replaced, one after the other, under 100 jobs"),
-    Fault("redis-kill", redis_faults.kill, "kill -9 of Redis, started again on its append-only file"),
-    Fault("redis-away", redis_faults.away, "Redis is gone for longer than a lease"),
-    Fault("redis-pause", redis_faults.pause, "Redis stands still for longer than a lease"),
+    Fault("redis-kill", redis_faults.kill_redis, "kill -9 of Redis, started again on its append-only file"),
+    Fault("redis-away", redis_faults.redis_away, "Redis is gone for longer than a lease"),
+    Fault("redis-pause", redis_faults.pause_redis, "Redis stands still for longer than a lease"),
     Fault("redis-flush", redis_faults.flush_scripts, "Redis forgets its scripts"),
     Fault("redis-rollback", redis_faults.roll_back, "Redis loses its last writes, as in a power failure"),
-    Fault("redis-full", redis_faults.full, "Redis is at maxmemory"),
-    Fault("disk-full", redis_faults.disk_full, "Redis cannot write its append-only file"),
+    Fault("redis-full", redis_faults.fill_redis, "Redis is at maxmemory"),
+    Fault("disk-full", redis_faults.fill_disk, "Redis cannot write its append-only file"),
     Fault(
         "failover",
         failover.failover,
@@ -57,12 +57,14 @@ _ALL = (
     Fault("malformed", messages.malformed, "hundreds of malformed messages"),
     Fault("hostile", messages.hostile, "malicious messages of every known kind"),
     Fault("mischief", tenants.mischief, "a tenant breaks its own keys in a worker that also serves others"),
-    Fault("cancel", early_ends.cancel, "jobs are cancelled at every stage"),
-    Fault("revoke", early_ends.revoke, "Celery revokes jobs at every stage"),
-    Fault("expire", early_ends.expire, "deadlines pass at every stage of a job"),
-    Fault("subscribers", subscribers.stuck, "50 subscribers to everything that never read"),
-    Fault("subscribers-slow", subscribers.slow, "50 subscribers that read a few bytes now and then"),
-    Fault("subscribers-flap", subscribers.flap, "50 subscribers that come, read a little and leave"),
+    Fault("cancel", early_ends.cancel_jobs, "jobs are cancelled at every stage"),
+    Fault("revoke", early_ends.revoke_jobs, "Celery revokes jobs at every stage"),
+    Fault("expire", early_ends.expire_jobs, "deadlines pass at every stage of a job"),
+    Fault("subscribers", subscribers.stuck_crowd, "50 subscribers to everything that never read"),
+    Fault("subscribers-slow", subscribers.slow_crowd, "50 subscribers that read a few bytes now and then"),
+    Fault(
+        "subscribers-flap", subscribers.flapping_crowd, "50 subscribers that come, read a little and leave"
+    ),
     Fault("long-job", long_waits.long_jobs, "jobs run for longer than kombu's visibility timeout"),
     Fault("backlog", long_waits.backlog, "160 jobs wait for longer than the patience of the sweep"),
     Fault("clock-ahead", clocks.skewed(clocks.HOUR_S), "a worker's clock is an hour ahead"),

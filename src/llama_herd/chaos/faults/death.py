@@ -14,7 +14,7 @@ from llama_herd.error_code import ErrorCode
 
 
 @contextmanager
-def kill(herd: Herd) -> Iterator[list[str]]:
+def kill_worker(herd: Herd) -> Iterator[list[str]]:
     victim = herd.busiest()
     victim.kill()
     yield herd.jobs.running(victim.name)
@@ -25,7 +25,7 @@ def dying(moment: Moment) -> Strike:
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
-        victim = herd.worker(sabotage=Sabotage(dies=moment, step_s=STEP_S))
+        victim = herd.start_worker(sabotage=Sabotage(dies=moment, step_s=STEP_S))
         code = victim.wait_for_end()
         if code != -signal.SIGKILL:
             raise BrokenLaw("workers live", f"{victim.name} ended with {code}")

@@ -20,16 +20,16 @@ ENDS = {"cancelled", "stop", "length"}
 
 
 @contextmanager
-def cancel(herd: Herd) -> Iterator[list[str]]:
-    call_off(herd, herd.jobs.client.cancel)
+def cancel_jobs(herd: Herd) -> Iterator[list[str]]:
+    end_early(herd, herd.jobs.client.cancel)
     yield []  # none has to go on
 
 
 @contextmanager
-def revoke(herd: Herd) -> Iterator[list[str]]:
+def revoke_jobs(herd: Herd) -> Iterator[list[str]]:
     """By Celery, which tells the workers that are connected at that moment."""
     wait_until(lambda: num_listening(herd) == len(herd.alive), "every worker listens")
-    call_off(herd, partial(herd.celery.control.revoke, terminate=True))
+    end_early(herd, partial(herd.celery.control.revoke, terminate=True))
     yield []  # none has to go on
 
 
@@ -39,7 +39,7 @@ def num_listening(herd: Herd) -> int:
         return len(herd.celery.control.ping(limit=len(herd.alive), connection=connection))
 
 
-def call_off(herd: Herd, end: Callable[[str], object]) -> None:
+def end_early(herd: Herd, end: Callable[[str], object]) -> None:
     """`end` jobs while they wait, prefill, decode, or have just ended. Raises BrokenLaw."""
     job_ids: list[str] = []
     for _ in range(NUM_JOBS):
@@ -52,7 +52,7 @@ def call_off(herd: Herd, end: Callable[[str], object]) -> None:
 
 
 @contextmanager
-def expire(herd: Herd) -> Iterator[list[str]]:
+def expire_jobs(herd: Herd) -> Iterator[list[str]]:
     """Deadlines, ours and Celery's, pass while jobs wait, prefill, decode, or have just ended."""
     seconds, _ = herd.jobs.redis.time()
     expiring: list[str] = []

@@ -37,11 +37,11 @@ def failover(herd: Herd) -> Iterator[list[str]]:
         TemporaryDirectory(prefix="herd-failover-") as logs,
         FragileRedis() as primary,
         WatchedRedis(primary) as watched,
-        herd.of_its_own(
+        herd.separate_herd(
             primary, Path(logs), redis_url=watched.url, replicas=1, replicas_timeout_s=0.3
         ) as other,
     ):
-        other.workers(2)
+        other.start_workers(2)
         other.jobs.wait_for(other.jobs.submit(NUM_RUNNING, ENDURING), "n", 20)
         with ThreadPoolExecutor(1) as pool:
             with cut_off(watched, primary):

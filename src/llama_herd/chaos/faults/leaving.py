@@ -33,9 +33,9 @@ def stopping(*signals: signal.Signals, grace_s: float = LONG_GRACE_S) -> Strike:
 
     @contextmanager
     def strike(herd: Herd) -> Iterator[list[str]]:
-        leaving = herd.ready(herd.worker(step_s=SLOW_S, grace_s=grace_s))
+        leaving = herd.wait_until_ready(herd.start_worker(step_s=SLOW_S, grace_s=grace_s))
         wait_until(lambda: len(herd.jobs.running(leaving.name)) >= NUM_LEFT, f"{leaving.name} at work")
-        yield leave(herd, leaving, *signals)
+        yield stop_worker(herd, leaving, *signals)
 
     return strike
 
@@ -45,39 +45,39 @@ def rolling(herd: Herd) -> Iterator[list[str]]:
     """All workers are replaced, one after the other, while more jobs wait than they hold."""
     job_ids = herd.jobs.submit(NUM_QUEUED, QUEUED)
     for worker in herd.alive:
-        replace(herd, worker)
+        replace_worker(herd, worker)
     yield herd.jobs.running()
     ends = {result.finish_reason for result in herd.jobs.results(job_ids)}
     if ends != {"length"}:
         raise BrokenLaw("nobody notices a restart", f"{NUM_QUEUED} jobs ended by {sorted(ends)}")
 
 
-def replace(herd: Herd, worker: WorkerProcess) -> None:
+def replace_worker(herd: Herd, worker: WorkerProcess) -> None:
     """Stop a worker that runs jobs; return when another one is ready in its place."""
     num_workers = len(herd.alive)
     wait_until(lambda: herd.jobs.running(worker.name), f"{worker.name} at work")
-    leave(herd, worker, signal.SIGTERM)
+    stop_worker(herd, worker, signal.SIGTERM)
     for successor in herd.replenish(num_workers):
-        herd.ready(successor)
+        herd.wait_until_ready(successor)
 
 
-def leave(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[str]:
+def stop_worker(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[str]:
     """Send signals to a worker and wait for its end; return the jobs that it has handed over.
 
     Raises BrokenLaw if it left a job to its lease, or if its end counted as a death of a job.
     """
     before = {job_id: herd.jobs.record(job_id) for job_id in herd.jobs.running(worker.name)}
-    exit_s(herd, worker, *signals)
+    seconds_to_exit(herd, worker, *signals)
     left = []
     for job_id, held in before.items():
         record = herd.jobs.record(job_id)
         if held and record and not (record.is_final and record.worker == worker.name):
-            hold_to_release(job_id, held, record)
+            check_release(job_id, held, record)
             left.append(job_id)
     return left
 
 
-def hold_to_release(job_id: str, held: Record, left: Record) -> None:
+def check_release(job_id: str, held: Record, left: Record) -> None:
     """Raise BrokenLaw if a job was not released: its record before and after its worker has left.
 
     A release does not change the count of deaths; tokens that were recorded before it may have reset it.
@@ -88,7 +88,7 @@ def hold_to_release(job_id: str, held: Record, left: Record) -> None:
         raise BrokenLaw("jobs are handed over", f"{left.attempts} deaths, not {held.attempts}", job_id)
 
 
-def exit_s(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> float:
+def seconds_to_exit(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> float:
     """Send signals, each after the worker has reacted to the last; return seconds from the first to its end.
 
     Raises BrokenLaw if that took too long, or if its exit code was not 0.

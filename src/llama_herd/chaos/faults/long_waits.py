@@ -35,7 +35,7 @@ def long_jobs(herd: Herd) -> Iterator[list[str]]:
             herd.jobs.results(job_ids)
         if num_put_back(herd) > num_before:
             raise BrokenLaw("long jobs are delivered once", "kombu has put a message back")
-        hold_to_one_push_a_claim(herd, job_ids)
+        check_one_push_a_claim(herd, job_ids)
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def backlog(herd: Herd) -> Iterator[list[str]]:
     job_ids = herd.jobs.submit(NUM_WAITING, WAITING)
     yield herd.jobs.running()
     herd.jobs.results(job_ids)
-    hold_to_one_push_a_claim(herd, job_ids)
+    check_one_push_a_claim(herd, job_ids)
 
 
 def num_put_back(herd: Herd) -> int:
@@ -53,7 +53,7 @@ def num_put_back(herd: Herd) -> int:
     return calls
 
 
-def hold_to_one_push_a_claim(herd: Herd, job_ids: Sequence[str]) -> None:
+def check_one_push_a_claim(herd: Herd, job_ids: Sequence[str]) -> None:
     """Raise BrokenLaw if a message was pushed while the last one was still unclaimed.
 
     A job that a full worker has released to one with room has two pushes and two claims.

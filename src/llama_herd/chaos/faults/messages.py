@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 
 from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.hostile import TRACELESS, Harm, Hostile
+from llama_herd.chaos.hostile import TRACELESS, HostileMessage, HostileMessages
 from llama_herd.chaos.malformed import UNREADABLE, mutants
 from llama_herd.chaos.patience import wait_until
 from llama_herd.chaos.verdict import BrokenLaw
@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.redis_call import run, run_many
 NUM_MUTANTS = 300
 
 #: Malicious messages per strike.
-NUM_HARMS = 100
+NUM_HOSTILE = 100
 
 #: Longest time until the job of a read message has ended.
 END_S = 20.0
@@ -34,20 +34,20 @@ def malformed(herd: Herd) -> Iterator[list[str]]:
 @contextmanager
 def hostile(herd: Herd) -> Iterator[list[str]]:
     """Malicious messages between the herd's jobs, which must go on; none of the messages may vanish."""
-    drawn = Hostile(herd.rng.getrandbits(32), herd.jobs.running())
-    harms = list(islice(drawn, NUM_HARMS))
-    for harm in harms:
-        herd.jobs.redis.lpush(herd.queue, harm.raw)
+    drawn = HostileMessages(herd.rng.getrandbits(32), herd.jobs.running())
+    messages = list(islice(drawn, NUM_HOSTILE))
+    for message in messages:
+        herd.jobs.redis.lpush(herd.queue, message.raw)
     (job_id,) = herd.jobs.submit(1, {"max_tokens": 10})
     yield [*herd.jobs.running(), job_id]
     herd.jobs.results([job_id])  # which is read after them
-    lost = vanished(herd, harms)
+    lost = vanished(herd, messages)
     if lost:
-        kinds = ", ".join(sorted({harm.kind for harm in lost}))
-        raise BrokenLaw("messages do not vanish", f"{len(lost)} of {NUM_HARMS} did: {kinds}")
+        kinds = ", ".join(sorted({message.kind for message in lost}))
+        raise BrokenLaw("messages do not vanish", f"{len(lost)} of {NUM_HOSTILE} did: {kinds}")
 
 
-def vanished(herd: Herd, harms: Sequence[Harm]) -> list[Harm]:
+def vanished(herd: Herd, messages: Sequence[HostileMessage]) -> list[HostileMessage]:
     """The messages that are neither dead letters nor name a job that ends within END_S.
 
     Call it when all have been read. They must be few enough that every dead letter is kept. A job that waits
@@ -55,15 +55,19 @@ def vanished(herd: Herd, harms: Sequence[Harm]) -> list[Harm]:
     """
     letters = run(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
     buried = {(letter.num_bytes, letter.raw) for letter in letters}
-    left = [harm for harm in harms if (len(harm.raw), harm.raw[:MAX_LETTER_BYTES]) not in buried]
-    left = [harm for harm in left if harm.kind not in TRACELESS]
+    left = [
+        message for message in messages if (len(message.raw), message.raw[:MAX_LETTER_BYTES]) not in buried
+    ]
+    left = [message for message in left if message.kind not in TRACELESS]
 
     def all_have_ended() -> bool:
         for job_id in herd.jobs.redis.zrange(herd.jobs.ledger.key("delayed"), 0, -1):
             herd.jobs.client.cancel(job_id.decode())
-        records = run_many(herd.jobs.redis, [herd.jobs.ledger.record(harm.job_id or "\0") for harm in left])
+        records = run_many(
+            herd.jobs.redis, [herd.jobs.ledger.record(message.job_id or "\0") for message in left]
+        )
         pairs = zip(left, records, strict=True)
-        left[:] = [harm for harm, record in pairs if not getattr(record, "is_final", False)]
+        left[:] = [message for message, record in pairs if not getattr(record, "is_final", False)]
         return not left
 
     with suppress(TimeoutError):

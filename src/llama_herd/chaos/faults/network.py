@@ -14,7 +14,7 @@ NUM_CUTS = 4
 DELAY_S = 0.1
 
 
-def _met(herd: Herd) -> list[str]:
+def _jobs_behind_proxy(herd: Herd) -> list[str]:
     far = {worker.name for worker in herd.alive if worker.settings.redis_url == herd.proxy.url}
     return [job_id for job_id in herd.jobs.running() if herd.jobs.owner(job_id) in far]
 
@@ -23,13 +23,13 @@ def _met(herd: Herd) -> list[str]:
 def reset(herd: Herd) -> Iterator[list[str]]:
     with keeping_owners(herd):
         herd.proxy.reset()
-        yield _met(herd)
+        yield _jobs_behind_proxy(herd)
 
 
 @contextmanager
 def cut_replies(herd: Herd) -> Iterator[list[str]]:
     with keeping_owners(herd):
-        met = _met(herd)
+        met = _jobs_behind_proxy(herd)
         herd.proxy.num_cuts = NUM_CUTS
         wait_until(lambda: herd.proxy.num_cuts == 0, "replies cut off")
         yield met
@@ -37,7 +37,7 @@ def cut_replies(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def black_hole(herd: Herd) -> Iterator[list[str]]:
-    met = _met(herd)
+    met = _jobs_behind_proxy(herd)
     herd.proxy.hold()
     try:
         yield met
@@ -49,7 +49,7 @@ def black_hole(herd: Herd) -> Iterator[list[str]]:
 def slow(herd: Herd) -> Iterator[list[str]]:
     herd.proxy.delay_s = DELAY_S
     try:
-        yield _met(herd)
+        yield _jobs_behind_proxy(herd)
     finally:
         herd.proxy.delay_s = 0.0
 
@@ -58,6 +58,6 @@ def slow(herd: Herd) -> Iterator[list[str]]:
 def crawl(herd: Herd) -> Iterator[list[str]]:
     herd.proxy.is_bytewise = True
     try:
-        yield _met(herd)
+        yield _jobs_behind_proxy(herd)
     finally:
         herd.proxy.is_bytewise = False

@@ -34,7 +34,7 @@ def keeping_owners(herd: Herd) -> Iterator[list[str]]:
             raise BrokenLaw("leases do not flap", "it changed hands though its worker lived", job_id)
 
 
-def passing(outage: Callable[[Herd], AbstractContextManager[None]], seconds: float = 0.0) -> Strike:
+def outage_strike(outage: Callable[[Herd], AbstractContextManager[None]], seconds: float = 0.0) -> Strike:
     """An outage of the server that ends before the jobs are checked."""
 
     @contextmanager
@@ -47,11 +47,11 @@ def passing(outage: Callable[[Herd], AbstractContextManager[None]], seconds: flo
     return strike
 
 
-kill = passing(lambda herd: herd.server.away())
-away = passing(lambda herd: herd.server.away(), PAUSE_S)
-pause = passing(lambda herd: herd.server.standing_still(), PAUSE_S)
-full = passing(lambda herd: herd.server.full(), PAUSE_S)
-disk_full = passing(lambda herd: herd.server.disk_full(), PAUSE_S)
+kill_redis = outage_strike(lambda herd: herd.server.away())
+redis_away = outage_strike(lambda herd: herd.server.away(), PAUSE_S)
+pause_redis = outage_strike(lambda herd: herd.server.standing_still(), PAUSE_S)
+fill_redis = outage_strike(lambda herd: herd.server.full(), PAUSE_S)
+fill_disk = outage_strike(lambda herd: herd.server.disk_full(), PAUSE_S)
 
 
 @contextmanager
@@ -63,7 +63,10 @@ def flush_scripts(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def roll_back(herd: Herd) -> Iterator[list[str]]:
-    """With jobs of its own, as a power failure also loses jobs accepted or ended in the last second."""
+    """Redis loses its last writes.
+
+    It hits jobs of its own, as a power failure also loses jobs accepted or ended in the last second.
+    """
     with herd.jobs.alone():
         job_ids = herd.jobs.submit(NUM_FORGOTTEN, ENDURING)
         herd.jobs.wait_for(job_ids, "n", 20)

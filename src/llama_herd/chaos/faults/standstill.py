@@ -34,11 +34,11 @@ def die_with_a_message(herd: Herd) -> Iterator[list[str]]:
         taken = ""
         while not taken:
             wait_until(lambda: herd.jobs.redis.info("clients")["blocked_clients"], "a worker waits")
-            taken = _taken_into_death(herd)
+            taken = _job_of_dead_workers(herd)
     yield [taken]
 
 
-def _taken_into_death(herd: Herd) -> str:
+def _job_of_dead_workers(herd: Herd) -> str:
     """Freeze all workers and submit a job. If one has taken its message, kill all and return the job's id.
 
     Empty if Redis had ended their wait before: then they live on.

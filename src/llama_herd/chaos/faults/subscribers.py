@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from time import sleep
 
-from llama_herd.chaos.crowd import Turn, crowd_of, flapping, never, slowly
+from llama_herd.chaos.crowd import CrowdTurn, crowd_of, read_a_little, read_nothing, replace_oldest
 from llama_herd.chaos.faults.fault import Strike
 from llama_herd.chaos.herd import Herd
 from llama_herd.chaos.patience import PATIENCE_S
@@ -23,7 +23,7 @@ FLAP_EVENTS = 20
 MAX_VISITS = 50
 
 #: Reads a job from its first event to its end.
-Reading = Callable[[Client, str], list[Event]]
+StreamReading = Callable[[Client, str], list[Event]]
 
 
 def read_late(client: Client, job_id: str) -> list[Event]:
@@ -50,7 +50,7 @@ def read_in_visits(client: Client, job_id: str) -> list[Event]:
     return events
 
 
-def crowded(turn: Turn, read: Reading) -> Strike:
+def crowded(turn: CrowdTurn, read: StreamReading) -> Strike:
     """A crowd listens to everything, while a reader of its kind reads a running job's whole stream."""
 
     @contextmanager
@@ -65,6 +65,6 @@ def crowded(turn: Turn, read: Reading) -> Strike:
     return strike
 
 
-stuck = crowded(never, read_late)
-slow = crowded(slowly, read_slowly)
-flap = crowded(flapping, read_in_visits)
+stuck_crowd = crowded(read_nothing, read_late)
+slow_crowd = crowded(read_a_little, read_slowly)
+flapping_crowd = crowded(replace_oldest, read_in_visits)

@@ -20,8 +20,8 @@ from llama_herd.tasks.security.acl import Acl, Role
 
 TENANT = "mischief"
 
-#: Its jobs and its commands per strike; the first commands submit odd jobs.
-NUM_JOBS, NUM_BLOWS, NUM_ODD = 8, 600, 60
+#: Its jobs and its commands per strike; the first commands are odd submissions.
+NUM_JOBS, NUM_COMMANDS, NUM_SUBMISSIONS = 8, 600, 60
 SAMPLING: SamplingFields = {"max_tokens": 40, "temperature": 0.8, "seed": 5}
 
 #: The values that it writes.
@@ -65,20 +65,22 @@ FIELDS: tuple[str, ...] = (
 def mischief(herd: Herd) -> Iterator[list[str]]:
     """A worker that serves both tenants joins the others; its jobs of the other tenant must go on."""
     tenants = f"{TENANT},{herd.settings.tenants or herd.settings.tenant}"
-    with _wiped(herd), herd.guest(step_s=STEP_S, tenants=tenants) as guest:
+    with _keys_deleted_after(herd), herd.guest(step_s=STEP_S, tenants=tenants) as guest:
         wait_until(lambda: herd.jobs.running(guest.name), f"{guest.name} at work")
-        job_ids = _submitted(herd)
+        job_ids = _submit_jobs(herd)
         met = herd.jobs.running(guest.name)
-        with _producer(herd) as redis:
-            for number in range(NUM_BLOWS):
+        with _producer_connection(herd) as redis:
+            for number in range(NUM_COMMANDS):
+                is_submission = number < NUM_SUBMISSIONS
                 with suppress(RedisError):  # commands that are forbidden or fail
-                    redis.execute_command(*(_odd_job(herd) if number < NUM_ODD else _blow(herd, job_ids)))
+                    command = _odd_submission(herd) if is_submission else _odd_command(herd, job_ids)
+                    redis.execute_command(*command)
         (job_id,) = herd.jobs.submit(1, {"max_tokens": 10})
         yield [*met, job_id]
         herd.jobs.results([*met, job_id])
 
 
-def _submitted(herd: Herd) -> list[str]:
+def _submit_jobs(herd: Herd) -> list[str]:
     """Jobs of its own, so that there is something to break."""
     settings = herd.settings.model_copy(update={"tenant": TENANT, "tenants": ""})
     with Client(settings=settings, model=settings.served_model) as client:
@@ -86,7 +88,7 @@ def _submitted(herd: Herd) -> list[str]:
 
 
 @contextmanager
-def _producer(herd: Herd) -> Iterator[Any]:
+def _producer_connection(herd: Herd) -> Iterator[Any]:
     """A connection with the rights of a producer in this tenant, and with no others."""
     rights = Acl(TENANT, [_queue(herd)]).rights(Role.PRODUCER)
     rules = [f"~{key}" for key in rights.keys] + [f"&{channel}" for channel in rights.channels]
@@ -102,7 +104,7 @@ def _producer(herd: Herd) -> Iterator[Any]:
 
 
 @contextmanager
-def _wiped(herd: Herd) -> Iterator[None]:
+def _keys_deleted_after(herd: Herd) -> Iterator[None]:
     """Delete all keys of this tenant after the block."""
     try:
         yield
@@ -116,7 +118,7 @@ def _queue(herd: Herd) -> str:
     return queue_name(herd.settings.served_model, TENANT)
 
 
-def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
+def _odd_command(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
     """A command that a producer's role allows, with odd arguments."""
     rng, ledger, queue = herd.rng, Ledger(TENANT), _queue(herd)
     job_id, value = rng.choice(job_ids), rng.choice(VALUES)
@@ -152,7 +154,7 @@ def _blow(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
             return ("EXPIRE", key, rng.choice(["0", "1", "99999"]))
 
 
-def _odd_job(herd: Herd) -> tuple[Any, ...]:
+def _odd_submission(herd: Herd) -> tuple[Any, ...]:
     """The script that submits, with one argument that our client would not send."""
     job_id, queue = f"odd-{herd.rng.getrandbits(32)}", _queue(herd)
     call: Call[Any] = Ledger(TENANT).submit(

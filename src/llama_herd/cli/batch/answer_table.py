@@ -15,7 +15,7 @@ from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
 #: Rows that are in memory at a time.
 _LOT = 1024
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 #: The columns and their types in Parquet; `prompt` is there on request.
 _TYPES = {
     "custom_id": "string",
@@ -55,7 +55,7 @@ def write_answer_table(
     return num_rows
 
 
-def _rows(answers: AnswerFile, run_id: str) -> Iterator[Row]:
+def _rows(answers: AnswerFile, run_id: str) -> Iterator[TableRow]:
     lines, starts = array("q"), array("q")
     for line, start in answers.places(run_id):
         lines.append(line)
@@ -63,10 +63,10 @@ def _rows(answers: AnswerFile, run_id: str) -> Iterator[Row]:
     with answers.path.open("rb") as file:
         for place in sorted(range(len(lines)), key=lines.__getitem__):
             file.seek(starts[place])
-            yield from _choices(lines[place], json.loads(file.readline()))
+            yield from _output_rows(lines[place], json.loads(file.readline()))
 
 
-def _words(choice: Mapping[str, Any]) -> dict[str, str | None]:
+def _output_texts(choice: Mapping[str, Any]) -> dict[str, str | None]:
     """The text of an output, and beside it the reasoning and the calls, as the text of a list."""
     message = choice.get("message", {})
     calls = message.get("tool_calls")
@@ -77,7 +77,7 @@ def _words(choice: Mapping[str, Any]) -> dict[str, str | None]:
     }
 
 
-def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
+def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[TableRow]:
     """The outputs of an answer in OpenAI's form. The tokens are those of all of them."""
     body = answer["response"]["body"]
     usage = body["usage"] or {}
@@ -87,7 +87,7 @@ def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
             "line": line,
             "choice": choice["index"],
             "prompt": answer.get("prompt"),
-            **_words(choice),
+            **_output_texts(choice),
             "finish_reason": choice["finish_reason"],
             "model": body["model"],
             "prompt_tokens": usage.get("prompt_tokens"),
@@ -95,7 +95,7 @@ def _choices(line: int, answer: Mapping[str, Any]) -> Iterator[Row]:
         }
 
 
-def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
+def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> int:
     num_rows = 0
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
@@ -104,8 +104,10 @@ def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
     return num_rows
 
 
-def _write_text(separator: str) -> Callable[[Path, Sequence[str], Iterable[Row]], int]:
-    def write(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
+def _write_text(separator: str) -> Callable[[Path, Sequence[str], Iterable[TableRow]], int]:
+    """A writer of CSV, or of TSV, by its separator."""
+
+    def write(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> int:
         num_rows = 0
         with path.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, delimiter=separator)
@@ -118,7 +120,7 @@ def _write_text(separator: str) -> Callable[[Path, Sequence[str], Iterable[Row]]
     return write
 
 
-def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
+def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> int:
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import (
     Chat,
     MaxTokens,
@@ -21,7 +22,7 @@ from llama_herd.cli.job_options import (
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
-    from llama_herd.cli.batch.plan import Plan
+    from llama_herd.cli.batch.plan import BatchPlan
     from llama_herd.local.own_herd import OwnHerd
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
@@ -113,54 +114,52 @@ def batch(
         raise typer.Exit(_watch(watch, as_json=as_json))
     if cancel is not None:
         return _cancel(cancel)
+    from llama_herd.cli.batch.plan import BatchPlan
+    from llama_herd.cli.batch.tables import RowColumns
+    from llama_herd.tasks.batch.row_options import RowOptions
+
+    input_name, output = _both_files(input, output)
+    options = RowOptions(
+        model=None if local else model,
+        system=system,
+        is_chat=chat or system is not None,
+        priority=priority,
+        seed=seed,
+        response_format=response_format(schema),
+        sampling=sampling_of({"max_tokens": max_tokens, "temperature": temperature}, others),
+    )
+    format = OutputFormat.from_suffix(output) if format is None else format
+    columns = RowColumns(prompt_column, id_column)
+    plan = BatchPlan(input_name, output, options, columns, window, in_order, max_errors, format, with_prompts)
+    raise typer.Exit(_run_local(plan, model, as_json=as_json) if local else _run(plan, as_json=as_json))
+
+
+def _both_files(input: str | None, output: Path | None) -> tuple[str, Path]:
+    """Input and output. Raises BadInput if one is not given: only --watch and --cancel need none."""
     if input is None or output is None:
         raise BadInput(
             "herd batch needs a file to read and a file to write. Fix: herd batch in.jsonl -o out.jsonl"
         )
-    from llama_herd.cli.batch.plan import Plan
-    from llama_herd.cli.batch.tables import Columns
-    from llama_herd.tasks.batch.row_options import RowOptions
-
-    sampling = {"max_tokens": max_tokens, "temperature": temperature}
-    plan = Plan(
-        input,
-        output,
-        RowOptions(
-            model=None if local else model,
-            system=system,
-            is_chat=chat or system is not None,
-            priority=priority,
-            seed=seed,
-            response_format=response_format(schema),
-            sampling=sampling_of(sampling, others),
-        ),
-        Columns(prompt_column, id_column),
-        window,
-        in_order,
-        max_errors,
-        OutputFormat.of(output) if format is None else format,
-        with_prompts,
-    )
-    raise typer.Exit(_run_local(plan, model, as_json=as_json) if local else _run(plan, as_json=as_json))
+    return input, output
 
 
-def _run(plan: "Plan", *, as_json: bool) -> int:
-    """Run it on the workers that are up."""
-    from llama_herd.cli.environment import read
+def _run(plan: "BatchPlan", *, as_json: bool) -> int:
+    """Run a batch on the workers that are up; return the exit code."""
+    from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
 
-    settings = read(Settings)
+    settings = read_settings(Settings)
     with Client(settings=settings) as client:
         client.workers()  # raises where there is no Redis, before a file is made
         return _run_with(client, settings, plan, as_json=as_json)
 
 
-def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
-    """Run it on a worker of its own."""
+def _run_local(plan: "BatchPlan", model: str | None, *, as_json: bool) -> int:
+    """Run a batch on a worker that is started for it; return the exit code."""
     from dataclasses import replace
 
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.extras import need_worker_extra
     from llama_herd.local.own_herd import own_herd
     from llama_herd.tasks.client.client import Client
@@ -168,8 +167,11 @@ def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
     from llama_herd.worker.settings import WorkerSettings
 
     need_worker_extra("herd batch --local")
-    override(model=model)
-    with own_herd(with_model_here(read(WorkerSettings))) as herd, Client(settings=herd.settings) as client:
+    override_settings(model=model)
+    with (
+        own_herd(with_model_here(read_settings(WorkerSettings))) as herd,
+        Client(settings=herd.settings) as client,
+    ):
         options = replace(plan.options, model=herd.settings.served_model)
         plan = replace(plan, options=options)
         return _run_with(client, herd.settings, plan, as_json=as_json, own=herd)
@@ -178,13 +180,14 @@ def _run_local(plan: "Plan", model: str | None, *, as_json: bool) -> int:
 def _run_with(
     client: "Client",
     settings: "Settings",
-    plan: "Plan",
+    plan: "BatchPlan",
     *,
     as_json: bool,
     own: "OwnHerd | None" = None,
 ) -> int:
+    """Run a batch over a client that is connected; `own` is the herd that was started for it, if any."""
     from llama_herd.cli.batch.files import BatchFiles
-    from llama_herd.cli.batch.runner import Runner
+    from llama_herd.cli.batch.runner import BatchRunner
     from llama_herd.cli.batch.screen import open_screen
 
     plan.options.check(settings)
@@ -193,27 +196,23 @@ def _run_with(
         batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)
         command = shlex.join(["herd", *sys.argv[1:]])
         screen = open_screen(as_json=as_json)
-        runner = Runner(files, batch, client, screen, command=command, max_errors=plan.max_errors, own=own)
+        runner = BatchRunner(
+            files, batch, client, screen, command=command, max_errors=plan.max_errors, own=own
+        )
         return runner.run()
 
 
 def _cancel(run_id: str) -> None:
-    from llama_herd.cli.batch.ending import end_batch
-    from llama_herd.cli.environment import read
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
+    from llama_herd.cli.batch.running_batch import end_batch
 
-    with Client(settings=read(Settings)) as client:
+    with open_client() as client:
         print(end_batch(client, run_id))
 
 
 def _watch(run_id: str, *, as_json: bool) -> int:
+    from llama_herd.cli.batch.running_batch import watch_batch
     from llama_herd.cli.batch.screen import open_screen
-    from llama_herd.cli.batch.watcher import watch
-    from llama_herd.cli.environment import read
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
 
-    with Client(settings=read(Settings)) as client:
-        status = watch(client, run_id, open_screen(as_json=as_json))
+    with open_client() as client:
+        status = watch_batch(client, run_id, open_screen(as_json=as_json))
     return int(status.state != "done" or status.num_failed > 0)

@@ -8,7 +8,7 @@ from typing import Self
 
 from llama_herd.cli.batch.answer_table import write_answer_table
 from llama_herd.cli.batch.output_format import OutputFormat
-from llama_herd.cli.batch.plan import Plan
+from llama_herd.cli.batch.plan import BatchPlan
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.cli.batch.source_file import open_source
 from llama_herd.tasks.batch.answer_file import AnswerFile
@@ -26,7 +26,7 @@ class BatchFiles:
     BadInput when a file cannot be used.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BatchPlan) -> None:
         self._plan = plan
         self._source = open_source(plan.input_name, plan.columns)
         self._answers = AnswerFile(plan.answers)

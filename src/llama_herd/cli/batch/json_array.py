@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
-from llama_herd.cli.batch.source import opened
+from llama_herd.cli.batch.source import open_unpacked
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.lines import MAX_LINE_BYTES
 from llama_herd.tasks.batch.source_row import SourceRow
@@ -18,7 +18,7 @@ _NO_OBJECT = "must be a JSON object"
 
 @dataclass(frozen=True)
 class JsonArray:
-    """A file. Rows count from 1.
+    """A file with one JSON array, whose elements are the rows; they count from 1.
 
     Text that is no JSON ends the reading, since nobody knows where the next row begins: BadInput.
     """
@@ -26,7 +26,7 @@ class JsonArray:
     name: str
 
     def rows(self) -> Iterator[SourceRow]:
-        with opened(self.name) as stream:
+        with open_unpacked(self.name) as stream:
             elements = _Elements(self.name, io.TextIOWrapper(stream, "utf-8-sig"))
             for number, found in enumerate(elements, 1):
                 is_object = isinstance(found, dict)
@@ -50,17 +50,17 @@ class _Elements:
 
     def __iter__(self) -> Iterator[Any]:
         self._take("[")
-        if self._next() != "]":
+        if self._peek() != "]":
             yield self._element()
-        while self._next() == ",":
+        while self._peek() == ",":
             self._take(",")
             yield self._element()
         self._take("]")
-        if self._next():
+        if self._peek():
             raise self._error("text follows the array")
 
     def _element(self) -> Any:
-        self._next()
+        self._peek()
         while True:
             try:
                 element, end = self._decoder.raw_decode(self._text, self._at)
@@ -77,11 +77,11 @@ class _Elements:
             self._read()
 
     def _take(self, mark: str) -> None:
-        if self._next() != mark:
+        if self._peek() != mark:
             raise self._error(f"{mark} is missing")
         self._at += 1
 
-    def _next(self) -> str:
+    def _peek(self) -> str:
         """The next character that is no space; empty at the end."""
         while True:
             while self._at < len(self._text):

@@ -16,7 +16,7 @@ class OutputFormat(StrEnum):
     PARQUET = "parquet"
 
     @classmethod
-    def of(cls, output: Path) -> "OutputFormat":
+    def from_suffix(cls, output: Path) -> "OutputFormat":
         """The format that a file's suffix names. Raises BadInput."""
         match output.suffix:
             case ".jsonl" | ".ndjson":

@@ -1,4 +1,4 @@
-"""Plan of a batch: its files and its options."""
+"""The plan of a batch: its files and its options."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,14 +8,14 @@ from typing import Any
 
 from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.cli.batch.source import STDIN
-from llama_herd.cli.batch.tables import Columns
+from llama_herd.cli.batch.tables import RowColumns
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
 from llama_herd.tasks.batch.row_options import RowOptions
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """Input, output, and the options for all rows. `window` None: as many jobs as the workers hold.
 
     format: that of the output. has_prompts: answers come with their prompts.
@@ -24,7 +24,7 @@ class Plan:
     input_name: str
     output: Path
     options: RowOptions = field(default_factory=RowOptions)
-    columns: Columns = field(default_factory=Columns)
+    columns: RowColumns = field(default_factory=RowColumns)
     window: int | None = None
     in_order: bool = False
     max_errors: int | None = None

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from llama_herd.cli.batch.plan import Plan
+from llama_herd.cli.batch.plan import BatchPlan
 from llama_herd.cli.batch.source import STDIN
 from llama_herd.errors import BadInput
 
@@ -23,12 +23,12 @@ class RunFile:
     options: Mapping[str, Any]
 
     @classmethod
-    def open(cls, plan: Plan) -> Self:
+    def open(cls, plan: BatchPlan) -> Self:
         """The run that the plan's output belongs to, or a new one if the output has no answers.
 
         Raises BadInput if it has answers of another run, or of an unknown one.
         """
-        asked = cls._of(plan)
+        asked = cls._from_plan(plan)
         try:
             known = cls._read(plan)
             known._check(asked, plan.output)
@@ -40,7 +40,7 @@ class RunFile:
         return known
 
     @classmethod
-    def _of(cls, plan: Plan) -> Self:
+    def _from_plan(cls, plan: BatchPlan) -> Self:
         is_stdin = plan.input_name == STDIN
         return cls(
             run_id=secrets.token_hex(6),
@@ -50,7 +50,7 @@ class RunFile:
         )
 
     @classmethod
-    def _read(cls, plan: Plan) -> Self:
+    def _read(cls, plan: BatchPlan) -> Self:
         try:
             return cls(**json.loads(plan.run_file.read_text("utf-8")))
         except (OSError, ValueError, TypeError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.interruption import Interruption, Wish
-from llama_herd.cli.batch.screen import Screen
+from llama_herd.cli.batch.screen import BatchScreen
 from llama_herd.cli.batch.summary import Summary
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch.figures import Figures
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 REPORT_S = 1.0
 #: Pause before Redis is tried again.
 RETRY_S = 0.5
-#: Said when it stops though nobody set how many rows may fail.
+#: What is said besides when a batch stops though nobody set how many rows may fail.
 HINT = ". Fix: mend that; or give --max-errors, and the other rows run"
 
 
-class Runner:
+class BatchRunner:
     """Writes the answers of a batch, and reports its progress; `run` returns the exit code.
 
     Answers are on disk before the batch is polled again, which lets Redis forget their jobs. So a kill at any
@@ -39,7 +39,7 @@ class Runner:
         files: BatchFiles,
         batch: Batch,
         client: Client,
-        screen: Screen,
+        screen: BatchScreen,
         *,
         command: str,
         max_errors: int | None = None,
@@ -64,7 +64,10 @@ class Runner:
         self._run = BatchRun(batch.window, figures, max_errors=max_errors)
 
     def run(self) -> int:
-        """Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start."""
+        """Run the batch; return the exit code.
+
+        Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start.
+        """
         self._hits_before = {one.name: one.prefix_cache_hits for one in self._client.workers()}
         with self._interruption.listening(), self._screen:
             self._begin()
@@ -93,6 +96,7 @@ class Runner:
         self._files.write(self._run.answers(self._poll()))
 
     def _poll(self) -> list[BatchItem]:
+        """Poll the batch; while Redis is away nothing comes, and one line says so."""
         try:
             items = self._batch.poll()
         except RedisUnavailable as error:
@@ -169,7 +173,7 @@ class Runner:
         if table := self._files.write_table():
             self._screen.say(table)
         hits = self._prefix_cache_hits()
-        self._screen.close(Summary(self._run.status(state), figures.ttft, hits, self._failures()))
+        self._screen.show_summary(Summary(self._run.status(state), figures.ttft, hits, self._failures()))
         return int(figures.num_failed > 0)
 
     def _failures(self) -> str:

@@ -18,7 +18,7 @@ from llama_herd.tasks.batch_status import BatchStatus
 LINE_S = 10.0
 
 
-class Screen(Protocol):
+class BatchScreen(Protocol):
     """Shows a batch within its block."""
 
     def show(self, status: BatchStatus) -> None:
@@ -30,8 +30,8 @@ class Screen(Protocol):
     def pause(self) -> None:
         """Free the terminal for other output."""
 
-    def close(self, summary: Summary) -> None:
-        """Show the summary."""
+    def show_summary(self, summary: Summary) -> None:
+        """Show the summary of the batch that has ended."""
 
     def __enter__(self) -> Self: ...
 
@@ -40,15 +40,15 @@ class Screen(Protocol):
     ) -> None: ...
 
 
-def open_screen(*, as_json: bool) -> Screen:
+def open_screen(*, as_json: bool) -> BatchScreen:
     """The screen for this output: a bar on a terminal, lines elsewhere."""
     if as_json:
         return JsonScreen()
     console = Console(highlight=False, markup=False)
-    return Bar(console) if is_live(console) else Lines()
+    return BarScreen(console) if is_live(console) else LineScreen()
 
 
-class Lines:
+class LineScreen:
     """A line now and then, for files and pipes."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Lines:
     def pause(self) -> None:
         pass
 
-    def close(self, summary: Summary) -> None:
+    def show_summary(self, summary: Summary) -> None:
         print("\n".join(summary.lines()), flush=True)
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class Lines:
         pass
 
 
-class JsonScreen(Lines):
+class JsonScreen(LineScreen):
     """Each status, each message and the summary as a line of JSON; `event` names the kind."""
 
     def show(self, status: BatchStatus) -> None:
@@ -84,11 +84,11 @@ class JsonScreen(Lines):
     def say(self, text: str) -> None:
         _print_event("notice", text=text)
 
-    def close(self, summary: Summary) -> None:
+    def show_summary(self, summary: Summary) -> None:
         _print_event("summary", **summary.to_dict())
 
 
-class Bar:
+class BarScreen:
     """A bar as wide as the terminal, and the figures below it."""
 
     def __init__(self, console: Console) -> None:
@@ -109,7 +109,7 @@ class Bar:
     def pause(self) -> None:
         self._live.stop()
 
-    def close(self, summary: Summary) -> None:
+    def show_summary(self, summary: Summary) -> None:
         self._live.stop()
         self._console.print("\n".join(summary.lines()))
 

@@ -25,7 +25,7 @@ class Source(Protocol):
 
 
 @contextmanager
-def opened(name: str) -> Iterator[BinaryIO]:
+def open_unpacked(name: str) -> Iterator[BinaryIO]:
     """The unpacked bytes of a file. Raises BadInput, also if it is damaged."""
     try:
         if name.endswith(".gz"):

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from llama_herd.cli.batch.json_array import JsonArray
-from llama_herd.cli.batch.json_lines import JsonLines, StandardInput
-from llama_herd.cli.batch.source import STDIN, Source, opened
-from llama_herd.cli.batch.tables import Columns, CsvTable, ParquetTable
-from llama_herd.cli.batch.text_lines import TextLines
+from llama_herd.cli.batch.line_files import JsonLines, TextLines
+from llama_herd.cli.batch.source import STDIN, Source, open_unpacked
+from llama_herd.cli.batch.standard_input import StandardInput
+from llama_herd.cli.batch.tables import CsvTable, ParquetTable, RowColumns
 from llama_herd.errors import BadInput
 
 #: What tells a file's format.
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".txt", ".csv", ".tsv", ".parquet")
 
 
-def open_source(name: str, columns: Columns) -> Source:
+def open_source(name: str, columns: RowColumns) -> Source:
     """The rows of a file, whose suffix tells its format; - is standard input. Raises BadInput."""
     if name == STDIN:
         return StandardInput()
@@ -41,5 +41,5 @@ def open_source(name: str, columns: Columns) -> Source:
 
 
 def _begins_as_array(name: str) -> bool:
-    with opened(name) as stream:
+    with open_unpacked(name) as stream:
         return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")

@@ -31,6 +31,7 @@ class Summary:
         }
 
     def lines(self) -> Sequence[str]:
+        """The summary for people, a fact a line."""
         status = self.status
         rows = f"{status.num_done:,} rows done, {status.num_failed:,} failed in {_duration(status.elapsed_s)}"
         if status.num_before:

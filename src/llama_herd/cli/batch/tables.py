@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from llama_herd.cli.batch.source import opened
+from llama_herd.cli.batch.source import open_unpacked
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
 from llama_herd.tasks.batch.lines import MAX_LINE_BYTES
@@ -20,7 +20,7 @@ _PARQUET_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Columns:
+class RowColumns:
     """Which columns of a table make a row."""
 
     prompt: str = "prompt"
@@ -53,12 +53,12 @@ class CsvTable:
     """A CSV file whose first line names the columns; a row's number is that of its last line."""
 
     path: Path
-    columns: Columns
+    columns: RowColumns
     separator: str = ","
 
     def rows(self) -> Iterator[SourceRow]:
         csv.field_size_limit(MAX_LINE_BYTES)
-        with opened(str(self.path)) as stream:
+        with open_unpacked(str(self.path)) as stream:
             table = csv.DictReader(
                 io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""),
                 delimiter=self.separator,
@@ -83,7 +83,7 @@ class ParquetTable:
     """A Parquet file; rows count from 1."""
 
     path: Path
-    columns: Columns
+    columns: RowColumns
 
     def rows(self) -> Iterator[SourceRow]:
         line = 0

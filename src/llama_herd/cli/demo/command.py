@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from llama_herd.cli.demo.screen import Screen
+    from llama_herd.cli.demo.screen import DemoScreen
     from llama_herd.worker.settings import WorkerSettings
 
 
@@ -29,7 +29,7 @@ def demo(
     They run through a Redis and a worker of the demo's own, first together, then one at a time. Nothing is
     left running. Exit code 0 when all jobs ended well.
     """
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.extras import need_gateway_extra, need_worker_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
@@ -37,17 +37,17 @@ def demo(
     need_worker_extra("herd demo")
     if web:
         need_gateway_extra("herd demo --web")
-    override(model=model)
-    named = read(WorkerSettings)
+    override_settings(model=model)
+    named = read_settings(WorkerSettings)
     settings = with_model_here(named)
     if web:
-        _stay(settings, as_json)
+        _serve_page(settings, as_json)
         return
     from llama_herd.cli.demo.demo import Demo
     from llama_herd.cli.demo.next_steps import next_steps
     from llama_herd.local.worker_process import WorkerDied
 
-    screen = _screen(as_json)
+    screen = _open_screen(as_json)
     try:
         report = Demo(settings, screen).run()
     except (WorkerDied, TimeoutError) as error:
@@ -57,12 +57,12 @@ def demo(
     if as_json:
         print(json.dumps(report.to_dict() | {"next": [step._asdict() for step in steps]}))
     else:
-        screen.close(report, steps)
+        screen.show_report(report, steps)
     raise typer.Exit(report.exit_code)
 
 
-def _stay(settings: "WorkerSettings", as_json: bool) -> None:
-    """Show the page until somebody ends it."""
+def _serve_page(settings: "WorkerSettings", as_json: bool) -> None:
+    """Serve the page for the browser until Ctrl-C."""
     from llama_herd.cli.demo.web_demo import WebDemo
     from llama_herd.local.worker_process import WorkerDied
 
@@ -75,14 +75,14 @@ def _stay(settings: "WorkerSettings", as_json: bool) -> None:
         raise typer.Exit(1) from None
 
 
-def _screen(as_json: bool) -> "Screen":
+def _open_screen(as_json: bool) -> "DemoScreen":
     from rich.console import Console
 
-    from llama_herd.cli.demo.live_screen import LiveScreen
-    from llama_herd.cli.demo.screen import Screen
+    from llama_herd.cli.demo.live_screen import LiveDemoScreen
+    from llama_herd.cli.demo.screen import DemoScreen
     from llama_herd.live_console import is_live
 
     terminal = Console(highlight=False)
     if is_live(terminal) and not as_json:
-        return LiveScreen(terminal)
-    return Screen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))
+        return LiveDemoScreen(terminal)
+    return DemoScreen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))

@@ -8,11 +8,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from llama_herd.cli.demo.figures import Figures
-from llama_herd.cli.demo.progress import Progress
-from llama_herd.cli.demo.prompts import PROMPTS, SAMPLING
-from llama_herd.cli.demo.report import Phase, Report, Round
-from llama_herd.cli.demo.screen import Screen
+from llama_herd.cli.demo.demo_job import PROMPTS, SAMPLING, DemoJob, new_jobs
+from llama_herd.cli.demo.report import DemoReport, Phase, Round, RoundFigures
+from llama_herd.cli.demo.screen import DemoScreen
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.tasks.client.async_client import AsyncClient
@@ -35,13 +33,13 @@ JOB_TIMEOUT_S = 600.0
 class Demo:
     """Runs once. Nothing that it starts outlives `run`, however `run` ends."""
 
-    def __init__(self, settings: WorkerSettings, screen: Screen) -> None:
+    def __init__(self, settings: WorkerSettings, screen: DemoScreen) -> None:
         """Make the demo; `settings` say which model runs where; their Redis is not used."""
         self._settings = settings
         self._screen = screen
         self._phases: list[Phase] = []
 
-    def run(self) -> Report:
+    def run(self) -> DemoReport:
         """Run the demo. Ctrl-C, SIGTERM and SIGHUP end it with KeyboardInterrupt.
 
         Raises ModelFileError, RedisUnavailable when there is no redis-server, WorkerDied, TimeoutError.
@@ -51,13 +49,13 @@ class Demo:
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
-    async def _run(self) -> Report:
+    async def _run(self) -> DemoReport:
         _cancel_on_signals()
         with ExitStack() as stack:
             with self._phase("redis") as phase:
                 server = stack.enter_context(EmbeddedRedis())
                 phase.detail = f"{server.version}, embedded"
-            settings = settings_of_demo(self._settings, server.url)
+            settings = demo_settings(self._settings, server.url)
             worker = stack.enter_context(starting_worker(settings, "demo"))
             with self._phase("model") as phase:
                 # This imports torch, as the starting worker does too; in a thread, so that signals are heard.
@@ -65,18 +63,19 @@ class Demo:
                 phase.detail = f"{settings.served_model}: {summary}"
             return await self._measure(settings, worker)
 
-    async def _measure(self, settings: WorkerSettings, worker: WorkerProcess) -> Report:
+    async def _measure(self, settings: WorkerSettings, worker: WorkerProcess) -> DemoReport:
+        """Run the jobs together, then one by one, on a worker that is warmed up."""
         async with AsyncClient(settings=settings, model=settings.served_model) as client:
             with self._phase("worker") as phase:
-                status = await _beside(worker, _warm_worker(client))
+                status = await _while_alive(worker, _warm_worker(client))
                 phase.detail = f"{status.device}, {status.slots} slots, first job done"
-            jobs = _new_jobs()
+            jobs = new_jobs()
             with self._screen.together(jobs):
-                together = await _beside(worker, _run_together(client, jobs))
-            jobs = _new_jobs()
+                together = await _while_alive(worker, _run_together(client, jobs))
+            jobs = new_jobs()
             with self._screen.one_by_one(jobs):
-                one_by_one = await _beside(worker, _run_one_by_one(client, jobs))
-        return Report(self._phases, together, one_by_one)
+                one_by_one = await _while_alive(worker, _run_one_by_one(client, jobs))
+        return DemoReport(self._phases, together, one_by_one)
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[Phase]:
@@ -88,7 +87,7 @@ class Demo:
         self._screen.show(phase)
 
 
-def settings_of_demo(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
+def demo_settings(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The settings of the demo's worker: the same model in the same way, at a Redis of the demo's own."""
     own = {"redis_url": redis_url, "model": settings.model.resolve(), "log_format": "console"}
     own |= {"unserved_timeout_s": UNSERVED_S}
@@ -116,11 +115,7 @@ def _describe(path: Path) -> str:
         return f"{model.num_bytes / 1e6:.1f} MB, {main_type}, {len(model.tensors)} tensors"
 
 
-def _new_jobs() -> list[Progress]:
-    return [Progress(prompt, seed=number) for number, prompt in enumerate(PROMPTS, start=1)]
-
-
-async def _beside(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
+async def _while_alive(worker: WorkerProcess, work: Coroutine[Any, Any, T]) -> T:
     """Do some work while the worker lives. Raises WorkerDied."""
     task = asyncio.ensure_future(work)
     try:
@@ -140,20 +135,20 @@ async def _warm_worker(client: AsyncClient) -> WorkerStatus:
     return ready[0]
 
 
-async def _run_together(client: AsyncClient, jobs: Sequence[Progress]) -> Round:
+async def _run_together(client: AsyncClient, jobs: Sequence[DemoJob]) -> Round:
     started_s = monotonic()
     await asyncio.gather(*(_follow(client, job) for job in jobs))
-    return Round(jobs, Figures.of(jobs, monotonic() - started_s))
+    return Round(jobs, RoundFigures.from_jobs(jobs, monotonic() - started_s))
 
 
-async def _run_one_by_one(client: AsyncClient, jobs: Sequence[Progress]) -> Round:
+async def _run_one_by_one(client: AsyncClient, jobs: Sequence[DemoJob]) -> Round:
     started_s = monotonic()
     for job in jobs:
         await _follow(client, job)
-    return Round(jobs, Figures.of(jobs, monotonic() - started_s))
+    return Round(jobs, RoundFigures.from_jobs(jobs, monotonic() - started_s))
 
 
-async def _follow(client: AsyncClient, job: Progress) -> None:
+async def _follow(client: AsyncClient, job: DemoJob) -> None:
     job.submitted_s = monotonic()
     job.job_id = await client.submit(prompt=job.prompt, sampling=SAMPLING | {"seed": job.seed})
     async for event in client.stream(job.job_id, timeout_s=JOB_TIMEOUT_S):

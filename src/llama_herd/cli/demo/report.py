@@ -1,11 +1,11 @@
-"""The results of the demo."""
+"""The results of the demo: the phases of its start, and the figures of both rounds."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
-from llama_herd.cli.demo.figures import Figures
-from llama_herd.cli.demo.progress import Progress
+from llama_herd.cli.demo.demo_job import DemoJob
+from llama_herd.percentiles import Percentiles
 
 
 @dataclass
@@ -18,15 +18,38 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Round:
-    """The eight jobs, run in one of two ways."""
+class RoundFigures:
+    """Speed and latencies of a round, from its first submission to its last end."""
 
-    jobs: Sequence[Progress]
-    figures: Figures
+    num_tokens: int
+    seconds: float
+    tokens_per_s: float
+    ttft: Percentiles
+    itl: Percentiles
+
+    @classmethod
+    def from_jobs(cls, jobs: Sequence[DemoJob], seconds: float) -> Self:
+        """The figures of jobs that took so long together."""
+        num_tokens = sum(job.num_tokens for job in jobs)
+        return cls(
+            num_tokens=num_tokens,
+            seconds=seconds,
+            tokens_per_s=num_tokens / seconds,
+            ttft=Percentiles.from_seconds([job.ttft_s for job in jobs if job.ttft_s is not None]),
+            itl=Percentiles.from_seconds([gap_s for job in jobs for gap_s in job.gaps_s]),
+        )
 
 
 @dataclass(frozen=True)
-class Report:
+class Round:
+    """The eight jobs, run in one of two ways."""
+
+    jobs: Sequence[DemoJob]
+    figures: RoundFigures
+
+
+@dataclass(frozen=True)
+class DemoReport:
     """The phases of the start, then the same jobs together and one at a time."""
 
     phases: Sequence[Phase]
@@ -55,7 +78,7 @@ class Report:
         }
 
 
-def _job(progress: Progress) -> dict[str, Any]:
+def _job(progress: DemoJob) -> dict[str, Any]:
     return {
         "job": progress.job_id,
         "prompt": progress.prompt,

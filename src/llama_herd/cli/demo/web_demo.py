@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from llama_herd.cli.demo.demo import settings_of_demo
+from llama_herd.cli.demo.demo import demo_settings
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.tasks.client.async_client import AsyncClient
@@ -39,13 +39,14 @@ class WebDemo:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
+        """Serve the page, and keep the workers alive, until a signal ends the server."""
         with EmbeddedRedis() as redis:
-            settings = _beside_each_other(self._settings, redis.url)
+            settings = _sharing_settings(self._settings, redis.url)
             server = _gateway(settings)
             asyncio.get_running_loop().add_signal_handler(
                 signal.SIGHUP, server.handle_exit, signal.SIGHUP, None
             )
-            keepers = [asyncio.create_task(_keep(settings, name)) for name in NAMES]
+            keepers = [asyncio.create_task(_keep_worker_alive(settings, name)) for name in NAMES]
             for keeper in keepers:
                 keeper.add_done_callback(lambda _: server.handle_exit(signal.SIGTERM, None))
             try:
@@ -59,12 +60,12 @@ class WebDemo:
                     raise end
 
 
-def _beside_each_other(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
+def _sharing_settings(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The settings of each worker: of cores and memory it takes its part."""
     share = settings.memory_share / len(NAMES)
     cores = num_cores()
     own = {"memory_share": share, "threads": settings.threads or max(1, cores // len(NAMES))}
-    return settings_of_demo(settings, redis_url).model_copy(update=own)
+    return demo_settings(settings, redis_url).model_copy(update=own)
 
 
 def _gateway(settings: WorkerSettings) -> Server:
@@ -76,7 +77,7 @@ def _gateway(settings: WorkerSettings) -> Server:
     return Server(make_app(read), read, lambda url: _say(f"open {url}    Ctrl-C ends all of it"))
 
 
-async def _keep(settings: WorkerSettings, name: str) -> None:
+async def _keep_worker_alive(settings: WorkerSettings, name: str) -> None:
     """A worker, and another one when it dies. Raises WorkerDied if it does so before it is ready."""
     while True:
         with starting_worker(settings, name) as worker:
@@ -88,7 +89,7 @@ async def _keep(settings: WorkerSettings, name: str) -> None:
 
 
 async def _until_ready(settings: WorkerSettings, worker: WorkerProcess) -> None:
-    async with AsyncClient(settings=settings.of_first_tenant) as client:
+    async with AsyncClient(settings=settings.for_first_tenant) as client:
         while not any(one.name == worker.name and one.state == "ready" for one in await client.workers()):
             worker.check()
             await asyncio.sleep(POLL_S)

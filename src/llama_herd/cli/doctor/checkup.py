@@ -28,7 +28,7 @@ def check_up() -> Iterator[Finding]:
     try:
         settings = on_device(WorkerSettings.read())
     except BadInput as error:
-        yield Finding.of(error, "settings", fix="set an allowed value, or leave it out")
+        yield Finding.from_error(error, "settings", fix="set an allowed value, or leave it out")
         return
     yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
     for name, complaint in exposed_files(WorkerSettings).items():
@@ -64,12 +64,12 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
             yield Finding("model", "ok", f"{settings.served_model}: {parts}")
             yield from check_chat(servable)
             if device == "cpu":
-                yield _kernels(servable.kernels.note)
+                yield _kernels_finding(servable.kernels.note)
             subject, fix = "memory", ""
             if has_device:
-                yield _room(servable.fitting_plan(), device)
+                yield _memory_finding(servable.fitting_plan(), device)
     except BadInput as error:
-        yield Finding.of(error, subject, fix=fix)
+        yield Finding.from_error(error, subject, fix=fix)
 
 
 def check_chat(servable: "ServableModel") -> Iterator[Finding]:
@@ -85,13 +85,13 @@ def check_chat(servable: "ServableModel") -> Iterator[Finding]:
         )
 
 
-def _kernels(note: str) -> Finding:
+def _kernels_finding(note: str) -> Finding:
     """The finding about kernels that multiply blocks on a CPU: without them a model is served, but slowly."""
     detail, _, fix = note.partition(". Fix: ")
     return Finding("kernels", "warn" if fix else "ok", detail, fix)
 
 
-def _room(plan: "MemoryPlan", device: str) -> Finding:
+def _memory_finding(plan: "MemoryPlan", device: str) -> Finding:
     """The finding about memory: the two parts that settings decide; `herd inspect` lists all."""
     how = " in blocks" if plan.keeps_blocks else ""
     parts = f"weights {size_text(plan.weight_bytes)}{how}, KV cache {size_text(plan.kv_cache_bytes)}"

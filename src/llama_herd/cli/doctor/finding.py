@@ -4,19 +4,19 @@ from typing import Literal, NamedTuple, Self
 
 from llama_herd.errors import HerdError
 
-State = Literal["ok", "warn", "fail"]
+FindingState = Literal["ok", "warn", "fail"]
 
 
 class Finding(NamedTuple):
     """The state of one subject. With a warning the herd may still work; with a failure it will not."""
 
     subject: str
-    state: State
+    state: FindingState
     detail: str
     fix: str = ""
 
     @classmethod
-    def of(cls, error: HerdError, subject: str, state: State = "fail", fix: str = "") -> Self:
+    def from_error(cls, error: HerdError, subject: str, state: FindingState = "fail", fix: str = "") -> Self:
         """A finding from an error. `fix` is used if the error names none."""
         detail, _, own_fix = str(error).partition(" Fix: ")
         return cls(subject, state, detail.removesuffix("."), own_fix or fix)

@@ -42,7 +42,7 @@ def check_torch(settings: WorkerSettings) -> Finding:
     try:
         device = pin_device(settings.device)
     except BadInput as error:
-        return Finding.of(error, "torch")
+        return Finding.from_error(error, "torch")
     load_torch()
     import torch
 

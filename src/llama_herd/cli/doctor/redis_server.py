@@ -8,7 +8,7 @@ from redis.exceptions import NoPermissionError
 
 from llama_herd.cli.doctor.finding import Finding
 from llama_herd.errors import HerdError, RedisUnavailable
-from llama_herd.local.own_redis import is_taken, port_here
+from llama_herd.local.own_redis import is_port_taken, local_port
 from llama_herd.local.redis_server import find_server
 from llama_herd.tasks.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection import connect, redis_errors
@@ -32,9 +32,9 @@ def check_redis(url: str) -> list[Finding]:
             greeting = _greeting(redis)
             info = _info(redis)
     except HerdError as error:
-        return [Finding.of(error, "redis"), *_check_port(url)]
+        return [Finding.from_error(error, "redis"), *_check_port(url)]
     if unfit := _UNFIT.get(greeting["mode"]) or _UNFIT.get(greeting["role"]):
-        return [Finding.of(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
+        return [Finding.from_error(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
     return [_check_version(url, greeting, info), _check_eviction(info), _check_persistence(info)]
 
 
@@ -89,14 +89,14 @@ def _check_persistence(info: Mapping[str, Any] | None) -> Finding:
 
 def _check_port(url: str) -> list[Finding]:
     """Whether `herd worker --with-redis` could start a Redis where none answers."""
-    port = port_here(url)
+    port = local_port(url)
     if port is None:
         return []
-    if is_taken(port):
+    if is_port_taken(port):
         detail = f"{port} is in use, but no usable Redis answers there"
         return [Finding("port", "fail", detail, "set HERD_REDIS_URL to another port")]
     try:
         find_server()
     except HerdError as error:
-        return [Finding.of(error, "port", "warn")]
+        return [Finding.from_error(error, "port", "warn")]
     return [Finding("port", "ok", f"{port} is free: herd worker --with-redis starts a Redis there")]

@@ -111,6 +111,7 @@ class Child:
             self._process.terminate()
 
     def _note_end(self, exit_code: int) -> None:
+        """Decide whether a child that has ended is started again, and when."""
         ran_s = monotonic() - self._start_s
         facts = {"child": self._name, "exit_code": exit_code, "ran_s": round(ran_s, 1)}
         if self._is_ending or exit_code in FINAL_CODES:

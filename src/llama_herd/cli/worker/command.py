@@ -8,36 +8,46 @@ from typing import Annotated
 
 import typer
 
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
+    ),
+]
+ServedModelName = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
+]
+Slots = Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")]
+Name = Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")]
+Gpus = Annotated[
+    str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
+]
+WithRedis = Annotated[
+    bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
+]
+WaitForRedis = Annotated[
+    bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
+]
+
 
 def worker(
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
-        ),
-    ] = None,
-    served_model_name: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
-    ] = None,
-    slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
-    ] = None,
-    with_redis: Annotated[
-        bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
-    ] = False,
-    wait_for_redis: Annotated[
-        bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
-    ] = False,
+    model: Model = None,
+    served_model_name: ServedModelName = None,
+    device: Device = None,
+    slots: Slots = None,
+    name: Name = None,
+    gpus: Gpus = None,
+    metrics_port: MetricsPort = None,
+    with_redis: WithRedis = False,
+    wait_for_redis: WaitForRedis = False,
 ) -> None:
     """Take jobs from the model's queue and run them.
 
@@ -47,22 +57,22 @@ def worker(
     from llama_herd.extras import need_worker_extra
 
     need_worker_extra("herd worker")
-    from llama_herd.cli.environment import override, read
+    from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.worker.celery_worker import run_celery_worker
     from llama_herd.cli.worker.children import run_together
     from llama_herd.local.own_redis import own_redis
     from llama_herd.worker.logs import set_up_logs
     from llama_herd.worker.settings import WorkerSettings
 
-    _check_names(name, device, gpus)
-    override(
+    _check_options(name, device, gpus)
+    override_settings(
         model=model,
         served_model_name=served_model_name,
         device=device,
         slots=slots,
         metrics_port=metrics_port,
     )
-    settings = read(WorkerSettings)
+    settings = read_settings(WorkerSettings)
     with own_redis(settings.redis_url) if with_redis else nullcontext():
         if gpus is None:
             exit_code = run_celery_worker(settings, name, waits=wait_for_redis)
@@ -72,7 +82,8 @@ def worker(
     raise typer.Exit(exit_code)
 
 
-def _check_names(name: str | None, device: str | None, gpus: str | None) -> None:
+def _check_options(name: str | None, device: str | None, gpus: str | None) -> None:
+    """Raise BadInput if the options contradict each other, or the name cannot be one."""
     from llama_herd.errors import BadInput
 
     if gpus is not None and (name is not None or device is not None):
@@ -89,7 +100,8 @@ def card_commands(gpus: str, metrics_port: int = 0) -> dict[str, list[str]]:
     """
     command = [sys.executable, "-m", "llama_herd.cli", "worker", "--wait-for-redis"]
     commands = {
-        f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"] for card in _chosen(gpus)
+        f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"]
+        for card in _chosen_cards(gpus)
     }
     if metrics_port:
         for port, arguments in enumerate(commands.values(), metrics_port):
@@ -97,7 +109,8 @@ def card_commands(gpus: str, metrics_port: int = 0) -> dict[str, list[str]]:
     return commands
 
 
-def _chosen(gpus: str) -> list[int]:
+def _chosen_cards(gpus: str) -> list[int]:
+    """The numbers of the GPUs that the option names. Raises BadInput, which lists the GPUs here."""
     from llama_herd.errors import BadInput, DeviceError
     from llama_herd.worker.loading.device import visible_cards
 

@@ -15,8 +15,7 @@ from llama_herd.model.files.gguf_header import (
     align,
     type_name,
 )
-from llama_herd.model.reading.bounded_reader import damaged
-from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.reading.file_errors import damaged, quoted
 
 _OTHER_ORDER = (
     "Take another file of the same model, or turn a copy of this one: gguf-convert-endian COPY little."
@@ -34,6 +33,7 @@ def checked_tensors(header: Header, source: str, file_bytes: int) -> dict[str, T
 
 
 def _tensor_info(entry: TensorEntry, header: Header, source: str) -> TensorInfo:
+    """The checked entry of one tensor, with its place in the file."""
     tensor, columns = f"tensor {quoted(entry.name)}", entry.shape[-1]
     if entry.type_id not in GGML_QUANT_SIZES:
         raise _unknown_type(entry, source)

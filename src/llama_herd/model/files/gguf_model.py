@@ -14,9 +14,8 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
 from llama_herd.model.files.gguf_parts import GGUFParts
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
-from llama_herd.model.reading.limits import MAX_SCALE
-from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import MAX_SCALE, Metadata
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -134,6 +133,7 @@ def expected_shapes(config: LlamaConfig) -> dict[str, Shape]:
 
 
 def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
+    """Every weight of one layer, by its name within the layer."""
     family, hidden = config.family, config.hidden_size
     q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     rows = {"attn_q": q_rows, "attn_k": kv_rows, "attn_v": kv_rows}

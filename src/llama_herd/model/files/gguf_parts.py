@@ -10,7 +10,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_header import MAX_TENSORS, TensorInfo
 from llama_herd.model.files.tensor_file import StoredRows
-from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.reading.file_errors import quoted
 
 MAX_PARTS = 256
 

@@ -13,7 +13,7 @@ from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
-from llama_herd.model.hub.name import how_to_fetch
+from llama_herd.model.hub.name import how_to_pull
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -68,7 +68,7 @@ class ModelFile(Protocol):
 def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
     """The tokenizer of a model, or of a GGUF file that holds a vocabulary alone. Raises ModelFileError."""
     path = Path(path)
-    with _telling(path):
+    with _naming_the_path(path):
         is_alone = path.is_file() and path.suffix not in _PARTS
     if not is_alone:
         with open_model(path) as model:
@@ -82,12 +82,12 @@ def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
 def open_model(path: str | PathLike[str]) -> ModelFile:
     """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
     path = Path(path)
-    with _telling(path):
+    with _naming_the_path(path):
         return _open(path)
 
 
 @contextmanager
-def _telling(path: Path) -> Iterator[None]:
+def _naming_the_path(path: Path) -> Iterator[None]:
     """Raise ModelFileError where the system refuses: a name that is too long, a folder that is not ours."""
     try:
         yield
@@ -104,7 +104,7 @@ def _open(path: Path) -> ModelFile:
         )
         raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
     if not path.exists():
-        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}. {how_to_fetch(path)}".rstrip())
+        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}. {how_to_pull(path)}".rstrip())
     if path.suffix in _PARTS:
         raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
     return GGUFModel.open(path)

@@ -15,14 +15,13 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile
-from llama_herd.model.files.shards import how_to_fetch, weight_paths
+from llama_herd.model.files.shards import how_to_complete, weight_paths
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_json
-from llama_herd.model.reading.quoted import quoted
-from llama_herd.model.shape import json_shape
 from llama_herd.model.shape.families import LLAMA, Family
+from llama_herd.model.shape.json_shape import with_defaults
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.padded_codec import PaddedCodec
-from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer import PaddedCodec, Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.model.weights.weight import Weight
 
@@ -134,7 +133,7 @@ class SafetensorsModel(Closing):
         path = self.folder / TOKENIZER_NAME
         if not path.is_file():
             raise ModelFileError(
-                f"{path}: missing. {how_to_fetch(self.folder)} "
+                f"{path}: missing. {how_to_complete(self.folder)} "
                 "Or load the tokenizer with transformers and save it there."
             )
         return TokenizerJson.open(path)
@@ -151,11 +150,11 @@ class SafetensorsModel(Closing):
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
         shapes = expected_shapes(self.config)
         names = {hf_name(name, self.config.family): name for name in shapes if name != ROPE_NAME}
-        config_json = json_shape.filled(self.metadata, self.config.family)
+        config_json = with_defaults(self.metadata, self.config.family)
         is_tied = config_json.flag("tie_word_embeddings", HEAD_NAME not in tensors)
         optional = {HEAD_NAME} if is_tied else set()
         for name in names.keys() - tensors.keys() - optional:
-            raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_fetch(self.folder)}")
+            raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
         for name, stored in tensors.items():
             _check_tensor(stored, shapes.get(names.get(name, "")), self.config.family.name)
         return {names[name]: stored for name, stored in tensors.items() if name not in optional}

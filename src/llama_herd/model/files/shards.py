@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
 
 WHOLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -18,7 +18,7 @@ MAX_NAME_CHARS = 200
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
-def how_to_fetch(folder: Path) -> str:
+def how_to_complete(folder: Path) -> str:
     """The command that completes a folder; what is there already it does not fetch again."""
     return f"Fetch what is missing: hf download OWNER/NAME --local-dir {folder}."
 
@@ -35,10 +35,11 @@ def weight_paths(folder: Path) -> list[Path]:
             f"{folder}: {pickles[0]} is a pickle, which can run code when it is read, and is never opened. "
             "Fetch the model's safetensors files, or load it with transformers and call `save_pretrained`."
         )
-    raise ModelFileError(f"{folder}: holds neither {WHOLE_NAME} nor {INDEX_NAME}. {how_to_fetch(folder)}")
+    raise ModelFileError(f"{folder}: holds neither {WHOLE_NAME} nor {INDEX_NAME}. {how_to_complete(folder)}")
 
 
 def _shard_paths(index_path: Path) -> list[Path]:
+    """The files that an index names, all of which must be there."""
     index = read_json(index_path, MAX_INDEX_BYTES)
     names = sorted({str(name) for name in index.nested("weight_map").values()})
     if not 1 <= len(names) <= MAX_SHARDS:
@@ -47,7 +48,7 @@ def _shard_paths(index_path: Path) -> list[Path]:
     for path in paths:
         if not path.is_file():
             raise ModelFileError(
-                f"{path}: missing, {INDEX_NAME} names {len(names)} files. {how_to_fetch(path.parent)}"
+                f"{path}: missing, {INDEX_NAME} names {len(names)} files. {how_to_complete(path.parent)}"
             )
     return paths
 

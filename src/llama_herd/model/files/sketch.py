@@ -20,7 +20,7 @@ from llama_herd.model.files.tensor_file import OpenFile
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.text.token_facts import TokenFacts
 
-#: Of a shape, and of one of its sizes or a place in a file.
+#: Most sizes of a shape, and the largest size, or place in a file, that is believed.
 MAX_SIZES, MAX_SIZE = 16, 1 << 63
 
 
@@ -32,7 +32,7 @@ class TensorFact(NamedTuple):
     num_bytes: int
 
     @classmethod
-    def of(cls, info: TensorInfo) -> Self:
+    def from_info(cls, info: TensorInfo) -> Self:
         """The tensor of a checked file."""
         return cls(info.type.name, math.prod(info.shape), info.num_bytes)
 
@@ -47,17 +47,17 @@ class Sketch:
     tokens: TokenFacts | None = None
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def from_path(cls, path: Path) -> Self:
         """The sketch of a file or folder."""
         kind = kind_of(path)
         if not kind:
             return cls()
         if path.is_dir():
             tensors = [fact for file in _weight_paths(path) for fact in _safetensors_facts(file)]
-            return cls(kind, _config(path), tensors, TokenFacts.of_folder(path))
+            return cls(kind, _config(path), tensors, TokenFacts.from_folder(path))
         if kind.startswith(GGUF.name):
             header, tensors = _gguf_facts(path)
-            return cls(kind, header, tensors, TokenFacts.of_metadata(header))
+            return cls(kind, header, tensors, TokenFacts.from_header(header))
         return cls(kind, tensors=_safetensors_facts(path) if kind == SAFETENSORS.name else ())
 
 
@@ -104,11 +104,13 @@ def _gguf_facts(path: Path) -> tuple[Mapping[str, object], list[TensorFact]]:
     with suppress(OSError), closing(_open(path)) as file:
         with suppress(ModelFileError):
             read_header_of(file, header)
-        return header.metadata, list(_listed(header.entries.values(), file.num_bytes - header.data_start))
+        return header.metadata, list(
+            _gguf_tensors(header.entries.values(), file.num_bytes - header.data_start)
+        )
     return {}, []
 
 
-def _listed(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[TensorFact]:
+def _gguf_tensors(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[TensorFact]:
     """The tensors of a table; one of an unknown type has the bytes up to the next."""
     ordered = sorted(entries, key=lambda entry: entry.offset)
     ends = [entry.offset for entry in ordered[1:]] + [max(0, data_bytes)]
@@ -123,11 +125,11 @@ def _listed(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[TensorF
 
 def _safetensors_facts(path: Path) -> list[TensorFact]:
     with suppress(OSError, ModelFileError), closing(_open(path)) as file:
-        return list(_stored(read_entries(file.cursor(file.num_bytes))))
+        return list(_safetensors_tensors(read_entries(file.cursor(file.num_bytes))))
     return []
 
 
-def _stored(entries: Mapping[str, object]) -> Iterator[TensorFact]:
+def _safetensors_tensors(entries: Mapping[str, object]) -> Iterator[TensorFact]:
     """The tensors of a safetensors header, without those of which it says nothing that can be."""
     for name, entry in entries.items():
         if name == NOTES_KEY or not isinstance(entry, dict):

@@ -18,7 +18,7 @@ from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.reading.bounded_reader import Cursor
-from llama_herd.model.reading.quoted import quoted
+from llama_herd.model.reading.file_errors import quoted
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.hub.listing import HubFile, Listing
+from llama_herd.model.hub.listing import HubFile, RepoListing
 from llama_herd.model.hub.name import PART, HubName
 from llama_herd.size_text import size_text
 
@@ -46,7 +46,7 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenFiles:
     """The files of a model, in the order in which they are fetched: its weights last."""
 
     name: str  # of the file that is opened; empty: the folder
@@ -69,25 +69,25 @@ class Candidate(NamedTuple):
     def num_bytes(self) -> int:
         return sum(file.num_bytes for file in self.files)
 
-    def chosen(self, why: str) -> Choice:
-        return Choice(self.name, self.files, why)
+    def chosen(self, why: str) -> ChosenFiles:
+        return ChosenFiles(self.name, self.files, why)
 
 
-def choose(listing: Listing, name: HubName, room: Callable[[], Room]) -> Choice:
+def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> ChosenFiles:
     """Choose what a name asks for. Raises ModelFileError, which lists what there is.
 
     `room` is asked only where several files would do.
     """
     found = candidates(listing.files)
     if name.file:
-        return _of_file(found, name)
+        return _choose_by_file(found, name)
     if name.type:
-        return _of_type(found, name)
+        return _choose_by_type(found, name)
     if not found:
-        return _folder(listing)
+        return _choose_folder(listing)
     if len(found) == 1:
         return found[0].chosen("the only GGUF model there")
-    return _best(found, name, room())
+    return _choose_best(found, name, room())
 
 
 def candidates(files: Iterable[HubFile]) -> list[Candidate]:
@@ -114,7 +114,7 @@ def _type_of(name: str) -> str:
     return match["type"].upper() if match else ""
 
 
-def _of_file(found: Sequence[Candidate], name: HubName) -> Choice:
+def _choose_by_file(found: Sequence[Candidate], name: HubName) -> ChosenFiles:
     """The model that has a file of this name; its folder may be left out."""
     fits = [
         one
@@ -122,19 +122,19 @@ def _of_file(found: Sequence[Candidate], name: HubName) -> Choice:
         if any(name.file in (file.name, PurePosixPath(file.name).name) for file in one.files)
     ]
     if len(fits) != 1:
-        raise _unknown(found, name, f"no GGUF file {name.file}" if not fits else f"several {name.file}")
+        raise _no_such_file(found, name, f"no GGUF file {name.file}" if not fits else f"several {name.file}")
     return fits[0].chosen("named")
 
 
-def _of_type(found: Sequence[Candidate], name: HubName) -> Choice:
+def _choose_by_type(found: Sequence[Candidate], name: HubName) -> ChosenFiles:
     fits = [one for one in found if one.type == name.type.upper()]
     if len(fits) != 1:
         problem = f"{len(fits)} files of type" if fits else "no GGUF file of type"
-        raise _unknown(found, name, f"{problem} {name.type}")
+        raise _no_such_file(found, name, f"{problem} {name.type}")
     return fits[0].chosen("the type that was named")
 
 
-def _best(found: Sequence[Candidate], name: HubName, room: Room) -> Choice:
+def _choose_best(found: Sequence[Candidate], name: HubName, room: Room) -> ChosenFiles:
     """The most exact model that there is room for; those first that are multiplied as they are stored."""
     fitting = [one for one in found if one.num_bytes <= room.num_bytes]
     if not fitting:
@@ -154,7 +154,7 @@ def _rank(one: Candidate) -> tuple[int, int]:
     return place, -one.num_bytes
 
 
-def _folder(listing: Listing) -> Choice:
+def _choose_folder(listing: RepoListing) -> ChosenFiles:
     """The safetensors of the repository's top, with all that a worker reads beside them."""
     files = {file.name: file for file in listing.files}
     weights = [files[_WHOLE]] if _WHOLE in files else _shards(listing, files)
@@ -170,20 +170,20 @@ def _folder(listing: Listing) -> Choice:
         )
     index = [] if _WHOLE in files else [_INDEX]
     beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE, *index) if one in files]
-    return Choice("", (*beside, *weights), "safetensors, as there is no GGUF file")
+    return ChosenFiles("", (*beside, *weights), "safetensors, as there is no GGUF file")
 
 
-def _shards(listing: Listing, files: dict[str, HubFile]) -> list[HubFile]:
+def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:
     """The shards of a model in several files; none where one is missing."""
     if _INDEX not in files:
         return []
-    named = _named_by(listing)
+    named = _names_in_index(listing)
     if named is None:  # the index is not here yet: what is listed is all that there is
         return [file for name, file in files.items() if _SHARD.fullmatch(name)]
     return [files[name] for name in sorted(named)] if named <= files.keys() else []
 
 
-def _named_by(listing: Listing) -> set[str] | None:
+def _names_in_index(listing: RepoListing) -> set[str] | None:
     """The files that the index in the cache names; None: it cannot be read."""
     try:
         return set(json.loads((listing.folder / _INDEX).read_text())["weight_map"].values())
@@ -191,7 +191,7 @@ def _named_by(listing: Listing) -> set[str] | None:
         return None
 
 
-def _unknown(found: Sequence[Candidate], name: HubName, problem: str) -> ModelFileError:
+def _no_such_file(found: Sequence[Candidate], name: HubName, problem: str) -> ModelFileError:
     shown = [one.name for one in found[:MAX_SHOWN]]
     more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
     listed = f"name one of {', '.join(shown)}{more}" if shown else "it holds no GGUF file: name it alone"

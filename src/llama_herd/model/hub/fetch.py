@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from llama_herd.errors import HubUnavailable, ModelFileError
-from llama_herd.model.hub.choice import Choice, Room, choose
-from llama_herd.model.hub.listing import HubFile, Listing, cache_folder, storage_folder
+from llama_herd.model.hub.choice import ChosenFiles, Room, choose
+from llama_herd.model.hub.listing import HubFile, RepoListing, cache_folder, storage_folder
 from llama_herd.model.hub.name import HubName
 from llama_herd.size_text import size_text
 
 #: Hears how many bytes of all files have come.
-Progress = Callable[[int, int], None]
+ProgressHook = Callable[[int, int], None]
 
 HASHED_BYTES = 1 << 20
 
@@ -31,13 +31,13 @@ class HubModel:
     """A model in the cache."""
 
     path: Path  # of its GGUF file, its first part, or its folder
-    choice: Choice
+    choice: ChosenFiles
     is_new: bool = False  # whether some of it has just been fetched
 
 
 def find_model(name: HubName, room: Callable[[], Room]) -> HubModel | None:
     """The model, if it is in the cache whole; nobody is asked for it."""
-    listing = Listing.of_cache(name.repo)
+    listing = RepoListing.from_cache(name.repo)
     if listing is None:
         return None
     try:
@@ -48,7 +48,7 @@ def find_model(name: HubName, room: Callable[[], Room]) -> HubModel | None:
 
 
 def fetch_model(
-    name: HubName, room: Callable[[], Room], tell: Callable[[Choice], None], note: Progress
+    name: HubName, room: Callable[[], Room], tell: Callable[[ChosenFiles], None], note: ProgressHook
 ) -> HubModel:
     """Ask the hub for the model as it is now, and fetch what of it is missing; without the hub, find it.
 
@@ -56,7 +56,7 @@ def fetch_model(
     """
     try:
         with _translated(name.repo):
-            listing = Listing.of_hub(name.repo)
+            listing = RepoListing.from_hub(name.repo)
     except HubUnavailable as error:
         found = find_model(name, room)
         if found is None:
@@ -69,19 +69,19 @@ def fetch_model(
         tell(choice)
     for file in missing:
         with _translated(name.repo):
-            _bring(listing, file, _behind(done, choice.num_bytes, note))
+            _fetch_file(listing, file, _counting_all(done, choice.num_bytes, note))
         done += file.num_bytes
     with _translated(name.repo):
-        _point_at(listing)
+        _note_newest_commit(listing)
     return HubModel(listing.folder / choice.name, choice, bool(missing))
 
 
-def _behind(done: int, num_all: int, note: Progress) -> Callable[[int], None]:
+def _counting_all(done: int, num_all: int, note: ProgressHook) -> Callable[[int], None]:
     """A listener to one file's bytes, which tells those of all files."""
     return lambda num_bytes: note(done + num_bytes, num_all)
 
 
-def _bring(listing: Listing, file: HubFile, note: Callable[[int], None]) -> None:
+def _fetch_file(listing: RepoListing, file: HubFile, note: Callable[[int], None]) -> None:
     """Fetch a file unless its bytes are here, and enter it in the snapshot of its commit."""
     from huggingface_hub import constants
 
@@ -98,7 +98,7 @@ def _bring(listing: Listing, file: HubFile, note: Callable[[int], None]) -> None
         entry.symlink_to(os.path.relpath(blob, entry.parent))
 
 
-def _point_at(listing: Listing) -> None:
+def _note_newest_commit(listing: RepoListing) -> None:
     """Note in the cache that this commit is the newest one."""
     ref = storage_folder(listing.repo) / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def _point_at(listing: Listing) -> None:
     written.replace(ref)
 
 
-def _download(listing: Listing, file: HubFile, blob: Path, note: Callable[[int], None]) -> None:
+def _download(listing: RepoListing, file: HubFile, blob: Path, note: Callable[[int], None]) -> None:
     """Fetch a file to where the cache has it, behind what has come of it before."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
@@ -134,7 +134,7 @@ def _download(listing: Listing, file: HubFile, blob: Path, note: Callable[[int],
                 expected_size=file.num_bytes,
                 tqdm_class=_meter(note),
             )
-        _check(part, file)
+        _check_digest(part, file)
         part.replace(blob)
 
 
@@ -147,7 +147,7 @@ def _check_room(folder: Path, file: HubFile, num_bytes: int) -> None:
         )
 
 
-def _check(path: Path, file: HubFile) -> None:
+def _check_digest(path: Path, file: HubFile) -> None:
     """Remove a file that is not what the hub says, and raise ModelFileError."""
     found = _digest(path, len(file.digest), file.num_bytes)
     if found != file.digest:

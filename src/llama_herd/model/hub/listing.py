@@ -29,7 +29,7 @@ class HubFile:
 
 
 @dataclass(frozen=True)
-class Listing:
+class RepoListing:
     """The files of a repository at a commit."""
 
     repo: str
@@ -37,7 +37,7 @@ class Listing:
     files: tuple[HubFile, ...]
 
     @classmethod
-    def of_hub(cls, repo: str) -> Self:
+    def from_hub(cls, repo: str) -> Self:
         """Ask the hub. Raises what huggingface_hub raises, and ModelFileError for an answer that is wrong."""
         from huggingface_hub import HfApi
 
@@ -57,7 +57,7 @@ class Listing:
         return cls(repo, info.sha or "", tuple(usable))
 
     @classmethod
-    def of_cache(cls, repo: str) -> Self | None:
+    def from_cache(cls, repo: str) -> Self | None:
         """The files that are in the cache, of the commit that was last fetched; None: there is nothing."""
         commit_path = storage_folder(repo) / "refs" / "main"
         commit = commit_path.read_text().strip() if commit_path.is_file() else ""

@@ -42,16 +42,16 @@ class HubName:
                 f"{text}: no name of a model at Hugging Face. Fix: OWNER/NAME, OWNER/NAME:FILE.gguf, or "
                 "OWNER/NAME:TYPE with a type such as Q4_K_M"
             )
-        return cls._of(match)
+        return cls._from_match(match)
 
     @classmethod
-    def of_model(cls, model: Path) -> Self | None:
+    def from_setting(cls, model: Path) -> Self | None:
         """The name that a setting gives as `hf:OWNER/NAME`; None for a path. Raises ModelFileError."""
         text = str(model)
         return cls.parse(text) if text.startswith(SCHEME) else None
 
     @classmethod
-    def _of(cls, match: re.Match[str]) -> Self:
+    def _from_match(cls, match: re.Match[str]) -> Self:
         which = match["path"] or match["which"] or ""
         is_file = which.lower().endswith(_FILES)
         kind = "" if is_file or which.lower() == "latest" else which
@@ -70,12 +70,12 @@ class HubName:
         return re.sub(r"-gguf$", "", self.repo.partition("/")[2], flags=re.IGNORECASE)
 
 
-def how_to_fetch(path: Path) -> str:
+def how_to_pull(path: Path) -> str:
     """How to get a model of Hugging Face, if that is what a path names at which there is nothing."""
     match = _NAMED.fullmatch(str(path))
     if match is None or not (match["site"] or _may_be_repository(path)):
         return ""
-    name = HubName._of(match)
+    name = HubName._from_match(match)
     return f"To fetch it: herd pull {name}, or give hf:{name} as the model."
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.layout import are_readable
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.seen import Seen
 
 #: The types of numbers that the library is made for.
 DTYPES = (torch.float32, torch.bfloat16)

@@ -10,7 +10,7 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -51,8 +51,8 @@ class Best(NamedTuple):
         return f"{note}; {self.passed_over}. Fix: herd kernels build" if self.passed_over else note
 
 
-def build(folder: Path) -> list[Built]:
-    """Compile what is not there yet, for all instruction sets: none of them has to be this machine's.
+def build(folder: Path, sets: Sequence[InstructionSet] = INSTRUCTION_SETS) -> list[Built]:
+    """Compile what is not there yet, for these instruction sets: none of them has to be this machine's.
 
     What is damaged is compiled anew. Raises BadInput if there is no compiler, if it fails, if the folder
     cannot be written, or if others can change it.
@@ -61,7 +61,7 @@ def build(folder: Path) -> list[Built]:
     try:
         place = trusted_folder(_folder_of(folder), make=True)
         with _locked(place):  # who comes second finds all there
-            return [_built(place, set, version) for set in INSTRUCTION_SETS]
+            return [_built(place, set, version) for set in sets]
     except OSError as error:
         raise BadInput(f"native kernels cannot be kept in {folder}: {error}. Fix: HERD_KERNELS_DIR") from None
 
@@ -74,15 +74,20 @@ def find(folder: Path, set: InstructionSet) -> Path | None:
     return next((path for path, complaint in _complaints(folder, set) if not complaint), None)
 
 
-def best_library(folder: Path) -> Best:
-    """The library of the best instruction set that this machine has. Raises BadInput when there is none."""
+def usable_sets() -> list[InstructionSet]:
+    """The instruction sets that this machine has, the best first. Raises BadInput when there is none."""
     if not is_known_machine():
         raise BadInput("there are none for this kind of machine")
     usable = [set for set in INSTRUCTION_SETS if not set.complaint]
     if not usable:
         raise BadInput(INSTRUCTION_SETS[-1].complaint)
+    return usable
+
+
+def best_library(folder: Path) -> Best:
+    """The library of the best instruction set that this machine has. Raises BadInput when there is none."""
     passed_over: list[str] = []
-    for set in usable:
+    for set in usable_sets():
         for path, complaint in _complaints(folder, set):
             if not complaint:
                 return Best(set, path, ", ".join(passed_over))

@@ -1,8 +1,8 @@
-"""Memory in huge pages, where the system grants them: kernels read it a seventh faster than in small ones.
+"""Memory in huge pages, where the system grants them: in small ones kernels take up to 1.4 times as long.
 
 In a virtual machine the first touch of huge pages may be dear: 2.5 s a GB, where small ones took 0.5. So
-memory is filled in small pages, and moved into huge ones beside the first tokens. A system that cannot move
-it has huge ones from the start.
+memory is filled in small pages, and moved into huge ones beside the first tokens; a worker takes its first
+job when that is done. A system that cannot move it has huge ones from the start.
 """
 
 import ctypes

@@ -19,6 +19,11 @@ class InstructionSet:
     compiler_flags: tuple[str, ...]
 
     @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether libraries for it multiply plain numbers in bfloat16, and attend to prompts."""
+        return "avx512_bf16" in self.needs
+
+    @property
     def complaint(self) -> str:
         """Why the instruction set cannot be used on this machine; empty if it can."""
         missing = sorted(self.needs - _processor_flags())
@@ -35,14 +40,17 @@ AVX512_VNNI = InstructionSet(
     AVX2.needs | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
     (*AVX2.compiler_flags, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
 )
+AVX512_BF16 = InstructionSet(
+    "avx512_bf16", AVX512_VNNI.needs | {"avx512_bf16"}, (*AVX512_VNNI.compiler_flags, "-mavx512bf16")
+)
 AMX = InstructionSet(
     "amx",
-    AVX512_VNNI.needs | {"avx512_bf16", "amx_tile", "amx_bf16"},
-    (*AVX512_VNNI.compiler_flags, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+    AVX512_BF16.needs | {"amx_tile", "amx_bf16"},
+    (*AVX512_BF16.compiler_flags, "-mamx-tile", "-mamx-bf16"),
 )
 
 #: The best first.
-INSTRUCTION_SETS = (AMX, AVX512_VNNI, AVX2)
+INSTRUCTION_SETS = (AMX, AVX512_BF16, AVX512_VNNI, AVX2)
 
 
 def is_known_machine() -> bool:

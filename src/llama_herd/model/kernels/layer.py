@@ -1,4 +1,4 @@
-"""A decoder layer of the plain kind by a native library: few tokens in one call.
+"""Decoder layers of the plain kind by a native library: all of them in one call.
 
 Shapes: T tokens of the ragged batch, C hidden size, H heads, K kv heads, D head dim.
 """
@@ -49,11 +49,12 @@ class _Layer(ctypes.Structure):
         ("gate_up", _Matrices),
         ("down", _Matrices),
         ("columns", ctypes.c_int64),
+        ("window", ctypes.c_int64),
         ("eps", ctypes.c_float),
     )
 
 
-class _Step(ctypes.Structure):
+class LayerStep(ctypes.Structure):
     """A ctypes copy of the C++ structure herd::LayerStep."""
 
     _fields_ = (
@@ -62,6 +63,9 @@ class _Step(ctypes.Structure):
         ("tokens", ctypes.c_int64),
         ("rotation", ctypes.POINTER(RotationCall)),
         ("attention", ctypes.POINTER(AttentionCall)),
+        ("spans", ctypes.POINTER(AttentionCall)),
+        ("span_counts", ctypes.c_void_p),
+        ("layer_stride", ctypes.c_int64),
         ("kernel", ctypes.c_int),
         ("num_threads", ctypes.c_int),
     )
@@ -77,47 +81,39 @@ class LayerWeights:
     output: Sequence[Matrix]
     gate_up: Sequence[Matrix]
     down: Sequence[Matrix]
+    window: int  # keys that a token sees; 0: all
     eps: float
 
-    def as_struct(self) -> ctypes.Structure:
+    def as_struct(self) -> _Layer:
         """Pointers into these tensors, which must live as long."""
         return _Layer(
             self.attention_norm.data_ptr(),
             self.mlp_norm.data_ptr(),
             *map(_matrices, (self.qkv, self.output, self.gate_up, self.down)),
             len(self.attention_norm),
+            self.window,
             self.eps,
         )
 
 
-class NativeLayer:
-    """A layer that a library computes as a whole."""
+class LayerStack:
+    """Layers that a library computes."""
 
-    def __init__(self, library: ctypes.CDLL, weights: LayerWeights) -> None:
-        library.herd_layer.restype = ctypes.c_bool
-        library.herd_layer.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool]
+    def __init__(self, library: ctypes.CDLL, layers: Sequence[LayerWeights]) -> None:
+        library.herd_layers.restype = ctypes.c_bool
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        library.herd_layers.argtypes = [pointer, number, number, pointer, ctypes.c_bool]
         self._library = library
-        self._weights = weights
-        self._struct = weights.as_struct()
+        self._layers = tuple(layers)
+        self._structs = (_Layer * len(layers))(*(layer.as_struct() for layer in layers))
 
-    def __call__(
-        self, x: Tensor, rotation: RotationCall, attention: AttentionCall, kernel: int, num_threads: int
-    ) -> Tensor:
-        """Compute the layer for x (T, C): (T, C). The calls come without their queries and results."""
-        y = torch.empty_like(x)
-        step = _Step(
-            x.data_ptr(),
-            y.data_ptr(),
-            len(x),
-            ctypes.pointer(rotation),
-            ctypes.pointer(attention),
-            kernel,
-            num_threads,
-        )
-        layer = ctypes.byref(self._struct)
-        if not self._library.herd_layer(layer, ctypes.byref(step), x.dtype is torch.bfloat16):
-            raise torch.OutOfMemoryError("native layer: no memory to work in")
-        return y
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __call__(self, step: LayerStep, first: int, count: int, *, is_bfloat16: bool) -> None:
+        """Compute some layers of a step, which went through those before `first` already."""
+        if not self._library.herd_layers(self._structs, first, count, ctypes.byref(step), is_bfloat16):
+            raise torch.OutOfMemoryError("native layers: no memory to work in")
 
 
 def _matrices(found: Sequence[Matrix]) -> _Matrices:

@@ -37,6 +37,7 @@ class Kernel(IntEnum):
     FLOAT32 = 0  # all arithmetic in float32
     INT8 = 1  # inputs as bytes, with a scale for each 32 of them; the fastest for few tokens
     TILES = 2  # inputs and weights as bfloat16, by AMX; the fastest for many tokens
+    NUMBERS = 3  # plain numbers, which are bfloat16 as inputs are: their one way
 
 
 #: From so many tokens on TILES is as fast as INT8, or faster, for every type (benchmarks/kernels.py).
@@ -61,7 +62,7 @@ class Kernels:
     types: frozenset[GGMLType]
     library: ctypes.CDLL
     kernels: frozenset[Kernel]  # the ways to multiply that it has
-    has_numbers: bool = False  # whether it multiplies plain numbers in bfloat16 too, by TILES alone
+    has_numbers: bool = False  # whether it multiplies plain numbers in bfloat16 too
     num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
     prefill_attention: PrefillAttention | None = None
@@ -123,6 +124,29 @@ class Kernels:
             raise torch.OutOfMemoryError(f"native kernel for {type.name}: no memory to work in")
         return y
 
+    def look_up(self, tiles: Tensor, ids: Tensor, type: GGMLType, dtype: torch.dtype) -> Tensor:
+        """The rows of a matrix in tiles that have these numbers (T,): (T, C), float32 or bfloat16."""
+        ids, columns = ids.contiguous(), tiles.shape[1] * block_size(type)[0]
+        y = torch.empty(len(ids), columns, dtype=dtype)
+        job = _LookUp(
+            *(tiles.data_ptr(), columns, ids.data_ptr(), y.data_ptr(), len(ids), dtype is torch.bfloat16)
+        )
+        self.library.herd_look_up(int(type), ctypes.byref(job), self.num_threads or torch.get_num_threads())
+        return y
+
+
+class _LookUp(ctypes.Structure):
+    """herd::LookUp, which says what each is."""
+
+    _fields_ = (
+        ("tiles", ctypes.c_void_p),
+        ("columns", ctypes.c_int64),
+        ("ids", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("is_bfloat16", ctypes.c_bool),
+    )
+
 
 def load_kernels(folder: Path) -> Kernels | UnloadedKernels:
     """The kernels of the best library in this folder that this machine can run and that computes right."""
@@ -150,20 +174,23 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         *(ctypes.c_int, ctypes.c_int, pointer, number, number),  # type, kernel, tiles, rows, columns
         *(pointer, pointer, number, ctypes.c_bool, ctypes.c_int),  # x, y, tokens, is bfloat16, threads
     ]
+    library.herd_look_up.restype = ctypes.c_bool
+    library.herd_look_up.argtypes = [ctypes.c_int, pointer, ctypes.c_int]
     found = library.herd_kernels()
-    ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
+    all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
+    ways, multiplies_numbers = all_ways - {Kernel.NUMBERS}, Kernel.NUMBERS in all_ways
     kernels = Kernels("", TILED_TYPES, library, ways)
     right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type, ways))
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
     attention, elementwise = load_attention(library), load_elementwise(library)
-    rotation, has_tiles = load_rotation(library), Kernel.TILES in ways
-    prefill = load_prefill_attention(library) if has_tiles else None
-    has_numbers = has_tiles and _is_right(kernels, NUMBERS, {Kernel.TILES})
+    rotation = load_rotation(library)
+    prefill = load_prefill_attention(library) if multiplies_numbers else None
+    has_numbers = multiplies_numbers and _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
     others = {
-        **({"bfloat16": has_numbers} if has_tiles else {}),
+        **({"bfloat16": has_numbers} if multiplies_numbers else {}),
         "attention": attention is not None,
-        **({"attention of prompts": prefill is not None} if has_tiles else {}),
+        **({"attention of prompts": prefill is not None} if multiplies_numbers else {}),
         "RoPE": rotation is not None,
         "norms and gates": elementwise is not None,
     }
@@ -190,6 +217,9 @@ def _is_right(kernels: Kernels, type: GGMLType, ways: Collection[Kernel]) -> boo
     if not torch.equal(laid_out, tiles):
         return False
     matrix = dequantize(blocks[:num_rows], type)
+    ids = torch.arange(num_rows)
+    if not kernels.look_up(tiles, ids, type, torch.float32).equal(matrix):
+        return False
     x = torch.randn(37, columns)
     inputs = [x[:1].bfloat16(), x.bfloat16(), *([] if type is NUMBERS else [x[:1], x])]
     return all(

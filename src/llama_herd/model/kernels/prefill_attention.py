@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Prompts, Seen, SeenSpans
 from llama_herd.model.kernels.attention import (
     attention_call,
     attention_takes,
@@ -16,8 +17,6 @@ from llama_herd.model.kernels.attention import (
 )
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.prompts import Prompts
-from llama_herd.model.seen import Seen, SeenSpans
 
 #: What weights in bfloat16, of a rough exponential, may change in parts of the sum of weight x |value|.
 WEIGHT_ROUNDING = 2**-8 + 2**-12
@@ -25,7 +24,7 @@ WEIGHT_ROUNDING = 2**-8 + 2**-12
 
 @dataclass(frozen=True, eq=False)
 class PrefillAttention:
-    """A library that attends in AMX tiles, in bfloat16."""
+    """A library that attends in bfloat16."""
 
     library: ctypes.CDLL
     num_threads: int = 0  # 0: as many as torch has

@@ -31,13 +31,17 @@ def empty_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
 
 
 def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
-    """Tiles of random bytes, but that their numbers of 16 bits are 2**-7 to 2**-6 in size."""
+    """Tiles of random bytes, but that their scales are 2**-7 to 2**-6 in size."""
     tiles = empty_tiles(num_rows, columns, type).random_(0, 256)
     if type is NUMBERS:
         high = tiles[..., 1::2]
         high.copy_(high & 0x80 | 0x3C)
         return tiles
-    high = _parts(tiles, type)[1].view(torch.uint8)[..., 1::2]
+    scales = _parts(tiles, type)[1]
+    if scales.dtype is torch.uint8:  # exponents
+        scales.copy_(scales & 1 | 120)
+        return tiles
+    high = scales.view(torch.uint8)[..., 1::2]
     high.copy_(high & 0x83 | 0x20)
     return tiles
 
@@ -75,9 +79,14 @@ def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:
 
 
 def _parts(tiles: Tensor, type: GGMLType) -> tuple[Tensor, Tensor]:
-    """The words (R, K, W, 16) and the numbers of 16 bits (R, K, H, 16) of tiles, both as integers."""
-    num_halves = (HALVES[type].stop - HALVES[type].start) // 2
-    halves_at = tiles.shape[-1] - 2 * TILE_ROWS * num_halves
-    words, halves = tiles[..., :halves_at].view(torch.int32), tiles[..., halves_at:].view(torch.int16)
+    """The words (R, K, W, 16) and the numbers of 16 bits (R, K, H, 16) of tiles, both as integers.
+
+    Where a block has a single byte instead of numbers, these are bytes.
+    """
+    num_bytes = HALVES[type].stop - HALVES[type].start
+    halves_at = tiles.shape[-1] - TILE_ROWS * num_bytes
+    words, halves = tiles[..., :halves_at].view(torch.int32), tiles[..., halves_at:]
+    if num_bytes != 1:
+        halves = halves.view(torch.int16)
     grid = tiles.shape[:2]
-    return words.view(*grid, -1, TILE_ROWS), halves.view(*grid, num_halves, TILE_ROWS)
+    return words.view(*grid, -1, TILE_ROWS), halves.view(*grid, halves.shape[-1] // TILE_ROWS, TILE_ROWS)

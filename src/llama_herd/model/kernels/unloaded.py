@@ -12,7 +12,6 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.build import best_library
-from llama_herd.model.kernels.instruction_set import AMX
 from llama_herd.model.kernels.tile_layout import TILE_ROWS, TILED_TYPES
 
 
@@ -52,4 +51,4 @@ def built_kernels(folder: Path) -> UnloadedKernels:
         return no_kernels(str(error))
     names = ", ".join(sorted(type.name for type in TILED_TYPES))
     note = best.noted(f"{best.set.name} for {names}, if a worker finds them right")
-    return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=best.set is AMX)
+    return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=best.set.multiplies_bfloat16)

@@ -214,7 +214,7 @@ _TOOLS = (
     ),
 )
 
-#: By name, in the order in which they are looked for.
+#: The formats by name, in the order in which they are looked for.
 REASONING_FORMATS = {form.name: form for form in _REASONING}
 TOOL_FORMATS = {form.name: form for form in _TOOLS}
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 
 
-class Marks:
+class MarkFinder:
     """Finds the first of some texts, and what may become one."""
 
     def __init__(self, texts: Collection[str]) -> None:

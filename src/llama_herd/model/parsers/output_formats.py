@@ -32,7 +32,7 @@ class OutputFormats:
     tools: ToolFormat | None = None
 
     @classmethod
-    def of(cls, templates: Mapping[str, str], tools: str = AUTO, reasoning: str = AUTO) -> Self:
+    def from_templates(cls, templates: Mapping[str, str], tools: str = AUTO, reasoning: str = AUTO) -> Self:
         """The formats of these names, or those that a model's chat templates, Jinja by name, speak of."""
         texts = tuple(templates.values())
         return cls(_chosen(REASONING_FORMATS, reasoning, texts), _chosen(TOOL_FORMATS, tools, texts))

@@ -1,15 +1,15 @@
-"""Takes one output apart as it comes."""
+"""Takes one output apart as it comes: into reasoning, content and calls of tools."""
 
 import json
 import re
 from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from llama_herd.model.parsers.delta import Call, Delta
 from llama_herd.model.parsers.formats import ReasoningFormat, ToolFormat
 from llama_herd.model.parsers.json_object import JsonObject
-from llama_herd.model.parsers.marks import Marks
+from llama_herd.model.parsers.marks import MarkFinder
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.trimmed_text import SPACE, TrimmedText
 
@@ -19,16 +19,33 @@ _ARGUMENTS = ("arguments", "parameters")
 
 T = TypeVar("T")
 #: Reads on, and waits with a `yield` where the text that has come does not say how it goes on.
-Reading = Generator[None, None, T]
+Parsing = Generator[None, None, T]
+
+
+@dataclass(frozen=True)
+class ParsedCall:
+    """One whole call of a tool."""
+
+    name: str
+    arguments: str  # the JSON text of an object, as the model wrote it
+
+
+@dataclass(frozen=True)
+class OutputDelta:
+    """The reasoning, content and calls that the next piece of an output brings."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[ParsedCall, ...] = ()
 
 
 class OutputParser:
     """Takes an output apart into reasoning, content and calls.
 
-        parser = OutputParser(OutputFormats.of(tokenizer.chat_templates), ["get_weather"])
-        deltas = [*map(parser.write, pieces), parser.close()]
+        parser = OutputParser(OutputFormats.from_templates(tokenizer.chat_templates), ["get_weather"])
+        deltas = [*map(parser.write, pieces), parser.finish()]
 
-    However the output is cut into pieces, the joined deltas are the same. A call is told whole, when its last
+    However the output is cut into pieces, the joined deltas are the same. A call comes whole, when its last
     brace is there. What is no valid call of a tool that there is, is content, with its marks. White space
     beside marks is dropped where a text begins or ends there. The time is linear in the output.
     """
@@ -42,34 +59,35 @@ class OutputParser:
     ) -> None:
         """Make a parser; without `tool_names` calls are content like any other text."""
         self._names = frozenset(tool_names)
-        self._text, self._at, self._is_closed = "", 0, False  # what has come, and how far it is read
+        self._text, self._at, self._is_finished = "", 0, False  # what has come, and how far it is read
         self._held: list[str] = []  # of what may be a call: what has been read
         self._reasoning, self._content = TrimmedText(), TrimmedText()
-        self._calls: list[Call] = []
+        self._calls: list[ParsedCall] = []
         tools = formats.tools if self._names else None
         self._reading = self._read(formats.reasoning, tools, begins_in_reasoning)
 
-    def write(self, text: str) -> Delta:
+    def write(self, text: str) -> OutputDelta:
         """Read the next piece; return the reasoning, content and calls that it brings."""
         self._text, self._at = self._text[self._at :] + text, 0
         next(self._reading, None)
         return self._delta()
 
-    def close(self) -> Delta:
+    def finish(self) -> OutputDelta:
         """Return what was withheld; call once, after the last piece."""
-        self._is_closed = True
+        self._is_finished = True
         next(self._reading, None)
-        self._reasoning.close()
-        self._content.close()
+        self._reasoning.finish()
+        self._content.finish()
         return self._delta()
 
-    def _delta(self) -> Delta:
+    def _delta(self) -> OutputDelta:
         calls, self._calls = tuple(self._calls), []
-        return Delta(self._reasoning.take(), self._content.take(), calls)
+        return OutputDelta(self._reasoning.take(), self._content.take(), calls)
 
     def _read(
         self, reasoning: ReasoningFormat | None, tools: ToolFormat | None, begins_in_reasoning: bool
-    ) -> Reading[None]:
+    ) -> Parsing[None]:
+        """The whole way of reading: reasoning first, then content and calls in turn."""
         if reasoning is not None:
             yield from self._read_reasoning(reasoning, begins_in_reasoning)
         if tools is not None and tools.begins_open:
@@ -82,7 +100,7 @@ class OutputParser:
             else:
                 self._content.cut()
 
-    def _read_reasoning(self, form: ReasoningFormat, is_begun: bool) -> Reading[None]:
+    def _read_reasoning(self, form: ReasoningFormat, is_begun: bool) -> Parsing[None]:
         """Reasoning at the beginning of an output, if there is some."""
         space = yield from self._read_all(_SPACE)
         if (yield from self._read_one((form.opening,))) or is_begun:
@@ -93,11 +111,11 @@ class OutputParser:
         else:
             self._content.write(space)
 
-    def _read_calls(self, form: ToolFormat, opening: str) -> Reading[None]:
+    def _read_calls(self, form: ToolFormat, opening: str) -> Parsing[None]:
         """Calls behind an opening mark. What is none of them, is content."""
         self._held = [opening]
-        is_told = yield from (self._read_named(form) if form.shape == "named" else self._read_objects())
-        if is_told:
+        is_call = yield from (self._read_named(form) if form.shape == "named" else self._read_objects())
+        if is_call:
             yield from self._read_space()
             while (yield from self._read_one(form.closings)):
                 self._held.clear()
@@ -105,7 +123,7 @@ class OutputParser:
         self._content.write("".join(self._held))
         self._held.clear()
 
-    def _read_objects(self) -> Reading[bool]:
+    def _read_objects(self) -> Parsing[bool]:
         """Objects that name a tool, one or several, in a list or not. Whether the last one is a call."""
         yield from self._read_space()
         is_list = bool((yield from self._read_one(("[",))))
@@ -113,18 +131,18 @@ class OutputParser:
             yield from self._read_space()
             found = yield from self._read_object()
             call = None if found is None else _call(found.members())
-            if call is None or not self._tell(call):
+            if call is None or not self._add_call(call):
                 return False
             yield from self._read_space()
             yield from self._read_one((",", ";"))
             yield from self._read_space()
-            if (yield from self._next()) != "{":
+            if (yield from self._peek()) != "{":
                 break
         if is_list and (yield from self._read_one(("]",))):
             self._held.clear()
         return True
 
-    def _read_named(self, form: ToolFormat) -> Reading[bool]:
+    def _read_named(self, form: ToolFormat) -> Parsing[bool]:
         """A name and an object. Whether they are a call."""
         yield from self._read_space()
         name = yield from self._read_all(_NAME)
@@ -139,10 +157,10 @@ class OutputParser:
             yield from self._read_all(_NAME)
             yield from self._read_space()
         found = yield from self._read_object()
-        return found is not None and self._tell(Call(name, found.text))
+        return found is not None and self._add_call(ParsedCall(name, found.text))
 
-    def _tell(self, call: Call) -> bool:
-        """Tell a call, if there is such a tool."""
+    def _add_call(self, call: ParsedCall) -> bool:
+        """Add a call to the next delta; False: there is no such tool."""
         if call.name not in self._names:
             return False
         self._held.clear()
@@ -150,7 +168,7 @@ class OutputParser:
         self._calls.append(call)
         return True
 
-    def _read_until(self, marks: Marks, told: TrimmedText) -> Reading[str]:
+    def _read_until(self, marks: MarkFinder, told: TrimmedText) -> Parsing[str]:
         """Tell the text before the next of these marks, and read that; empty: there is none."""
         while True:
             found = marks.find(self._text, self._at)
@@ -158,24 +176,24 @@ class OutputParser:
                 told.write(self._text[self._at : found[0]])
                 self._at = found[1]
                 return self._text[slice(*found)]
-            end = len(self._text) if self._is_closed else marks.begun(self._text, self._at)
+            end = len(self._text) if self._is_finished else marks.begun(self._text, self._at)
             told.write(self._text[self._at : end])
             self._at = end
-            if self._is_closed:
+            if self._is_finished:
                 return ""
             yield
 
-    def _read_object(self) -> Reading[JsonObject | None]:
+    def _read_object(self) -> Parsing[JsonObject | None]:
         """The object that comes next; None: it is none, or not whole."""
         found = JsonObject()
         while True:
             self._at = found.read(self._text, self._at)
-            if found.is_whole or found.is_wrong or self._is_closed:
+            if found.is_whole or found.is_wrong or self._is_finished:
                 self._held.append(found.text)
                 return found if found.is_whole else None
             yield
 
-    def _read_all(self, kind: re.Pattern[str]) -> Reading[str]:
+    def _read_all(self, kind: re.Pattern[str]) -> Parsing[str]:
         """All characters of a kind that come next."""
         pieces = []
         while True:
@@ -184,14 +202,14 @@ class OutputParser:
             pieces.append(piece)
             self._held.append(piece)
             self._at += len(piece)
-            if self._at < len(self._text) or self._is_closed:
+            if self._at < len(self._text) or self._is_finished:
                 return "".join(pieces)
             yield
 
-    def _read_space(self) -> Reading[None]:
+    def _read_space(self) -> Parsing[None]:
         yield from self._read_all(_SPACE)
 
-    def _read_one(self, texts: tuple[str, ...]) -> Reading[str]:
+    def _read_one(self, texts: tuple[str, ...]) -> Parsing[str]:
         """The one of these texts that comes next; empty: none does, and nothing is read."""
         while True:
             for text in texts:
@@ -199,7 +217,7 @@ class OutputParser:
                     self._held.append(text)
                     self._at += len(text)
                     return text
-            if self._is_closed or not any(self._may_become(text) for text in texts):
+            if self._is_finished or not any(self._may_become(text) for text in texts):
                 return ""
             yield
 
@@ -207,19 +225,19 @@ class OutputParser:
         num = len(self._text) - self._at
         return num < len(text) and self._text.endswith(text[:num])
 
-    def _next(self) -> Reading[str]:
+    def _peek(self) -> Parsing[str]:
         """The character that comes next, not read; empty: none does."""
-        while self._at == len(self._text) and not self._is_closed:
+        while self._at == len(self._text) and not self._is_finished:
             yield
         return self._text[self._at : self._at + 1]
 
 
 @cache
-def _marks(texts: tuple[str, ...]) -> Marks:
-    return Marks(texts)
+def _marks(texts: tuple[str, ...]) -> MarkFinder:
+    return MarkFinder(texts)
 
 
-def _call(members: Mapping[str, str]) -> Call | None:
+def _call(members: Mapping[str, str]) -> ParsedCall | None:
     """The call that an object describes; None: it is none."""
     name = _string(members.get("name", ""))
     arguments = next((members[key] for key in _ARGUMENTS if key in members), "")
@@ -227,7 +245,7 @@ def _call(members: Mapping[str, str]) -> Call | None:
         arguments = _string(arguments).strip(SPACE)
     found = JsonObject()
     found.read(arguments, 0)
-    return Call(name, arguments) if found.is_whole and found.text == arguments else None
+    return ParsedCall(name, arguments) if found.is_whole and found.text == arguments else None
 
 
 def _string(value: str) -> str:

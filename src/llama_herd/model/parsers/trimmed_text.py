@@ -11,7 +11,7 @@ class TrimmedText:
     """
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._ready: list[str] = []
         self._waiting: list[str] = []  # white space
         self._is_empty = True
         self._follows_mark = False
@@ -22,7 +22,7 @@ class TrimmedText:
             text = text.lstrip(SPACE)
         words = text.rstrip(SPACE)
         if words:
-            self._told += [*self._waiting, words]
+            self._ready += [*self._waiting, words]
             self._waiting.clear()
             self._is_empty = self._follows_mark = self._drops_space = False
         if len(words) < len(text):
@@ -35,14 +35,14 @@ class TrimmedText:
         self._follows_mark = True
         self._drops_space = self._is_empty or bool(self._waiting)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Note that the text has ended."""
         if not self._follows_mark:
-            self._told += self._waiting
+            self._ready += self._waiting
         self._waiting.clear()
 
     def take(self) -> str:
-        """Take the text that may be told now, and has not been."""
-        told = "".join(self._told)
-        self._told.clear()
-        return told
+        """Take the text that nothing can change any more, and that has not been taken before."""
+        ready = "".join(self._ready)
+        self._ready.clear()
+        return ready

@@ -12,7 +12,8 @@ from llama_herd.model.reading.metadata import Metadata
 
 #: Lists and objects within each other. A tokenizer.json has eight, a config.json four.
 MAX_DEPTH = 32
-#: Of them and what they hold: the smallest take 30 times their bytes. Gemma's tokenizer.json has two million.
+#: Most lists, objects and values in them: the smallest take 30 times their bytes. Gemma's tokenizer.json has
+#: two million.
 MAX_VALUES = 4 << 20
 
 #: One of the two escapes that together are a character; alone it is none.

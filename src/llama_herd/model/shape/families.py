@@ -4,7 +4,7 @@ What a file states in numbers (windows, scales, soft caps, RoPE) the config read
 without saying in a family. A file is known by what it says of itself, never by its name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -176,3 +176,13 @@ FAMILIES = (
         nullable=LAYER_TYPES | {*LOGIT_CAP.values()},
     ),
 )
+
+
+def local_layers(period: int, num_layers: int) -> list[bool]:
+    """Which layers have a window when every `period`th has none; period 0: all."""
+    return [not period or (layer + 1) % period != 0 for layer in range(num_layers)]
+
+
+def layer_windows(window: int, has_window: Sequence[bool]) -> tuple[int, ...]:
+    """Each layer's window, 0 where it has none; empty when no layer has one."""
+    return tuple(window if has else 0 for has in has_window) if window and any(has_window) else ()

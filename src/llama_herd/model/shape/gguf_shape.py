@@ -4,11 +4,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from llama_herd.model.reading.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_VOCAB
-from llama_herd.model.reading.metadata import OTHER_MODEL, Metadata, NotedMetadata
-from llama_herd.model.reading.quoted import quoted
-from llama_herd.model.shape.families import Family
-from llama_herd.model.shape.layer_windows import layer_windows, local_layers
+from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import (
+    MAX_CONTEXT,
+    MAX_LAYERS,
+    MAX_ROPE_BASE,
+    MAX_VOCAB,
+    OTHER_MODEL,
+    Metadata,
+    NotedMetadata,
+)
+from llama_herd.model.shape.families import Family, layer_windows, local_layers
 
 #: Keys of a GGUF file after its architecture that change no result, whatever they are.
 HARMLESS_KEYS = frozenset(
@@ -20,9 +26,9 @@ HARMLESS_KEYS = frozenset(
         "vocab_size",
     }
 )
-#: So do those of the part that sees images, which is another file.
+#: Beginnings of keys that change no result, since they are of the part that sees images, another file.
 IMAGE_PREFIXES = ("vision.", "mm.")
-#: Such keys as long as they have this value.
+#: Keys that change no result as long as they have this value.
 NEUTRAL_VALUES: Mapping[str, object] = {
     "expert_count": 0,
     "attention.causal": True,
@@ -31,7 +37,7 @@ NEUTRAL_VALUES: Mapping[str, object] = {
 }
 
 
-def vocab_size(metadata: Metadata, architecture: str) -> int:
+def gguf_vocab_size(metadata: Metadata, architecture: str) -> int:
     """The tokens count; `vocab_size` stands in for them in a file without a tokenizer."""
     key = "tokenizer.ggml.tokens"
     if key not in metadata:
@@ -42,7 +48,7 @@ def vocab_size(metadata: Metadata, architecture: str) -> int:
     return vocab_size
 
 
-def local_rope_base(metadata: Metadata, family: Family) -> float:
+def gguf_local_rope_base(metadata: Metadata, family: Family) -> float:
     """RoPE's base in layers with a window; 0: that of all layers."""
     if not family.local_rope_base:
         return 0.0
@@ -50,7 +56,7 @@ def local_rope_base(metadata: Metadata, family: Family) -> float:
     return metadata.number(key, 1, MAX_ROPE_BASE, family.local_rope_base)
 
 
-def windows(metadata: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
+def gguf_windows(metadata: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
     """Each layer's window. A pattern is a period, whose last layer sees all, or a flag for each layer."""
     key = f"{family.architecture}.attention.sliding_window"
     window = metadata.integer(key, 0, MAX_CONTEXT, family.gguf_window)
@@ -63,7 +69,7 @@ def windows(metadata: Metadata, family: Family, num_layers: int) -> tuple[int, .
     return layer_windows(window, has_window)
 
 
-def scales(metadata: Metadata, family: Family) -> dict[str, float]:
+def gguf_scales(metadata: Metadata, family: Family) -> dict[str, float]:
     """The scales and soft caps, by the names of a config's fields."""
     keys = dict(family.caps)
     if family.multipliers:
@@ -80,7 +86,7 @@ def scales(metadata: Metadata, family: Family) -> dict[str, float]:
     return {**family.gguf_caps, **stated}
 
 
-def refuse_unread(metadata: NotedMetadata, architecture: str) -> None:
+def refuse_unread_gguf_keys(metadata: NotedMetadata, architecture: str) -> None:
     """Refuse what nobody has read and what may change the result."""
     prefix = f"{architecture}."
     for key in metadata:

@@ -2,11 +2,18 @@
 
 from typing import NamedTuple
 
-from llama_herd.model.reading.limits import MAX_CONTEXT, MAX_LAYERS, MAX_ROPE_BASE, MAX_SCALE
-from llama_herd.model.reading.metadata import OTHER_MODEL, UNQUANTISED, Metadata, NotedMetadata
-from llama_herd.model.reading.quoted import quoted
-from llama_herd.model.shape.families import Family
-from llama_herd.model.shape.layer_windows import layer_windows, local_layers
+from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import (
+    MAX_CONTEXT,
+    MAX_LAYERS,
+    MAX_ROPE_BASE,
+    MAX_SCALE,
+    OTHER_MODEL,
+    UNQUANTISED,
+    Metadata,
+    NotedMetadata,
+)
+from llama_herd.model.shape.families import Family, layer_windows, local_layers
 from llama_herd.model.shape.rope_scaling import Pairs, RopeScaling, json_scaling
 
 #: Keys of a config.json that change the result in one family or another.
@@ -36,7 +43,7 @@ CHANGING_JSON_KEYS = frozenset(
 
 #: Keys that any config.json may have as null, as if they were absent.
 NULLABLE = frozenset({"quantization_config", "rope_parameters", "rope_scaling"})
-#: And those of YaRN within the latter two.
+#: Keys of YaRN that may be null within `rope_parameters` and `rope_scaling`.
 NULLABLE_OF_ROPE = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
 #: The context that a model with scaled RoPE was made for; at the top level it counts for more than within.
@@ -51,16 +58,16 @@ class JsonRope(NamedTuple):
     local_base: float
 
 
-def filled(config_json: Metadata, family: Family) -> Metadata:
+def with_defaults(config_json: Metadata, family: Family) -> Metadata:
     """A config.json with its family's defaults for absent keys, and without null where null is allowed."""
     values = Metadata({**family.defaults, **config_json}, config_json.source)
     return values.without_nulls(NULLABLE | family.nullable)
 
 
-def rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
+def json_rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
     """RoPE at the top level, or within `rope_scaling` or (transformers 5) `rope_parameters`."""
     stated, local = _stated_ropes(config_json, family)
-    base = _base(stated, config_json, "rope_theta", family.rope_base)
+    base = _rope_base(stated, config_json, "rope_theta", family.rope_base)
     if stated.number("partial_rotary_factor", 0, 2, 1.0) != 1:
         raise stated.error(
             "partial_rotary_factor", "is not 1, but RoPE must turn all numbers of a head", OTHER_MODEL
@@ -68,11 +75,11 @@ def rope(config_json: Metadata, family: Family, head_dim: int, context_length: i
     scaling, local_base = json_scaling(stated, Pairs(head_dim, base), context_length), 0.0
     if family.local_rope_base:
         local.require("rope_type", "default")
-        local_base = _base(local, config_json, "rope_local_base_freq", family.local_rope_base)
+        local_base = _rope_base(local, config_json, "rope_local_base_freq", family.local_rope_base)
     return JsonRope(base, scaling, local_base)
 
 
-def windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
+def json_windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:
     """Each layer's window, by `layer_types` or else by the family's rule."""
     if not family.window:
         return ()
@@ -93,7 +100,7 @@ def windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int
     return layer_windows(window, has_window)
 
 
-def scales(metadata: Metadata, family: Family) -> dict[str, float]:
+def json_scales(metadata: Metadata, family: Family) -> dict[str, float]:
     """The scales and soft caps that are stated, by the names of a config's fields."""
     keys = dict(family.caps)
     if family.multipliers:
@@ -109,7 +116,7 @@ def scales(metadata: Metadata, family: Family) -> dict[str, float]:
     return scales
 
 
-def refuse_unread(metadata: NotedMetadata) -> None:
+def refuse_unread_json_keys(metadata: NotedMetadata) -> None:
     """Refuse what changes the result in some family and was not read for this one."""
     for key in CHANGING_JSON_KEYS & metadata.keys() - metadata.noted:
         value = metadata[key]
@@ -130,7 +137,7 @@ def _stated_ropes(config_json: Metadata, family: Family) -> tuple[Metadata, Meta
     return stated.without_nulls(NULLABLE_OF_ROPE), local
 
 
-def _base(rope: Metadata, config_json: Metadata, key: str, default: float) -> float:
+def _rope_base(rope: Metadata, config_json: Metadata, key: str, default: float) -> float:
     """RoPE's base where its own parameters say it, else from the top level."""
     metadata, key = (rope, "rope_theta") if "rope_theta" in rope else (config_json, key)
     return metadata.number(key, 1, MAX_ROPE_BASE, default)

@@ -8,14 +8,14 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from llama_herd.model.text.vocabulary import TOKENS_KEY, Vocabulary
 
 MERGES_KEY = "tokenizer.ggml.merges"
 PRE_KEY = "tokenizer.ggml.pre"
-#: Of an unknown name that others are compared with.
+#: Most characters of an unknown name that is compared with the known ones.
 MAX_NAME_CHARS = 64
 #: What helps without a name that is known: old files have none, and a folder needs none.
 PRE_HELP = "Take a newer GGUF file of the same model, or its Hugging Face folder."
@@ -34,7 +34,8 @@ def _byte_characters() -> dict[str, int]:
 
 
 _BYTES = _byte_characters()
-#: For str.translate: bytes in disguise as themselves, all else below U+0100 as what Latin-1 lacks.
+#: For str.translate: characters that stand for bytes become these bytes, and all others below U+0100 become
+#: one that Latin-1 lacks.
 _LATIN_1 = dict.fromkeys(range(0x100), 0x100) | {ord(character): byte for character, byte in _BYTES.items()}
 #: Without these no text can be written; some families leave out bytes that hardly any text has.
 _PLAIN_CHARACTERS = frozenset(character for character, byte in _BYTES.items() if 0x20 <= byte < 0x7F)

@@ -9,9 +9,9 @@ from typing import Any
 from llama_herd.closing import Closing
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.model.text.control_marks import Breaks, Marks, without_marks
+from llama_herd.model.text.control_marks import Breaks, ControlMarks, without_marks
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.helper import DEFAULT_LIMITS, Limits
+from llama_herd.model.text.helper import DEFAULT_LIMITS, HelperLimits
 from llama_herd.model.text.helper_pool import HelperPool
 from llama_herd.model.text.renderer import Renderer
 from llama_herd.model.text.sandbox import CLOCK
@@ -49,18 +49,18 @@ class ChatTemplates(Closing):
         sources: Mapping[str, str],
         tokenizer: Tokenizer,
         control_tokens: ControlTokens,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: HelperLimits = DEFAULT_LIMITS,
         num_helpers: int = 1,
     ) -> None:
         """Start a helper process and try the templates. Raises ModelFileError when one cannot be used."""
         self._tokenizer = tokenizer
         self._control_tokens = control_tokens
-        self._marks = Marks(sources, control_tokens)
+        self._marks = ControlMarks(sources, control_tokens)
         renderers = [Renderer(self._marks.sources, limits) for _ in range(num_helpers)]
         renderers[-1].start()
         self._renderers = HelperPool(renderers)
         self._breaks = self._needed_breaks()
-        self._skills = {name: Skills.of(partial(self._try, name)) for name in sources}
+        self._skills = {name: Skills.from_trials(partial(self._try, name)) for name in sources}
 
     def encode(self, chat: Chat, *, add_generation_prompt: bool = True) -> list[int]:
         """The prompt's ids. Nothing is added to what the template writes: BOS stands where it writes it.

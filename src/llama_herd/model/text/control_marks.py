@@ -1,4 +1,4 @@
-"""Marks: single characters that stand for control tokens while a chat template is rendered."""
+"""Control marks: single characters that stand for control tokens while a chat template is rendered."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,11 +16,11 @@ _MARK = re.compile("([\udc00-\udffe])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Marks:
+class ControlMarks:
     """Marks for control tokens that stand in the sources of a model's templates, and for BOS and its like."""
 
     def __init__(self, sources: Mapping[str, str], control_tokens: ControlTokens) -> None:
-        """Raises ModelFileError when there are more control tokens than marks."""
+        """Choose the marks. Raises ModelFileError when there are more control tokens than marks."""
         sources = {name: without_marks(source) for name, source in sources.items()}
         roles = set(control_tokens.roles.values())
         tokens = [

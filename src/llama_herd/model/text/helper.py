@@ -14,14 +14,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-#: For an interpreter to start on a busy machine.
+#: Longest time for an interpreter to start on a busy machine.
 START_S = 30.0
 
 #: Bytes of a character in JSON at most.
 JSON_BYTES = 12
 
 
-class Limits(NamedTuple):
+class HelperLimits(NamedTuple):
     """Limits of one request in time, memory and text."""
 
     cpu_s: float = 0.25
@@ -30,10 +30,10 @@ class Limits(NamedTuple):
     max_chars: int = 1 << 20  # of the text that is answered
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = HelperLimits()
 
 
-class Answer(NamedTuple):
+class HelperAnswer(NamedTuple):
     """How a request ended: `text` is what was made, else the reason, which quotes nothing of the request.
 
     limit: it takes too much. late: there was no answer in time, which a busy machine may have caused.
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 class Helper:
     """A process that runs a program: a new interpreter, not a fork, so CUDA and held locks stay out of it."""
 
-    def __init__(self, program: str, limits: Limits) -> None:
+    def __init__(self, program: str, limits: HelperLimits) -> None:
         """program: a module that calls `serve`."""
         self._limits = limits
         self._connection, theirs = Pipe()
@@ -66,21 +66,21 @@ class Helper:
                 start_new_session=True,
             )
 
-    def start(self) -> Answer:
+    def start(self) -> HelperAnswer:
         """Start the process with its limits; return its first answer, once it is ready."""
         return self.ask(self._limits, START_S)
 
-    def ask(self, request: object, timeout_s: float | None = None) -> Answer:
+    def ask(self, request: object, timeout_s: float | None = None) -> HelperAnswer:
         """Send a request and return the answer; a process that does not answer in time is ended."""
         timeout_s = self._limits.wall_s if timeout_s is None else timeout_s
         try:
             self._connection.send_bytes(json.dumps(request).encode())
             if self._connection.poll(timeout_s):
                 most = JSON_BYTES * self._limits.max_chars + 1_000
-                return Answer(*json.loads(self._connection.recv_bytes(most)))
+                return HelperAnswer(*json.loads(self._connection.recv_bytes(most)))
         except (OSError, EOFError):
-            return Answer("limit", self._cause_of_death())
-        return Answer("late", f"takes longer than {timeout_s:g} s")
+            return HelperAnswer("limit", self._cause_of_death())
+        return HelperAnswer("late", f"takes longer than {timeout_s:g} s")
 
     def close(self) -> None:
         self._connection.close()
@@ -99,7 +99,7 @@ class Helper:
         return f"ended its process with code {code}"
 
 
-def serve(start: Callable[[Limits], Callable[..., Answer]]) -> None:
+def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:
     """The program of a helper: answer requests until the other side is gone.
 
     `start(limits)` gives what answers a request, by its parts. Beyond its CPU time the kernel ends this
@@ -112,18 +112,19 @@ def serve(start: Callable[[Limits], Callable[..., Answer]]) -> None:
             sys.exit(0)
 
 
-def _serve(connection: Connection, start: Callable[[Limits], Callable[..., Answer]]) -> None:
-    limits = Limits(*json.loads(connection.recv_bytes()))
+def _serve(connection: Connection, start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:
+    """Take the limits, then answer requests, each within its CPU time."""
+    limits = HelperLimits(*json.loads(connection.recv_bytes()))
     answer = start(limits)
     _hold_memory(limits.memory_bytes)
-    connection.send_bytes(json.dumps(Answer("ready")).encode())
+    connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
     while True:
         request: list[Any] = json.loads(connection.recv_bytes())
         signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
         try:
             found = answer(*request)
         except MemoryError:
-            found = Answer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
+            found = HelperAnswer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(json.dumps(found).encode())

@@ -8,11 +8,11 @@ from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 
-class _Helper(Protocol):
+class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-H = TypeVar("H", bound=_Helper)
+H = TypeVar("H", bound=_Closable)
 
 
 class HelperPool(Generic[H]):

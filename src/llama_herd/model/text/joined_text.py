@@ -25,7 +25,7 @@ class JoinedText:
         names = {token: f"<{secret}:{token_id}>" for token, token_id in ids.items()}
         self._names = {token_id: names[token] for token, token_id in ids.items()}
         self._engine = load_engine(_renamed(file, names))
-        listed = {entry.get("content") for entry in _added(file)}
+        listed = {entry.get("content") for entry in _added_tokens(file)}
         self._engine.add_special_tokens(
             [AddedToken(name, normalized=False) for token, name in names.items() if token not in listed]
         )
@@ -34,7 +34,7 @@ class JoinedText:
     def where_needed(cls, file: Metadata, ids: Mapping[str, int]) -> Self | None:
         """None for a file to which texts beside control tokens are texts like any other."""
         flags = ("lstrip", "rstrip", "single_word", "normalized")
-        added = [entry for entry in _added(file) if entry.get("content") in ids]
+        added = [entry for entry in _added_tokens(file) if entry.get("content") in ids]
         has_flag = any(entry.get(flag) for entry in added for flag in flags)
         return cls(file, ids) if has_flag or _begins_once(file.get("pre_tokenizer")) else None
 
@@ -49,7 +49,7 @@ class JoinedText:
         return ids
 
 
-def _added(file: Metadata) -> list[dict[str, object]]:
+def _added_tokens(file: Metadata) -> list[dict[str, object]]:
     entries = file.get("added_tokens")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
@@ -74,6 +74,6 @@ def _renamed(file: Metadata, names: Mapping[str, str]) -> Metadata:
         {**entry, "content": names[content], "special": True}
         if isinstance(content := entry.get("content"), str) and content in names
         else entry
-        for entry in _added(file)
+        for entry in _added_tokens(file)
     ]
     return Metadata({**file, "model": model, "added_tokens": added}, file.source)

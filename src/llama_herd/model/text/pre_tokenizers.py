@@ -1,8 +1,9 @@
 """How each family of byte-level vocabularies cuts a text into words, inside which it merges.
 
-Names are those of `tokenizer.ggml.pre`. Patterns are those of the models' own tokenizer.json, not llama.cpp's
-approximations. Each one cuts what the one before it left; what lies between two matches is a word, too. All
-take time in proportion to a text: where the original does not, an equal that does stands in its place.
+A family is a row of `_FAMILIES`, by its names in `tokenizer.ggml.pre`. Patterns are those of the models' own
+tokenizer.json, not llama.cpp's approximations. Each one cuts what the one before it left; what lies between
+two matches is a word, too. All take time in proportion to a text: where the original does not, an equal that
+does stands in its place.
 """
 
 from typing import NamedTuple

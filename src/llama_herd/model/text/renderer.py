@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
-from llama_herd.model.reading.quoted import quoted
-from llama_herd.model.text.helper import Answer, Helper, Limits
+from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.text.helper import Helper, HelperAnswer, HelperLimits
 from llama_herd.model.text.template_files import DEFAULT
 
 #: The helper's program.
@@ -15,14 +15,14 @@ SANDBOX = "llama_herd.model.text.sandbox"
 class Renderer:
     """The templates of a model and the helper that renders them, for one thread at a time.
 
-        renderer = Renderer({"default": "Hello {{ name }}"}, Limits())
+        renderer = Renderer({"default": "Hello {{ name }}"}, HelperLimits())
         renderer.render("default", {"name": "herd"})
 
     The helper is started when it is first needed. One that went over a limit is replaced at once, so that
     who broke it waits for the next, and nobody else does.
     """
 
-    def __init__(self, sources: Mapping[str, str], limits: Limits) -> None:
+    def __init__(self, sources: Mapping[str, str], limits: HelperLimits) -> None:
         self._sources = sources
         self._limits = limits
         self._helper: Helper | None = None
@@ -37,7 +37,7 @@ class Renderer:
 
     def render(self, name: str, variables: Mapping[str, object]) -> str:
         """The text. Raises GenerationError "template_error", which quotes nothing of the variables."""
-        answer = self._start()[1] if self._helper is None else Answer("ready")
+        answer = self._start()[1] if self._helper is None else HelperAnswer("ready")
         if answer.kind == "ready":
             answer = self._ask("render", name, variables)
             if self._helper is None:
@@ -51,13 +51,15 @@ class Renderer:
             self._helper.close()
             self._helper = None
 
-    def _start(self) -> tuple[str, Answer]:
+    def _start(self) -> tuple[str, HelperAnswer]:
         """Start a helper and give it the templates: what it says of one that fails, else of the last."""
         name = DEFAULT
         try:
             self._helper = Helper(SANDBOX, self._limits)
         except OSError as error:
-            return name, Answer("late", f"cannot run, since no process could be started: {error.strerror}")
+            return name, HelperAnswer(
+                "late", f"cannot run, since no process could be started: {error.strerror}"
+            )
         started = self._checked(self._helper.start())
         if started.kind != "ready":
             return name, started
@@ -67,18 +69,18 @@ class Renderer:
                 break
         return name, started
 
-    def _ask(self, *request: object) -> Answer:
+    def _ask(self, *request: object) -> HelperAnswer:
         assert self._helper is not None
         return self._checked(self._helper.ask(request))
 
-    def _checked(self, answer: Answer) -> Answer:
+    def _checked(self, answer: HelperAnswer) -> HelperAnswer:
         """An answer; a helper that went over a limit is of no use any more."""
         if answer.is_over_limit:
             self.close()
         return answer
 
 
-def _explained(answer: Answer) -> str:
+def _explained(answer: HelperAnswer) -> str:
     """The failure of a template as a text that can be printed and stored."""
     reason = answer.text.encode(errors="backslashreplace").decode()
     if answer.is_over_limit:

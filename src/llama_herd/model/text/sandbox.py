@@ -17,18 +17,18 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from llama_herd.model.text.helper import Answer, Limits, serve
+from llama_herd.model.text.helper import HelperAnswer, HelperLimits, answer_requests
 
 REFUSE = "raise_exception"
 #: What templates ask for the date; among a chat's variables it is the time that they are to be told.
 CLOCK = "strftime_now"
 
 
-class Refusal(Exception):
+class TemplateRefusal(Exception):
     """The template has called `raise_exception`."""
 
 
-class TooLong(Exception):
+class TextTooLong(Exception):
     """The rendered text goes over its limit."""
 
 
@@ -74,7 +74,7 @@ class PlainDict:
 class Sandbox:
     """The templates of a model, in the environment that they are written for (transformers')."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HelperLimits) -> None:
         self._limits = limits
         self._environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"]
@@ -89,7 +89,7 @@ class Sandbox:
         self._templates: dict[str, Template] = {}
         self._reasons: set[object] = set()
 
-    def compile(self, name: str, source: str) -> Answer:
+    def compile(self, name: str, source: str) -> HelperAnswer:
         tree = self._environment.parse(source)
         self._reasons |= {
             call.args[0].value
@@ -98,37 +98,37 @@ class Sandbox:
             if call.args and isinstance(call.args[0], nodes.Const)
         }
         self._templates[name] = self._environment.from_string(tree)
-        return Answer("ready")
+        return HelperAnswer("ready")
 
-    def render(self, name: str, variables: Mapping[str, Any]) -> Answer:
+    def render(self, name: str, variables: Mapping[str, Any]) -> HelperAnswer:
         clock = {CLOCK: _clock(variables.get(CLOCK))}
         pieces, num_chars = [], 0
         for piece in self._templates[name].generate({**variables, **clock}):
             num_chars += len(piece)
             if num_chars > self._limits.max_chars:
-                raise TooLong
+                raise TextTooLong
             pieces.append(piece)
-        return Answer("text", "".join(pieces))
+        return HelperAnswer("text", "".join(pieces))
 
-    def answer(self, work: Literal["compile", "render"], name: str, given: Any) -> Answer:
+    def answer(self, work: Literal["compile", "render"], name: str, given: Any) -> HelperAnswer:
         """Do the work: "text" is the rendered one, "refused" and "failed" quote no variable."""
         try:
             return self.compile(name, given) if work == "compile" else self.render(name, given)
         except MemoryError:
             raise  # the helper knows its limit
-        except TooLong:
-            return Answer("limit", f"writes more than {self._limits.max_chars:,} characters")
-        except Refusal as error:
+        except TextTooLong:
+            return HelperAnswer("limit", f"writes more than {self._limits.max_chars:,} characters")
+        except TemplateRefusal as error:
             # A reason that the template puts together may quote a message.
-            return Answer("refused", str(error) if str(error) in self._reasons else "")
+            return HelperAnswer("refused", str(error) if str(error) in self._reasons else "")
         except TemplateSyntaxError as error:
-            return Answer("failed", f"line {error.lineno}: {error.message}")
+            return HelperAnswer("failed", f"line {error.lineno}: {error.message}")
         except Exception as error:  # templates raise anything; the text may quote a message
-            return Answer("failed", type(error).__name__)
+            return HelperAnswer("failed", type(error).__name__)
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise Refusal(reason)
+    raise TemplateRefusal(reason)
 
 
 def _check_name(name: object) -> None:
@@ -160,4 +160,4 @@ def _to_json(
 
 
 if __name__ == "__main__":
-    serve(lambda limits: Sandbox(limits).answer)
+    answer_requests(lambda limits: Sandbox(limits).answer)

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_text
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
 
 #: The template that a model means when nobody names one, and the one it means for a chat with tools.
 DEFAULT = "default"
 TOOL_USE = "tool_use"
 
-#: As of a GGUF file's template.
+#: Most bytes of a template in a file of its own, as of one in a GGUF file.
 MAX_TEMPLATE_BYTES = 1 << 20
 MAX_TEMPLATES = 16
 

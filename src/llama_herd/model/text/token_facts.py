@@ -33,7 +33,7 @@ class TokenFacts:
     lacks: str = ""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, chat_complaint: str) -> Self:
+    def from_tokenizer(cls, tokenizer: Tokenizer, chat_complaint: str) -> Self:
         """The facts of a tokenizer that is built."""
         pieces = frozenset(tokenizer.pieces)
         return cls(
@@ -47,7 +47,7 @@ class TokenFacts:
         )
 
     @classmethod
-    def of_metadata(cls, header: Mapping[str, object]) -> Self | None:
+    def from_header(cls, header: Mapping[str, object]) -> Self | None:
         """The facts in the header of a GGUF file; None if it lists no tokens."""
         tokens = header.get(TOKENS_KEY)
         if not isinstance(tokens, Sequence):
@@ -60,7 +60,7 @@ class TokenFacts:
         return cls(len(tokens), bos_id, _ids(map(header.get, EOS_KEYS)), adds_bos, names)
 
     @classmethod
-    def of_folder(cls, folder: Path) -> Self | None:
+    def from_folder(cls, folder: Path) -> Self | None:
         """The facts in a Hugging Face folder; None without a tokenizer.json that lists tokens."""
         file = _read(folder / "tokenizer.json", MAX_FILE_BYTES)
         ids = _vocabulary(file)

@@ -6,8 +6,8 @@ from typing import Protocol, Self
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import BadInput, GenerationError, ModelFileError
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import OTHER_MODEL, Metadata
-from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.byte_level import ByteLevelCodec
 from llama_herd.model.text.spm import SpmCodec
 from llama_herd.model.text.template_files import metadata_templates
@@ -22,6 +22,17 @@ class Codec(Protocol):
     pieces: tuple[bytes, ...]
 
     def encode(self, text: str) -> list[int]: ...
+
+
+class PaddedCodec:
+    """A codec for a model with more rows than tokens: the ids beyond its tokens add nothing to a text."""
+
+    def __init__(self, codec: Codec, num_tokens: int) -> None:
+        self.pieces = codec.pieces + (b"",) * (num_tokens - len(codec.pieces))
+        self._codec = codec
+
+    def encode(self, text: str) -> list[int]:
+        return self._codec.encode(text)
 
 
 @dataclass(frozen=True)

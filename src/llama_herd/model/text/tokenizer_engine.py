@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from tokenizers import Tokenizer as Engine
 
 from llama_herd.errors import HerdError, ModelFileError
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.tokenizer_steps import check_steps
 
 #: The largest of a Llama, that of Llama 4, has 28 MB.

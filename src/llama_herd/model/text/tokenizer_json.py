@@ -18,7 +18,7 @@ from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, load_engine, 
 from llama_herd.model.text.tokenizer_steps import decoder_kinds, leading_token
 from llama_herd.model.text.vocabulary import MAX_TOKENS
 
-#: Of each file beside it.
+#: Most bytes of each file beside a tokenizer.json.
 MAX_CONFIG_BYTES = 16 << 20
 
 

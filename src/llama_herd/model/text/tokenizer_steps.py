@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.pre_tokenizers import PATTERNS
 
-#: Of one kind. DeepSeek's files have seven, no other Llama's has more.
+#: Most steps of one kind. DeepSeek's files have seven, no other Llama's has more.
 MAX_STEPS = 16
 #: Times that all replacements together may lengthen a text. Llama 2's do not: a space becomes one character.
 MAX_GROWTH = 8

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Self
 
-Turn = Mapping[str, object]
+ChatTurn = Mapping[str, object]
 #: What a template makes of turns; None: it refuses them.
-Render = Callable[[Sequence[Turn]], str | None]
+Render = Callable[[Sequence[ChatTurn]], str | None]
 
 #: Words of ours, unlike all else in a chat.
 TRUSTED_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
-def _turns(*roles: str) -> tuple[Turn, ...]:
+def _turns(*roles: str) -> tuple[ChatTurn, ...]:
     return tuple({"role": role, "content": "x"} for role in roles)
 
 
@@ -29,28 +29,28 @@ PROBES = (
 
 #: Ways in which a turn that only calls tools has no content: transformers', OpenAI's (and that of older
 #: transformers), and one more.
-ABSENT: Turn = {}
-NULL: Turn = {"content": None}
-EMPTY: Turn = {"content": ""}
+ABSENT: ChatTurn = {}
+NULL: ChatTurn = {"content": None}
+EMPTY: ChatTurn = {"content": ""}
 
 
 @dataclass(frozen=True)
 class CallForm:
     """The form in which a template wants a turn that calls tools."""
 
-    no_content: Turn
+    no_content: ChatTurn
     takes_objects: bool  # arguments as they are, not as JSON in a text
 
     @classmethod
-    def of(cls, render: Render) -> Self:
+    def from_trials(cls, render: Render) -> Self:
         """The first form that shows the call, else the first that a transformers would render."""
         forms = [cls(*form) for form in product((ABSENT, NULL, EMPTY), (True, False))]
-        texts = [(form, _calling(render, form)) for form in forms]
+        texts = [(form, _rendered_call(render, form)) for form in forms]
         shown = [form for form, text in texts if _needle(0) in text]
         rendered = [form for form, text in texts if text and form.no_content is not EMPTY]
         return next(iter([*shown, *rendered, cls(ABSENT, takes_objects=True)]))
 
-    def shaped(self, turn: Turn) -> dict[str, object]:
+    def shaped(self, turn: ChatTurn) -> dict[str, object]:
         """A turn with calls in this form."""
         calls = turn["tool_calls"]
         if not self.takes_objects and isinstance(calls, list | tuple):
@@ -68,17 +68,17 @@ class Skills:
     call_form: CallForm
 
     @classmethod
-    def of(cls, render: Render) -> Self:
+    def from_trials(cls, render: Render) -> Self:
         """Find the skills of a template by trying it."""
         lone = ("user",)
         all_roles = ("system", "user", "assistant", "user")
         takes_parts = any(_shows_parts(render, roles) for roles in (all_roles, lone))
-        developer: Turn = {"role": "developer", "content": _needle(0)}
+        developer: ChatTurn = {"role": "developer", "content": _needle(0)}
         takes_developers = _needle(0) in (render([developer, *_turns("user")]) or "")
-        return cls(takes_parts, takes_developers, CallForm.of(render))
+        return cls(takes_parts, takes_developers, CallForm.from_trials(render))
 
 
-def shaped(turn: Turn, skills: Skills) -> dict[str, object]:
+def shaped(turn: ChatTurn, skills: Skills) -> dict[str, object]:
     """A turn as transformers would hand it over, or as a template takes it that would lose its text.
 
     A template that cannot read content in parts gets one text, and one that leaves out developers gets what
@@ -95,7 +95,7 @@ def shaped(turn: Turn, skills: Skills) -> dict[str, object]:
     return skills.call_form.shaped(found) if "tool_calls" in found else found
 
 
-def _calling(render: Render, form: CallForm) -> str:
+def _rendered_call(render: Render, form: CallForm) -> str:
     """A chat with a call in this form; empty where it is refused, or Python's word for nothing is in it."""
     function = {"name": _needle(0), "arguments": {"x": "x"}}
     call = {"id": "call12345", "type": "function", "function": function}

@@ -6,14 +6,14 @@ from typing import Self
 
 from gguf import TokenType
 
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.reading.quoted import quoted
 from llama_herd.model.text.end_tokens import CODE_ENDS, end_names
 
 MAX_TOKENS = 1 << 20
 #: Llama-2's longest token has 16 characters, Llama-3's 128. Merges are looked for at every cut of a token.
 MAX_TOKEN_CHARS = 1_024
-#: Of all tokens together; the 262,144 of Gemma have two million.
+#: Most characters of all tokens together; the 262,144 tokens of Gemma have two million.
 MAX_CHARS = 8 << 20
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
@@ -37,7 +37,7 @@ class Vocabulary:
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
-        """Raises ModelFileError, which names the key."""
+        """Read and check the metadata of a GGUF file. Raises ModelFileError, which names the key."""
         tokens = _read_tokens(metadata)
         types = _read_types(metadata, len(tokens))
         bos_id = _read_id(metadata, BOS_KEY, tokens) if BOS_KEY in metadata else None

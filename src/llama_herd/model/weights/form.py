@@ -1,4 +1,4 @@
-"""Form: how a model's matrices lie in memory."""
+"""WeightForm: how a model's matrices lie in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
     from llama_herd.model.kernels.native import Kernels
 
-#: Of a CPU, of a GPU, where alone triton can be imported, or none.
+#: The kernels of a CPU, those of a GPU, where alone triton can be imported, or none.
 AnyKernels: TypeAlias = "Kernels | TritonKernels | UnloadedKernels"
 
 
-class Kept(Enum):
+class KeptBlocks(Enum):
     """Choices of the matrices that stay in the blocks of their file; all others become plain numbers."""
 
     NOTHING = "nothing"
@@ -29,15 +29,15 @@ class Kept(Enum):
 
 
 @dataclass(frozen=True)
-class Form:
+class WeightForm:
     """Which matrices stay in blocks, and the kernels that multiply some of these."""
 
-    kept: Kept
+    kept: KeptBlocks
     kernels: AnyKernels = NO_KERNELS
 
-    DENSE: ClassVar[Form]
-    FASTEST: ClassVar[Form]
-    QUANTIZED: ClassVar[Form]
+    DENSE: ClassVar[WeightForm]
+    FASTEST: ClassVar[WeightForm]
+    QUANTIZED: ClassVar[WeightForm]
 
     def with_kernels(self, kernels: AnyKernels) -> Self:
         return replace(self, kernels=kernels)
@@ -45,9 +45,9 @@ class Form:
     def keeps_blocks(self, type: GGMLType, device_type: str, item_bytes: int) -> bool:
         """Whether a matrix of this type stays in blocks; a number of the compute dtype has `item_bytes`."""
         block_values, block_bytes = GGML_QUANT_SIZES[type]
-        if self.kept is Kept.NOTHING or block_bytes >= block_values * item_bytes:
+        if self.kept is KeptBlocks.NOTHING or block_bytes >= block_values * item_bytes:
             return False
-        return self.kept is Kept.SMALLER or self.is_native(type, device_type)
+        return self.kept is KeptBlocks.SMALLER or self.is_native(type, device_type)
 
     def is_native(self, type: GGMLType, device_type: str) -> bool:
         """Whether blocks of this type are laid out for a kernel."""
@@ -79,4 +79,6 @@ class Form:
         return int(num_rows * columns // block_values * block_bytes)
 
 
-Form.DENSE, Form.FASTEST, Form.QUANTIZED = Form(Kept.NOTHING), Form(Kept.MULTIPLIED), Form(Kept.SMALLER)
+WeightForm.DENSE = WeightForm(KeptBlocks.NOTHING)
+WeightForm.FASTEST = WeightForm(KeptBlocks.MULTIPLIED)
+WeightForm.QUANTIZED = WeightForm(KeptBlocks.SMALLER)

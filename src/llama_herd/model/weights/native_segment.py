@@ -15,11 +15,11 @@ from torch.nn.functional import pad
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.tile_layout import TILE_ROWS
-from llama_herd.model.kernels.tiles import blocks_of, empty_tiles
+from llama_herd.model.kernels.tiles import empty_tiles
 from llama_herd.model.weights.segment import slabs
 from llama_herd.model.weights.weight import Weight
 
-#: Laid out at once. More leave the cache meanwhile, fewer cost more calls.
+#: Rows that are laid out at once, in bytes. More would not fit into the CPU's cache, fewer cost more calls.
 SLAB_BYTES = 1 << 20
 
 
@@ -47,7 +47,7 @@ class NativeSegment:
         done, slab_tiles = 0, max(1, SLAB_BYTES // left.shape[1] // TILE_ROWS)
         for weight in weights:
             for slab in slabs(weight, tiles.device, slab_tiles * TILE_ROWS):
-                blocks = slab if weight.type is type else _numbers(slab, weight.type)
+                blocks = slab if weight.type is type else _as_numbers(slab, weight.type)
                 rows = torch.cat((left, blocks)) if len(left) else blocks
                 whole = len(rows) // TILE_ROWS
                 if whole:
@@ -61,9 +61,9 @@ class NativeSegment:
         return self.kernels.multiply(x, self.tiles, self.type, self.num_rows)
 
     def rows(self, ids: Tensor) -> Tensor:
-        return dequantize(blocks_of(self.tiles, ids, self.type), self.type).to(self.dtype)
+        return self.kernels.look_up(self.tiles, ids, self.type, self.dtype)
 
 
-def _numbers(blocks: Tensor, type: GGMLType) -> Tensor:
+def _as_numbers(blocks: Tensor, type: GGMLType) -> Tensor:
     """Rows of blocks as bytes of numbers in bfloat16."""
     return dequantize(blocks, type).bfloat16().view(torch.uint8)

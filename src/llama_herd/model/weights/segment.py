@@ -55,7 +55,7 @@ class BlockSegment:
     def __call__(self, x: Tensor) -> Tensor:
         y = x.new_empty(len(x), len(self.blocks))  # (T, N)
         row = 0
-        for slab in torch.split(self.blocks, slab_rows(self.columns, x.device)):
+        for slab in torch.split(self.blocks, rows_per_slab(self.columns, x.device)):
             matrix = dequantize(slab, self.type).to(self.dtype)  # (S, C)
             y[:, row : row + len(slab)] = _multiply(x, matrix, self.row_tile)
             row += len(slab)
@@ -65,9 +65,9 @@ class BlockSegment:
         return dequantize(self.blocks[ids], self.type).to(self.dtype)
 
 
-def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
+def dense_matrix(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights' rows one below the other, as numbers of the compute dtype (N, C)."""
-    matrix = _matrix(sum(len(weight.rows) for weight in weights), weights[0].shape[-1], device, dtype)
+    matrix = _empty_matrix(sum(len(weight.rows) for weight in weights), weights[0].shape[-1], device, dtype)
     row = 0
     for weight in weights:
         for slab in slabs(weight, device):
@@ -76,14 +76,14 @@ def dense(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -
     return matrix
 
 
-def _matrix(num_rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """To be filled; on a CPU where it can be moved into huge pages."""
+def _empty_matrix(num_rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A matrix to be filled; on a CPU in memory that can be moved into huge pages."""
     if device.type != "cpu":
         return torch.empty(num_rows, columns, device=device, dtype=dtype)
     return zero_bytes(num_rows * columns * dtype.itemsize).view(dtype).view(num_rows, columns)
 
 
-def blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
+def joined_blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
     """The blocks of weights of one type, their rows one below the other: uint8 (N, bytes of a row)."""
     if len(weights) == 1 and device.type == "cpu":
         return weights[0].blocks
@@ -101,7 +101,7 @@ def blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
     return rows
 
 
-def slab_rows(columns: int, device: torch.device) -> int:
+def rows_per_slab(columns: int, device: torch.device) -> int:
     """How many rows are dequantised at once."""
     return max(1, SLAB_VALUES[device.type] // columns)
 
@@ -111,7 +111,7 @@ def slabs(weight: Weight, device: torch.device, num_rows: int = 0) -> Iterator[T
 
     Blocks travel to the device as they are stored, in fewer bytes than their values have.
     """
-    num_rows = num_rows or slab_rows(weight.shape[-1], device)
+    num_rows = num_rows or rows_per_slab(weight.shape[-1], device)
     for row in range(0, len(weight.rows), num_rows):
         yield weight.rows[row : row + num_rows].to(device)
 

@@ -64,7 +64,7 @@ class Figures:
     @property
     def ttft(self) -> Percentiles:
         """Seconds from a row's submission to its first token."""
-        return Percentiles.of(self._ttft_s)
+        return Percentiles.from_seconds(self._ttft_s)
 
     def note(self, items: Iterable[BatchItem]) -> None:
         for item in items:

@@ -114,7 +114,7 @@ class Follower:
         """
         is_over = self._until_s is not None and monotonic() >= self._until_s
         if record is None and (self.last or is_over or not self._waits):
-            raise JobNotFound.of(self.job_id)
+            raise JobNotFound.for_id(self.job_id)
         if record is None or not record.is_final:
             self.check_time()
         elif self.last == self._after and self.last >= max(record.seq, 1):

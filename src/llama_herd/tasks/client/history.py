@@ -24,7 +24,7 @@ def history(ledger: Ledger, job_id: str) -> Dialogue[History]:
     record = yield ledger.record(checked_id(job_id))
     body = yield ledger.body(job_id)
     if record is None or body is None:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     return History(record, (yield ledger.read(job_id)), _fields(job_id, body))
 
 

@@ -71,7 +71,7 @@ def job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
     """Look at one job. Raises JobNotFound."""
     record = yield ledger.record(job_id)
     if record is None:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     found = yield from status(ledger, record.queue)
     (place,) = yield from places(ledger, [job_id])
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)

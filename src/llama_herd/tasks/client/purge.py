@@ -43,7 +43,7 @@ def _nothing_of(ledger: Ledger, job_id: str, has_searched: bool) -> Dialogue[Non
     """Raises JobNotFound. The mark that kept a message from running while it was searched goes."""
     if has_searched:
         yield ledger.unmark(job_id)
-    raise JobNotFound.of(job_id)
+    raise JobNotFound.for_id(job_id)
 
 
 def purge_ended(ledger: Ledger) -> Dialogue[int]:

@@ -112,7 +112,7 @@ def _look(desk: Desk, job_id: str) -> Any:
     """A dialogue: a job's record and its place. Raises JobNotFound."""
     record, place = yield [desk.core.ledger.record(job_id), desk.core.ledger.place(job_id)]
     if record is None:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     return record, place
 
 
@@ -182,7 +182,7 @@ async def cancel(request: Request) -> Response:
     desk, job_id = await _job_of(request, KeyRole.PRODUCER)
     outcome = await desk.run(desk.core.cancel(job_id, "cancelled"))
     if outcome is Cancellation.UNKNOWN:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
 
 
@@ -196,7 +196,7 @@ async def purge(request: Request) -> Response:
 def _purge(desk: Desk, job_id: str) -> Any:
     """A dialogue. Raises JobNotFound if there is no record: nothing is left behind by who guesses ids."""
     if (yield desk.core.ledger.record(job_id)) is None:
-        raise JobNotFound.of(job_id)
+        raise JobNotFound.for_id(job_id)
     yield from desk.core.purge(job_id)
 
 

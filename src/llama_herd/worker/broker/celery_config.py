@@ -24,7 +24,7 @@ from llama_herd.worker.settings import WorkerSettings
 LINK_TRIES = 300
 
 
-class Classes(NamedTuple):
+class BrokerClasses(NamedTuple):
     """Ours in the place of kombu's and Celery's, by name."""
 
     #: The transport that brings messages.
@@ -34,12 +34,12 @@ class Classes(NamedTuple):
     result_backend: str
 
 
-_PLAIN = Classes(
+_PLAIN = BrokerClasses(
     "llama_herd.worker.broker.queue_channel:QueueTransport",
     "llama_herd.worker.broker.tenant_channel:TenantTransport",
     "llama_herd.worker.broker.result_backend:ResultBackend",
 )
-_SENTINEL = Classes(
+_SENTINEL = BrokerClasses(
     "llama_herd.worker.broker.sentinel_transport:SentinelQueueTransport",
     "llama_herd.worker.broker.sentinel_transport:SentinelTenantTransport",
     "llama_herd.worker.broker.sentinel_transport:SentinelResultBackend",
@@ -49,7 +49,7 @@ _SENTINEL = Classes(
 SWITCH_INTERVAL_S = 0.0005
 
 
-def classes() -> Classes:
+def broker_classes() -> BrokerClasses:
     return _SENTINEL if process.has_sentinels() else _PLAIN
 
 
@@ -64,11 +64,11 @@ def app_of(own: WorkerSettings) -> Celery:
 
     A worker of one tenant uses the process's own app.
     """
-    if own == process.settings():
+    if own == process.own_settings():
         return app
     made = make_app(own)
     made.conf.task_default_queue = own.queue
-    made.conf.broker_transport = classes().tenant_transport
+    made.conf.broker_transport = broker_classes().tenant_transport
     made.conf.broker_transport_options["tenant"] = own.tenant
     ask_one_address(made.conf)
     insist_on_results(made)
@@ -90,10 +90,10 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.worker_eta_task_limit += process.num_places()
         _configure_queues(conf)
         ask_one_address(conf)
-        conf.broker_transport = classes().queue_transport
-        conf.worker_enable_remote_control = process.settings().remote_control
+        conf.broker_transport = broker_classes().queue_transport
+        conf.worker_enable_remote_control = process.own_settings().remote_control
         insist_on_results(instance.app)
-        lead_links_home(instance.app, process.settings().link_queue)
+        lead_links_home(instance.app, process.own_settings().link_queue)
         process.device()
     except BadInput as error:
         print(f"herd worker: {error}", file=sys.stderr)
@@ -112,9 +112,11 @@ def insist_on_results(app: Celery) -> None:
 
     Celery's tracer alone would store that the task has failed, for a link after half a second.
     """
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss", "sentinel"), classes().result_backend)
+    app.loader.override_backends = dict.fromkeys(
+        ("redis", "rediss", "sentinel"), broker_classes().result_backend
+    )
     # The transport that messages come by stays as it is: it must see every error.
-    app.connection_for_write = partial(app.connection_for_write, transport=classes().tenant_transport)
+    app.connection_for_write = partial(app.connection_for_write, transport=broker_classes().tenant_transport)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     app.conf.task_publish_retry_policy = policy
 
@@ -142,18 +144,18 @@ def ask_one_address(conf: Any) -> None:
 
 def _configure_queues(conf: Any) -> None:
     """Set the queues. A worker of several tenants notes its unacknowledged messages under a joint name."""
-    names = list(process.settings().by_queue)
+    names = list(process.own_settings().by_queue)
     conf.task_default_queue = names[0]
-    if process.settings().tenants:
+    if process.own_settings().tenants:
         conf.task_queues = [Queue(name, Exchange(name), name) for name in names]
-        keys = Keys(process.settings().joined_tenant)
-        conf.broker_transport_options = broker_options(keys.unacked_key, process.settings().redis_url)
+        keys = Keys(process.own_settings().joined_tenant)
+        conf.broker_transport_options = broker_options(keys.unacked_key, process.own_settings().redis_url)
         conf.event_exchange = keys.key("celeryev")
 
 
 def configure_logs(worker: str, loglevel: int, **_: Any) -> None:
     """Take logging out of Celery's hands. HERD_LOG_LEVEL counts more than its option --loglevel."""
-    settings = process.settings()
+    settings = process.own_settings()
     is_given = "log_level" in settings.model_fields_set
     known = {"worker": worker, "model": settings.served_model}
     if not settings.tenants:

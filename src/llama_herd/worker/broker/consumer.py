@@ -1,5 +1,6 @@
 """Celery's consumer, made safe: no message can end it, whatever is in it."""
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -18,12 +19,10 @@ from llama_herd.tasks.job import is_job_id
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
-from llama_herd.worker.broker.first_protocol import upgrade
-from llama_herd.worker.broker.oversized import NUM_BYTES
+from llama_herd.worker.broker.long_messages import NUM_BYTES, accept_compression
 from llama_herd.worker.broker.queue_channel import UNREADABLE
 from llama_herd.worker.broker.request import JobRequest, QuietRequest, is_refused, refuse
-from llama_herd.worker.broker.unpacking import accept_compression
-from llama_herd.worker.logs import name_of
+from llama_herd.worker.logs import error_name
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +43,10 @@ UNBOUNDED = frozenset(
     f"celery.{name}" for name in ("chain", "chord", "chord_unlock", "chunks", "group", "map", "starmap")
 )
 
+#: What a message of Celery's first protocol has in its body, and the second one in its headers.
+_HEADERS = ("task", "id", "retries", "eta", "expires", "timelimit", "group", "group_index")
+_EMBED = ("callbacks", "errbacks", "chord")
+
 #: Celery's options for the pauses before it connects again; its defaults grow to half a minute.
 RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 
@@ -53,14 +56,17 @@ class BadId(ValueError):
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
-    """Celery's consumer, but a message that it cannot handle is put aside, and never shown in a log."""
+    """Celery's consumer, but a message that it cannot handle goes to the dead letters, and into no log.
+
+    If such a message names its job, the job ends with an error that says what is wrong.
+    """
 
     def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **options: Any) -> None:
-        """Without gossip and mingle, which reach every worker in a Redis, whoever owns it."""
+        """Make a consumer without gossip and mingle, which reach every worker in a Redis, whoever owns it."""
         quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
         quiet["without_heartbeat"] = not options.get("task_events")
         super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
-        accept_compression(process.settings().max_message_bytes)
+        accept_compression(process.own_settings().max_message_bytes)
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect or reconnect within two seconds after Redis is back."""
@@ -69,7 +75,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
     def update_strategies(self) -> None:
         """Have the app of each tenant run the messages of the tenant's queue."""
-        apps = {queue: celery_config.app_of(own) for queue, own in process.settings().by_queue.items()}
+        apps = {queue: celery_config.app_of(own) for queue, own in process.own_settings().by_queue.items()}
         for app in (self.app, *apps.values()):
             for task in app.tasks.values():
                 task.Request = JobRequest if getattr(task, "engine_task", False) else QuietRequest
@@ -93,7 +99,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
         def guarded(message: Message) -> Any:
             try:
-                upgrade(message)
+                upgrade_first_protocol(message)
                 _check_headers(message.headers)
                 _refuse_stand_in(message)
                 return handle(message)
@@ -124,11 +130,11 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         self._refuse(message, type(exc).__name__)
 
     def _refuse(self, message: Message, reason: str, complaint: str = "") -> Any:
-        """Put a message aside; if it names its job or task, make that end with the complaint."""
+        """Put a message among the dead letters; its job or task, if it names one, ends with the complaint."""
         message.channel.put_aside(reason)
         name = message.headers.get("task")
         task_id = message.headers.get("id") or message.properties.get("correlation_id")
-        limit = process.settings().max_message_bytes
+        limit = process.own_settings().max_message_bytes
         unread = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
         complaint = complaint or unread
         if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
@@ -136,21 +142,21 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             with suppress(*UNREADABLE, GenerationError):
                 return self._handle(message)
         if isinstance(task_id, str) and 0 < len(task_id) <= MAX_ID:
-            app = celery_config.app_of(process.settings().of_queue(message.delivery_info["routing_key"]))
+            app = celery_config.app_of(process.own_settings().for_queue(message.delivery_info["routing_key"]))
             error = GenerationError(ErrorCode.INVALID_JOB, f"message: {complaint}")
             failure = error if name == TASK_NAME else InvalidTaskError(f"the message {complaint}")
-            self.pool.run_aside(partial(_fail, app, task_id, failure))
+            self.pool.run_aside(partial(_store_failure, app, task_id, failure))
         message.reject_log_error(log, self.connection_errors)
         return None
 
 
-def _fail(app: Celery, task_id: str, failure: Exception) -> None:
+def _store_failure(app: Celery, task_id: str, failure: Exception) -> None:
     """Store that a task has failed that can be no job; never raises."""
     try:
         app.backend.mark_as_failure(task_id, failure)
     except Exception as error:
         shown = task_id if is_job_id(task_id) else None  # else it may be any text
-        log.error("failure was not stored", task_id=shown, error=name_of(error))
+        log.error("failure was not stored", task_id=shown, error=error_name(error))
 
 
 def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Message, *args: Any) -> Any:
@@ -158,7 +164,7 @@ def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Mess
 
 
 def _refuse_stand_in(message: Message) -> None:
-    num_bytes, limit = message.headers.get(NUM_BYTES), process.settings().max_message_bytes
+    num_bytes, limit = message.headers.get(NUM_BYTES), process.own_settings().max_message_bytes
     if isinstance(num_bytes, int) and message.headers["task"] == TASK_NAME:
         fix = "Fix: a shorter prompt, or a larger HERD_MAX_MESSAGE_BYTES"
         refuse(message, message.headers["id"], f"must be at most {limit} bytes, got {num_bytes}. {fix}")
@@ -173,3 +179,18 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
         raise BadId
     if not isinstance(headers.get("shadow"), str | None):
         raise ValueError("the header `shadow` is not a text")
+
+
+def upgrade_first_protocol(message: Message) -> None:
+    """Turn a message of Celery's first protocol, which has all in its body, into one of the second.
+
+    Raises one of UNREADABLE.
+    """
+    if "task" in message.headers:
+        return
+    fields = json.loads(message.body)
+    fields["group"] = fields.get("taskset")
+    headers = {name: fields.get(name) for name in _HEADERS}
+    message.headers = {**message.headers, **headers}
+    embed = {name: fields.get(name) for name in _EMBED}
+    message.body = json.dumps([fields["args"], fields["kwargs"], embed]).encode()

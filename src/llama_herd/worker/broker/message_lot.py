@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 16
 _NOTE = re.compile(rb'\[(.*),"","([^"]*)"\]', re.DOTALL)
 
 
-class Taken(NamedTuple):
+class TakenMessage(NamedTuple):
     """A message that this worker holds now."""
 
     list: str
@@ -26,7 +26,9 @@ class Taken(NamedTuple):
     raw: bytes
 
 
-def take(queue: str, orders: Sequence[Sequence[str]], notes_key: str, times_key: str) -> Call[list[Taken]]:
+def take_messages(
+    queue: str, orders: Sequence[Sequence[str]], notes_key: str, times_key: str
+) -> Call[list[TakenMessage]]:
     """Take one message for each of `orders`, the lists of the queue in the order in which they are asked.
 
     There are fewer where there are no more, and where one comes that is not for this way: it stays.
@@ -35,9 +37,9 @@ def take(queue: str, orders: Sequence[Sequence[str]], notes_key: str, times_key:
     lists = sorted(set().union(*orders))
     place_of = {name: str(place) for place, name in enumerate(lists, start=3)}
 
-    def parse(reply: Sequence[Any]) -> list[Taken]:
+    def parse(reply: Sequence[Any]) -> list[TakenMessage]:
         parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-        return [Taken(lists[place - 3], tag.decode(), raw) for place, tag, raw in parts]
+        return [TakenMessage(lists[place - 3], tag.decode(), raw) for place, tag, raw in parts]
 
     asked = (" ".join(place_of[name] for name in order) for order in orders)
     return Call(_TAKE, (notes_key, times_key, *lists), (time(), queue, MAX_BYTES, *asked), parse)

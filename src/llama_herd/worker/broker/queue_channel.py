@@ -25,19 +25,15 @@ from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run
 from llama_herd.worker import process
-from llama_herd.worker.broker.message_lot import MAX_MESSAGES, Taken, message_in, take
-from llama_herd.worker.broker.oversized import stand_in
-from llama_herd.worker.broker.queue_order import Places, QueueOrder
+from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
+from llama_herd.worker.broker.message_lot import MAX_MESSAGES, TakenMessage, message_in, take_messages
+from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
 
 log = structlog.get_logger(__name__)
 
 #: What reading a hostile message can raise, besides the errors of the connection itself.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError)
-
-
-class TooLong(ValueError):
-    """A message is longer than HERD_MAX_MESSAGE_BYTES."""
 
 
 class RawMessage(virtual.Message):  # type: ignore[misc]
@@ -113,6 +109,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     QoS = QoS
     Message = RawMessage
 
+    #: Seconds that Redis waits for a message; kombu sets it from 5.6 on.
+    brpop_timeout = 1
     #: Answers to "is there a message?", also those that there is none.
     num_polls = 0
     #: Queues whose messages this worker leaves alone for now, although it may have room for them.
@@ -190,12 +188,12 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         return Client
 
     def _note(self, reply: Any) -> None:
-        """Count an answer, and keep the message that may be in it. Raises TooLong before anybody reads it."""
+        """Count an answer, and keep the message that may be in it. Raises TooLong."""
         self.num_polls += 1
         if reply is not None:
             self._last_reply = reply
             self._order.note(self.queue_read)
-            if len(reply[1]) > process.settings().max_message_bytes:
+            if len(reply[1]) > process.own_settings().max_message_bytes:
                 raise TooLong
 
     def _size(self, queue: str) -> int:
@@ -242,20 +240,21 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         return allowed
 
     @cached_property
-    def _places_now(self) -> Places:
-        return Places(process.num_places(), process.NUM_LOOK_AHEAD)
+    def _places_now(self) -> QueuePlaces:
+        return QueuePlaces(process.num_places(), process.NUM_LOOK_AHEAD)
 
     @cached_property
-    def _places_later(self) -> Places:
+    def _places_later(self) -> QueuePlaces:
         """Beyond its limit Celery would count messages for later among those for now."""
         num = app.conf.worker_eta_task_limit - process.num_places()
-        return Places(num, num // (2 * len(self.active_queues)))
+        return QueuePlaces(num, num // (2 * len(self.active_queues)))
 
     def _look_for_spoilt(self) -> None:
         with self.conn_or_acquire() as client:
             self._spoilt.look(client, self.active_queues)
 
     def _brpop_read(self, **options: Any) -> Any:
+        """Read the answer to BRPOP; an item that cannot be read is put aside, and the loop goes on."""
         try:
             super()._brpop_read(**options)
         except DataError as error:  # what stands for its tag is nothing that Redis takes
@@ -284,11 +283,11 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         num = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
         orders = self._order.of_next(queue, num)
         with self.conn_or_acquire() as client:
-            lot = run(client, take(queue, orders, self.unacked_key, self.unacked_index_key))
+            lot = run(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))
         for taken in lot:
             self._read_taken(taken)
 
-    def _read_taken(self, taken: Taken) -> None:
+    def _read_taken(self, taken: TakenMessage) -> None:
         self._last_reply = (taken.list.encode(), taken.raw)
         self._order.note(self.queue_read)
         self.noted_tag = taken.tag
@@ -302,7 +301,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Keep the message that was read last, and cannot be handled, among the dead letters."""
         raw, queue = self.message_read, self.queue_read
         self._bury(raw, queue, reason)
-        if len(raw) > process.settings().max_message_bytes and (told := stand_in(raw, queue)):
+        if len(raw) > process.own_settings().max_message_bytes and (told := short_stand_in(raw, queue)):
             with self.conn_or_acquire() as client:
                 client.rpush(queue, told)
 
@@ -315,7 +314,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _bury(self, raw: bytes, queue: str, reason: str) -> None:
         log.error("message put aside", reason=reason, num_bytes=len(raw))
-        letters = DeadLetters.of(process.settings().of_queue(queue))
+        letters = DeadLetters.of(process.own_settings().for_queue(queue))
         with self.conn_or_acquire() as client:
             run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
 

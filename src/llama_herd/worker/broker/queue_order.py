@@ -8,7 +8,7 @@ from llama_herd.tasks.priority import lanes_in_turn
 
 
 @dataclass(frozen=True)
-class Places:
+class QueuePlaces:
     """How many messages a worker may hold, and how many of these places are reserved for each queue.
 
     Messages of one tenant may stay for ever, such as those of a job with a broken record. The other tenants

@@ -79,6 +79,7 @@ def is_refused(message: Message) -> bool:
 
 
 def _read(name: str, value: object, errors: list[FieldError]) -> Any:
+    """Read a header; a bad one is an error of the job, and counts as absent."""
     if value is None:
         return None
     reader, complaint = _READERS[name]
@@ -99,7 +100,7 @@ def _unix_ms(text: Any) -> int:
 
 
 def _due_ms(text: Any) -> int:
-    """Raises TooFar, besides what a bad time raises."""
+    """Unix milliseconds of an ETA. Raises TooFar, besides what a bad time raises."""
     due_ms = _unix_ms(text)
     num_days = (due_ms - 1000 * time()) / DAY_MS
     if num_days > MAX_AHEAD_DAYS:

@@ -29,7 +29,7 @@ TOO_LARGE = "invalid bulk length"
 MAX_SAID = 200
 
 
-def refusal(error: BaseException) -> GenerationError:
+def storing_error(error: BaseException) -> GenerationError:
     """The error in one short line, without the data that was sent."""
     if isinstance(error, GenerationError):
         return error
@@ -95,6 +95,7 @@ class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
 
 
 def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
+    """Repeat a write until Redis accepts it. Raises GenerationError if it never will."""
     breaks = Breaks()
 
     def judge(error: Exception) -> None:
@@ -105,7 +106,7 @@ def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: i
         if breaks.are_too_many or TOO_LARGE in said(error):
             raise GenerationError(ErrorCode.REFUSED, _too_large(client, num_bytes)) from None
         if not passes(error):
-            raise refusal(error) from None
+            raise storing_error(error) from None
         if not client.insists and not breaks.num:
             raise error
 

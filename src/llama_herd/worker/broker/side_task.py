@@ -11,7 +11,7 @@ from celery.exceptions import TaskPredicate, WorkerLostError
 from celery.worker.request import Request
 
 from llama_herd.worker.broker.delivery import CallSoon
-from llama_herd.worker.logs import name_of
+from llama_herd.worker.logs import error_name
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +67,7 @@ class SideTask:
                 self._request.acknowledge()
 
     def _log(self, event: str, error: BaseException) -> None:
-        log.error(event, task=self._request.name, task_id=self._request.id, error=name_of(error))
+        log.error(event, task=self._request.name, task_id=self._request.id, error=error_name(error))
 
 
 def _lost_by(error: BaseException) -> ExceptionInfo:

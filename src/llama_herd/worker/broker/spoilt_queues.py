@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 LOOK_AGAIN_S = 2.0
 
 
-class Spoilt(NamedTuple):
+class SpoiltKey(NamedTuple):
     """A key that should be a list, and its type; the type is empty if this worker may not ask for it."""
 
     key: str
@@ -38,7 +38,7 @@ class SpoiltQueues:
     """
 
     def __init__(self) -> None:
-        self.found: Mapping[str, Spoilt] = {}
+        self.found: Mapping[str, SpoiltKey] = {}
         self._look_again_s = inf
 
     @property
@@ -57,7 +57,7 @@ class SpoiltQueues:
         wrong = {queue: key for (queue, key), answer in looked_at if is_wrong_type(answer)}
         types = _answers(client, "TYPE", list(wrong.values()))
         found = {
-            queue: Spoilt(key, "" if isinstance(answer, ResponseError) else bytes_to_str(answer))
+            queue: SpoiltKey(key, "" if isinstance(answer, ResponseError) else bytes_to_str(answer))
             for (queue, key), answer in zip(wrong.items(), types, strict=True)
         }
         for queue in found.keys() - self.names:

@@ -24,13 +24,14 @@ from llama_herd.worker.engine.staging_buffer import StagingBuffer
 
 log = structlog.get_logger(__name__)
 
-#: Rows of a graph; above the last one in steps of 64. Fewer rows are filled up with trash.
+#: Rows of a graph; above the last one in steps of 64. Fewer rows are filled up with rows of the trash slot,
+#: which belongs to no sequence.
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 
 #: The draw that takes the most memory.
 EVERYTHING = Drawing(is_random=True, is_sorted=True, is_penalised=True)
 #: Those of jobs that say nothing of sampling, and of greedy ones.
-USUAL = (Drawing.of(SamplingParams()), Drawing())
+USUAL = (Drawing.from_params(SamplingParams()), Drawing())
 
 
 def bucket_of(num_rows: int) -> int:

@@ -14,7 +14,7 @@ class Detokenizer:
     recorded ids through a new Detokenizer and continues where the stream ends. Nothing else need be saved.
 
         writer = Detokenizer(tokenizer.pieces, stop=("END",))
-        text = "".join(writer.write(i) for i in ids) + writer.close()
+        text = "".join(writer.write(i) for i in ids) + writer.finish()
 
     Without stop strings the joined text equals the decode of all ids at once, for any ids: bytes that are not
     UTF-8 become U+FFFD, and so does a character that is cut off at the end.
@@ -54,10 +54,10 @@ class Detokenizer:
         reasoning, text = self._split(text)
         return reasoning + (self._shown(text, is_last=False) if may_stop else text)
 
-    def close(self) -> str:
+    def finish(self) -> str:
         """Return the text that was withheld; call once, after the last id."""
         reasoning, text = self._split(self._decoder.decode(b"", final=True))
-        held = "" if self._reasoning_end is None else self._reasoning_end.close()
+        held = "" if self._reasoning_end is None else self._reasoning_end.finish()
         return reasoning + self._shown(held + text, is_last=True)
 
     def _split(self, text: str) -> tuple[str, str]:

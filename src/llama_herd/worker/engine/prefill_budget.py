@@ -9,6 +9,9 @@ ALONE_FACTOR = 32
 #: docs/decisions/0005.
 LEAST_TOKENS = {"cpu": 16, "cuda": 256}
 
+#: As many steps may the prompts of one take beside streams that can all wait.
+PATIENT_STEPS = 8
+
 #: Of what is known, the part that is kept when a step tells more. So some ten steps count.
 KEPT = 0.9
 
@@ -17,9 +20,10 @@ class PrefillBudget:
     """Prompt tokens of a step.
 
     A step with prompts is to take no more than twice the time of one in which all running sequences decode,
-    so that streams go on evenly. How many tokens that allows depends on the model, the processor and the
-    number of rows: weights that are read for the rows anyway multiply some prompt tokens for next to
-    nothing. So it is learnt from the steps, between `least` and `most`; where these are equal it is fixed.
+    so that streams go on evenly, or PATIENT_STEPS times more where all can wait. How many tokens that allows
+    depends on the model, the processor and the number of rows: weights that are read for the rows anyway
+    multiply some prompt tokens for next to nothing. So it is learnt from the steps, between `least` and
+    `most`; where these are equal it is fixed.
 
     A prompt token and a row that decodes are taken to cost the same. So what a step without prompts takes
     is known for any number of rows, also where prompts always wait and there is no such step any more.
@@ -36,7 +40,7 @@ class PrefillBudget:
         self._products = self._squares = 0.0
 
     @classmethod
-    def of(cls, prefill_tokens: int, device_kind: str) -> Self:
+    def from_setting(cls, prefill_tokens: int, device_kind: str) -> Self:
         """By HERD_PREFILL_TOKENS: fixed, or learnt where it is 0."""
         least = prefill_tokens or LEAST_TOKENS[device_kind]
         return cls(least, most=None if prefill_tokens else ALONE_FACTOR * least)
@@ -55,13 +59,15 @@ class PrefillBudget:
             self._squares = KEPT * self._squares + more_tokens**2
             self._tried = num_prompt_tokens
 
-    def beside(self, num_running: int) -> int:
+    def beside(self, num_running: int, *, can_wait: bool = False) -> int:
         """Prompt tokens of a step with so many sequences, those whose prompts are not complete included.
 
-        No more than twice as many as in the last one: how the time grows beyond is not known yet.
+        `can_wait`: all these, so that the step may take longer. No more tokens than twice those of the last
+        one: how the time grows beyond is not known yet.
         """
         wanted = 2 * self._tried if self._squares else self._least
         if self._products > 0:
             as_a_step = self.decode_s * self._squares / self._products
-            wanted = min(wanted, int(as_a_step + num_running - self._decode_rows))
+            num_steps = PATIENT_STEPS if can_wait else 1
+            wanted = min(wanted, int(num_steps * (as_a_step + num_running - self._decode_rows)))
         return max(self._least, min(wanted, self.most))

@@ -24,7 +24,7 @@ class ReasoningEnd:
                 return "", ""
         return self._ended(text) if self._is_reasoning else ("", text)
 
-    def close(self) -> str:
+    def finish(self) -> str:
         """Return the text that is still held, as part of the answer; call once, after the last text."""
         return self._held if self._is_reasoning is None else ""
 

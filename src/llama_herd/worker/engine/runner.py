@@ -16,7 +16,7 @@ from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.upload import upload
 from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score
+from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score_tokens
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.torch_threads import one_for_few
@@ -76,7 +76,7 @@ class ModelRunner:
     def run(self, rows: Rows[Row]) -> list[Reading]:
         """Launch a forward of the rows and read it at once."""
         cache, tiling = self._cache, self._llama.tiling
-        batch = Batch.of([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
+        batch = Batch.from_chunks([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
         with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
             logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
         stops = list(accumulate(row.num_logits for row in rows))
@@ -106,4 +106,4 @@ def _prompt_scores(row: Row, logits: Tensor) -> list[SampledToken]:
     """The log-probabilities of the prompt tokens that follow a token of the row."""
     if not row.num_scores:
         return []
-    return score(logits[: row.num_scores], row.scored_ids, row.sequence.params.prompt_logprobs or 0)
+    return score_tokens(logits[: row.num_scores], row.scored_ids, row.sequence.params.prompt_logprobs or 0)

@@ -94,10 +94,16 @@ class Scheduler:
             and not (sequence.num_drawing and (sequence.is_full or sequence.must_be_read))
         ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
-        is_alone = len(prefilling) == len(running)
-        budget = self.prefill.alone if is_alone else self.prefill.beside(len(running))
+        budget = self._prompt_tokens(len(running), is_alone=len(prefilling) == len(running))
         shares = dict.fromkeys(running, 1) | _shares(prefilling, budget)
         return [Row.of(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
+
+    def _prompt_tokens(self, num_running: int, *, is_alone: bool) -> int:
+        """Most prompt tokens of the step: few where somebody would wait for the end of it."""
+        if is_alone:
+            return self.prefill.alone
+        can_wait = all(sequence.can_wait for sequence in (*self.running, *self.waiting))
+        return self.prefill.beside(num_running, can_wait=can_wait)
 
     def note_computed(self, row: Row) -> None:
         """Note that the row's tokens are in the cache for all that is launched from now on."""
@@ -208,7 +214,8 @@ class Scheduler:
 def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
     """Tokens for each prefilling sequence: half of the budget for the oldest, the rest for the shortest.
 
-    So no prompt waits for ever, and a short prompt does not wait for a long one.
+    So no prompt waits for ever, and a short prompt does not wait for a long one, nor any for one that can
+    wait.
     """
     if not prefilling:
         return {}
@@ -216,7 +223,7 @@ def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
     shares = dict.fromkeys(prefilling, 0)
     shares[oldest] = min(wanted[oldest], (budget + 1) // 2)
     left = budget - shares[oldest]
-    for sequence in sorted(prefilling, key=lambda one: one.num_uncached):
+    for sequence in sorted(prefilling, key=lambda one: (one.can_wait, one.num_uncached)):
         more = min(wanted[sequence] - shares[sequence], left)
         shares[sequence] += more
         left -= more

@@ -7,8 +7,9 @@ from time import monotonic
 
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.parsers.output_parser import OutputParser
-from llama_herd.model.prefix_cache import Copy, Digest, page_digest, root_digest
+from llama_herd.model.prefix_cache import Digest, PageCopy, page_digest, root_digest
 from llama_herd.tasks.events import FinishReason, StopReason
+from llama_herd.tasks.priority import can_wait
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.constraint import Constraint
@@ -43,7 +44,7 @@ class Sequence:
     ids: list[int] = field(init=False, default_factory=list)
     slot: int = -1  # its place in the device's table, while it holds pages
     pages: tuple[int, ...] = ()
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[PageCopy, ...] = ()
     digests: list[Digest] = field(default_factory=list)
     num_cached: int = 0  # tokens that are computed, or will be by what is launched
     num_published: int = 0  # pages that may serve others
@@ -62,7 +63,7 @@ class Sequence:
     def __post_init__(self) -> None:
         self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
         self.line = self.line or {"job_id": self.job_id, "tenant": self.tenant}
-        self.penalties = Penalties.of(self.params, self.prompt_ids)
+        self.penalties = Penalties.if_any(self.params, self.prompt_ids)
         if not self.params.max_tokens and not self.scores_prompt:
             self.end_without_output()
 
@@ -73,6 +74,11 @@ class Sequence:
     def is_of_one_job_with(self, other: "Sequence") -> bool:
         """Whether both are outputs of the same job; two tenants may use the same id."""
         return (self.tenant, self.job_id) == (other.tenant, other.job_id)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether nobody waits for its next token, as for none of a batch."""
+        return can_wait(self.priority)
 
     @property
     def has_prompt_cached(self) -> bool:
@@ -153,7 +159,7 @@ class Sequence:
         elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
             self.finish_reason = "length"
             self.stop_reason = "max_tokens" if len(self.ids) >= self.params.max_tokens else "context"
-        return text + self.detokenizer.close() if self.finish_reason else text
+        return text + self.detokenizer.finish() if self.finish_reason else text
 
     def end_without_output(self) -> None:
         """End the sequence without an output: its `max_tokens` of 0 are used up."""

@@ -9,22 +9,22 @@ from llama_herd.worker.engine.scheduler import Row
 RETRY_FORWARDS = 1024
 
 
-class Size(NamedTuple):
+class ForwardSize(NamedTuple):
     """The size of a forward, as its memory grows: rows for the logits, tokens for the activations."""
 
     num_rows: int
     num_tokens: int
 
     @classmethod
-    def of(cls, rows: Rows[Row]) -> "Size":
+    def from_rows(cls, rows: Rows[Row]) -> "ForwardSize":
         return cls(len(rows), sum(row.num_tokens for row in rows))
 
     @property
-    def half(self) -> "Size":
+    def half(self) -> "ForwardSize":
         """Half of the size, rounded up, so that a single row never exceeds it."""
-        return Size((self.num_rows + 1) // 2, (self.num_tokens + 1) // 2)
+        return ForwardSize((self.num_rows + 1) // 2, (self.num_tokens + 1) // 2)
 
-    def exceeds(self, limit: "Size") -> bool:
+    def exceeds(self, limit: "ForwardSize") -> bool:
         """Return whether both numbers exceed: many rows of one token tell nothing about a long prompt."""
         return self.num_rows > limit.num_rows and self.num_tokens > limit.num_tokens
 
@@ -36,15 +36,15 @@ class SizeLimits:
     """
 
     def __init__(self) -> None:
-        self._limits: list[Size] = []
+        self._limits: list[ForwardSize] = []
         self._num_forwards = 0  # since the last change
 
     def allow(self, rows: Rows[Row]) -> bool:
-        return not any(Size.of(rows).exceeds(limit) for limit in self._limits)
+        return not any(ForwardSize.from_rows(rows).exceeds(limit) for limit in self._limits)
 
     def note_lack(self, rows: Rows[Row]) -> None:
         """Note that a forward of these rows ran out of memory."""
-        self._limits.append(Size.of(rows).half)
+        self._limits.append(ForwardSize.from_rows(rows).half)
         self._num_forwards = 0
 
     def note_run(self) -> None:

@@ -43,9 +43,9 @@ class Held(NamedTuple):
 
     @classmethod
     def of(cls, sequence: Sequence, buffer: StagingBuffer) -> Self:
-        rules = Rules.of(sequence, buffer.send)
+        rules = Rules.if_any(sequence, buffer.send)
         is_apart = rules is not None or sequence.params.logprobs or sequence.constraint is not None
-        return cls(Drawing.of(sequence.params), rules, is_apart)
+        return cls(Drawing.from_params(sequence.params), rules, is_apart)
 
 
 class Members(NamedTuple):
@@ -203,13 +203,13 @@ class SlotRunner:
         if not numbers:
             return ids, None
         picked = buffer.send(numbers)
-        scores = Scores.of(logits[picked], ids[picked], MAX_TOP_LOGPROBS)
+        scores = Scores.from_logits(logits[picked], ids[picked], MAX_TOP_LOGPROBS)
         return ids, Scored(numbers, scores.each(buffer.land))
 
     def _prefill(self, rows: list[Row], buffer: StagingBuffer) -> "Prefilled":
         """Compute prompts, and draw for those that are complete; no slot is changed yet."""
         chunks = [chunk_of(row) for row in rows]
-        batch = Batch.of(chunks, self._cache.device, self._llama.tiling.span_tokens, buffer.send)
+        batch = Batch.from_chunks(chunks, self._cache.device, self._llama.tiling.span_tokens, buffer.send)
         logits = self._llama.forward(batch, self._cache, self.on_layer)  # (R, V)
         stops = list(accumulate(row.num_logits for row in rows))
         prompt_scores = {
@@ -290,5 +290,5 @@ def _tokens(ids: Tensor, rows: list[Row], scored: Scored | None) -> list[Sampled
 
 def _prompt_scores(row: Row, logits: Tensor, buffer: StagingBuffer) -> Scores:
     """The scores of the prompt tokens that follow a token of the row; on their way to the host."""
-    scores = Scores.of(logits[: row.num_scores], buffer.send(row.scored_ids), MAX_TOP_LOGPROBS)
+    scores = Scores.from_logits(logits[: row.num_scores], buffer.send(row.scored_ids), MAX_TOP_LOGPROBS)
     return scores.each(buffer.land)

@@ -54,7 +54,7 @@ class Slots:
         prefix = hash_prefix_of(sequence.seed, sequence.choice)
         at = (ids[-1], length - 1, sequence.num_reserved - 1, len(sequence.prompt_ids))
         words = array("q", (*at, prefix))
-        words.frombytes(array("d", [one.of(params) for one in PARAMETERS]).tobytes())
+        words.frombytes(array("d", [one.value_in(params) for one in PARAMETERS]).tobytes())
         words.extend(sequence.pages)
         words.extend([self._trash_page] * (self._num_pages - len(sequence.pages)))
         words.extend(ids)

@@ -10,7 +10,7 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.model.text.helper import Answer
+from llama_herd.model.text.helper import HelperAnswer
 from llama_herd.model.text.helper_pool import HelperPool
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.structured_outputs import OutputForm
@@ -38,7 +38,7 @@ class Grammars:
         self._num_threads = num_threads
         self._judges = HelperPool(judges)
         self._lock = Lock()
-        self._kept = OrderedDict[OutputForm, LLMatcher | Answer]()  # or why there is none
+        self._kept = OrderedDict[OutputForm, LLMatcher | HelperAnswer]()  # or why there is none
         self.figures = GrammarFigures()
 
     def constraints(self, form: OutputForm, num: int) -> list[Constraint]:
@@ -48,7 +48,7 @@ class Grammars:
         much. No error quotes the form.
         """
         made = self._known(form) or self._built(form)
-        if isinstance(made, Answer):
+        if isinstance(made, HelperAnswer):
             with self._lock:
                 self.figures = self.figures.refused()
             raise _error(form, made)
@@ -59,14 +59,15 @@ class Grammars:
         """End the helpers."""
         self._judges.close()
 
-    def _known(self, form: OutputForm) -> LLMatcher | Answer | None:
+    def _known(self, form: OutputForm) -> LLMatcher | HelperAnswer | None:
         with self._lock:
             self.figures = self.figures.asked()
             if form in self._kept:
                 self._kept.move_to_end(form)
             return self._kept.get(form)
 
-    def _built(self, form: OutputForm) -> LLMatcher | Answer:
+    def _built(self, form: OutputForm) -> LLMatcher | HelperAnswer:
+        """Have a new form judged, build its grammar, and keep the outcome for further jobs."""
         started_s = monotonic()
         with self._judges.lent() as judge:
             answer = judge.judge(form)
@@ -79,17 +80,21 @@ class Grammars:
                 self._kept.popitem(last=False)
         return made
 
-    def _matcher(self, grammar: str) -> LLMatcher | Answer:
+    def _matcher(self, grammar: str) -> LLMatcher | HelperAnswer:
         vocabulary, _ = self._engine
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
-        return Answer("limit", "is too large for this model's vocabulary") if matcher.is_error() else matcher
+        return (
+            HelperAnswer("limit", "is too large for this model's vocabulary")
+            if matcher.is_error()
+            else matcher
+        )
 
     @cached_property
     def _engine(self) -> tuple[LLTokenizer, LLExecutor]:
         return vocabulary_of(self._tokenizer), LLExecutor(self._num_threads)
 
 
-def _error(form: OutputForm, answer: Answer) -> InvalidJob | GenerationError:
+def _error(form: OutputForm, answer: HelperAnswer) -> InvalidJob | GenerationError:
     """Why there is no grammar of a form."""
     if answer.is_over_limit:
         message = f"{form.field}: the schema or grammar {answer.text}"

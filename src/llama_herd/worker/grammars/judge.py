@@ -13,7 +13,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
-from llama_herd.model.text.helper import Answer, serve
+from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.structured_outputs import ANY_OBJECT
 from llama_herd.worker.grammars.output_grammar import ANSWER, output_grammar
 from llama_herd.worker.grammars.whole_output import WholeOutput
@@ -38,56 +38,62 @@ MAX_REASON_CHARS = 200
 
 #: A vocabulary of single bytes: what a grammar takes over it, it takes over a model's, too.
 _BYTES = LLTokenizer("byte")
-#: So many of them are tried, each drawn among those that may follow.
+#: How many bytes a grammar is tried for, each drawn among those that may follow.
 TRIED_BYTES = 32
-#: CPU time for one of them at most; ordinary schemas take 0.2 ms.
+#: Most CPU time for one of these bytes; ordinary schemas take 0.2 ms.
 MAX_BYTE_S = 0.05
 
 NO_OBJECT = "must be the schema of an object"
 
-#: To a value in a schema.
+#: The way to a value in a schema.
 Path = tuple[str | int, ...]
 
 
-def judged(kind: str, text: str) -> Answer:
+def judge_form(kind: str, text: str) -> HelperAnswer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
-    return _judged_output(WholeOutput.read(text)) if kind == "output" else _tried(_valid(kind, text))
+    return (
+        _judged_output(WholeOutput.read(text)) if kind == "output" else _if_bearable(_validated(kind, text))
+    )
 
 
-def _tried(answer: Answer, tried: str | None = None) -> Answer:
+def _if_bearable(answer: HelperAnswer, tried: str | None = None) -> HelperAnswer:
     """A grammar, if it is bearable; tried: one of the same work over bytes."""
     if answer.kind == "text" and not _is_bearable(answer.text if tried is None else tried):
-        return Answer("limit", "takes too much work for a token")
+        return HelperAnswer("limit", "takes too much work for a token")
     return answer
 
 
-def _valid(kind: str, text: str) -> Answer:
+def _validated(kind: str, text: str) -> HelperAnswer:
     """Read the grammar of a form, if there is one, whatever time and memory that takes."""
     try:
         grammar = _grammar(kind, text)
     except (ValueError, RecursionError) as error:
-        return Answer("failed", _reason(str(error)))
+        return HelperAnswer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
     if complaint:
-        return Answer("failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint))
-    return Answer("text", grammar)
+        return HelperAnswer(
+            "failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint)
+        )
+    return HelperAnswer("text", grammar)
 
 
-def _judged_output(output: WholeOutput) -> Answer:
+def _judged_output(output: WholeOutput) -> HelperAnswer:
     """The grammar of a whole output. What is wrong is told with its field."""
     tools = []
     for tool in output.tools:
-        schema = _of_object(tool.schema)
-        found = Answer("failed", NO_OBJECT) if schema is None else _valid("json", json.dumps(schema))
+        schema = _narrowed_to_objects(tool.schema)
+        found = (
+            HelperAnswer("failed", NO_OBJECT) if schema is None else _validated("json", json.dumps(schema))
+        )
         if found.kind != "text" and tool.must_hold:
-            return Answer("failed", f"{tool.field}: {found.text}")
+            return HelperAnswer("failed", f"{tool.field}: {found.text}")
         follows = schema if found.kind == "text" and schema is not None else ANY_OBJECT
         tools.append((tool.name, f"%json {json.dumps({**follows, 'x-guidance': JSON_OPTIONS})}"))
     grammars, answer = list[object](), None
     if output.answer is not None:
-        found = _valid(output.answer.kind, output.answer.text)
+        found = _validated(output.answer.kind, output.answer.text)
         if found.kind != "text":
-            return Answer("failed", f"{output.answer.field}: {found.text}")
+            return HelperAnswer("failed", f"{output.answer.field}: {found.text}")
         grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
 
     def grammar(mark_ids: Mapping[str, int]) -> str:
@@ -106,11 +112,11 @@ def _judged_output(output: WholeOutput) -> Answer:
     made = grammar(output.mark_ids)
     complaint = LLMatcher.validate_grammar(made)
     if complaint:
-        return Answer("failed", f"tools: {_reason(complaint)}")
-    return _tried(Answer("text", made), grammar({}))  # no byte is a control token
+        return HelperAnswer("failed", f"tools: {_reason(complaint)}")
+    return _if_bearable(HelperAnswer("text", made), grammar({}))  # no byte is a control token
 
 
-def _of_object(schema: object) -> dict[str, Any] | None:
+def _narrowed_to_objects(schema: object) -> dict[str, Any] | None:
     """Return a schema narrowed to objects; None: no object fits it."""
     if not isinstance(schema, Mapping) or "object" not in _types(schema):
         return None
@@ -170,31 +176,31 @@ def _is_bearable(grammar: str) -> bool:
 
 def _schema_reason(complaint: str, text: str) -> str:
     """Say why a schema is refused, with the place of the first keyword that is not supported."""
-    places = _places(json.loads(text))
+    places = _values_with_paths(json.loads(text))
     if found := _UNKNOWN.search(complaint):
         unknown = set(json.loads(found[1]))
-        return _named(path for path, _ in places if path and path[-1] in unknown)
+        return _unsupported(path for path, _ in places if path and path[-1] in unknown)
     if found := _FORMAT.search(complaint):
-        return _named(path for path, value in places if path[-1:] == ("format",) and value == found[1])
+        return _unsupported(path for path, value in places if path[-1:] == ("format",) and value == found[1])
     if complaint.startswith("oneOf"):
-        return _named(path for path, _ in places if path[-1:] == ("oneOf",))
+        return _unsupported(path for path, _ in places if path[-1:] == ("oneOf",))
     return _reason(complaint.partition(": ")[0])
 
 
-def _named(paths: Iterator[Path]) -> str:
+def _unsupported(paths: Iterator[Path]) -> str:
     parts = [str(part) if _NAME.fullmatch(str(part)) else "?" for part in next(paths, ())]
     return f"{'.'.join(parts) or 'a keyword'} is not supported"
 
 
-def _places(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+def _values_with_paths(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
     """All values of a schema, with their paths."""
     yield path, value
     if isinstance(value, Mapping):
         for name, one in value.items():
-            yield from _places(one, (*path, name))
+            yield from _values_with_paths(one, (*path, name))
     elif isinstance(value, list):
         for number, one in enumerate(value):
-            yield from _places(one, (*path, number))
+            yield from _values_with_paths(one, (*path, number))
 
 
 def _reason(complaint: str) -> str:
@@ -205,4 +211,4 @@ def _reason(complaint: str) -> str:
 
 
 if __name__ == "__main__":
-    serve(lambda limits: judged)
+    answer_requests(lambda limits: judge_form)

@@ -16,7 +16,7 @@ _ANY = "/(?s:.*)/"
 #: White space between reasoning and what follows.
 _PAUSE = r"PAUSE: /[ \n]{1,4}/"
 
-#: Of the grammar beside this one that an answer has to follow.
+#: The name of the grammar beside this one that an answer has to follow.
 ANSWER = "answer"
 
 

@@ -44,7 +44,7 @@ class WholeOutput:
     mark_ids: Mapping[str, int]  # of the marks that are control tokens
 
     @classmethod
-    def of(
+    def for_chat(
         cls,
         formats: OutputFormats,
         mark_ids: Mapping[str, int],
@@ -115,6 +115,7 @@ def _check_nothing_must_hold(rules: Sequence[ToolRule], must_call: bool) -> None
 def _rules(
     tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any], must_call: bool
 ) -> list[ToolRule]:
+    """The rules of those tools that may be called."""
     rules = []
     for number, tool in enumerate(tools):
         function = tool.get("function")

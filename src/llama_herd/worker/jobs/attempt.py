@@ -104,7 +104,7 @@ class Attempt:
         reason = self._end_reason(output)
         if reason is None:
             return []
-        return [*self.stream.close(), self.end(reason, output.error, output.stop_reason)]
+        return [*self.stream.finish(), self.end(reason, output.error, output.stop_reason)]
 
     def end(
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None

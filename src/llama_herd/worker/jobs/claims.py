@@ -10,13 +10,13 @@ from llama_herd.worker.jobs.attempt import Attempt
 class ClaimedJobs:
     """Attempts by job id. Any thread may call.
 
-    An attempt is in hand from `open` to `close`. It is closed once, and the caller that closes it acts on
-    that. Attempts are compared by identity, since a new one at the same job may take the place of an old one.
-    The sequences of the old one are dropped first: both have the same names in the engine.
+    An attempt is in hand from `begin` to `end`. It ends once, and the caller that ends it acts on that.
+    Attempts are compared by identity, since a new one at the same job may take the place of an old one. The
+    sequences of the old one are dropped first: both have the same names in the engine.
     """
 
     def __init__(self, drop: Callable[[Attempt], None] = lambda _: None) -> None:
-        """`drop(attempt)` takes a closed attempt's sequences out of the engine; it must not block."""
+        """`drop(attempt)` takes an ended attempt's sequences out of the engine; it must not block."""
         self._drop = drop
         self._by_id: dict[str, Attempt] = {}
         self._lock = threading.Lock()
@@ -24,21 +24,21 @@ class ClaimedJobs:
     def __bool__(self) -> bool:
         return bool(self._by_id)
 
-    def open(self, attempt: Attempt) -> Attempt | None:
-        """Take an attempt in hand. Closes and returns an earlier one at the same job, if there is any."""
+    def begin(self, attempt: Attempt) -> Attempt | None:
+        """Take an attempt in hand. Ends and returns an earlier one at the same job, if there is any."""
         with self._lock:
             earlier = self._by_id.get(attempt.job_id)
             if earlier is not None:
-                self._end(earlier)
+                self._remove(earlier)
             self._by_id[attempt.job_id] = attempt
             return earlier
 
-    def close(self, attempt: Attempt) -> bool:
-        """End an attempt. False if it was no longer in hand."""
+    def end(self, attempt: Attempt) -> bool:
+        """Take an attempt out of hand. False if it was in hand no longer."""
         with self._lock:
             if self._by_id.get(attempt.job_id) is not attempt:
                 return False
-            self._end(attempt)
+            self._remove(attempt)
             return True
 
     def adopt(self, delivery: Delivery) -> bool:
@@ -58,7 +58,7 @@ class ClaimedJobs:
         with self._lock:
             return list(self._by_id.values())
 
-    def _end(self, attempt: Attempt) -> None:
+    def _remove(self, attempt: Attempt) -> None:
         del self._by_id[attempt.job_id]
         attempt.is_over = True
         self._drop(attempt)

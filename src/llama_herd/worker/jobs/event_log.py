@@ -27,37 +27,38 @@ from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import NewParser
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.event_pace import EventPace
-from llama_herd.worker.jobs.output_reader import Count, OutputReader, Words
+from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
 from llama_herd.worker.logs import JobLine
 
 #: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
 KEPT_S = 10.0
 
 
-class Recorded(NamedTuple):
+class RecordedOutputs(NamedTuple):
     """The events of earlier attempts: ids and texts by output, and a hash of all text in their order."""
 
     ids: dict[int, list[int]]
     texts: dict[int, str]
     text_hash: "hashlib._Hash"
-    said: Mapping[int, Count] = {}
+    said: Mapping[int, OutputCount] = {}
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> Self:
+    def from_events(cls, events: Iterable[Event]) -> Self:
+        """Gather what the events say of each output."""
         ids, texts = dict[int, list[int]](), dict[int, list[str]]()
-        said = dict[int, Count]()
+        said = dict[int, OutputCount]()
         text_hash = hashlib.sha256()
         for event in events:
             if isinstance(event, Token):
                 choice = event.choice or 0
                 ids.setdefault(choice, []).extend(event.ids)
                 texts.setdefault(choice, []).append(event.text)
-                said[choice] = said.get(choice, Count()).plus(event)
+                said[choice] = said.get(choice, OutputCount()).plus(event)
                 text_hash.update(event.text.encode())
         return cls(ids, {choice: "".join(parts) for choice, parts in texts.items()}, text_hash, said)
 
 
-class Author(NamedTuple):
+class EventAuthor(NamedTuple):
     """The writer of events: a worker, with its model, the bytes of the model's ids, and the tenant."""
 
     worker: str
@@ -71,7 +72,7 @@ class Author(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _GatheredOutput:
     """Tokens and text that one output has gathered for its next event."""
 
     tokens: list[SampledToken] = field(default_factory=list)
@@ -89,7 +90,7 @@ class _Gathered:
             self.prompt_scores = output.prompt_scores
 
 
-class _Sent(NamedTuple):
+class _SentEvent(NamedTuple):
     at_s: float
     entry: Entry
     text_hash: "hashlib._Hash"  # of the text before this event
@@ -103,7 +104,7 @@ class EventLog:
     A sent event never changes: it is repeated exactly as it was or not at all.
     """
 
-    def __init__(self, job_id: str, claimed: Claimed, recorded: Recorded, author: Author) -> None:
+    def __init__(self, job_id: str, claimed: Claimed, recorded: RecordedOutputs, author: EventAuthor) -> None:
         """Continue where `recorded` ends."""
         self.job_id = job_id
         self.epoch = claimed.epoch
@@ -120,19 +121,19 @@ class EventLog:
         self._recorded = recorded
         self._readers: dict[int, OutputReader] = {}  # by output, if they are read
         self._text_hash = recorded.text_hash.copy()
-        self._gathered: dict[int, _Gathered] = {}
-        self._sent: deque[_Sent] = deque()
+        self._gathered: dict[int, _GatheredOutput] = {}
+        self._sent: deque[_SentEvent] = deque()
 
     def read_outputs(self, new_parser: NewParser) -> None:
         """Say in events what of the outputs is reasoning, content and calls, as such a parser reads them."""
         for choice in range(self.num_choices):
             reader = self._readers[choice] = OutputReader(new_parser, self.job_id, choice)
             text = self._recorded.texts.get(choice, "")
-            reader.resume(text, self._recorded.said.get(choice, Count()))
+            reader.resume(text, self._recorded.said.get(choice, OutputCount()))
 
     def add(self, output: StepOutput) -> None:
         """Gather an output's tokens for the next event."""
-        self._gathered.setdefault(output.sequence.choice, _Gathered()).add(output)
+        self._gathered.setdefault(output.sequence.choice, _GatheredOutput()).add(output)
 
     @property
     def num_new_ids(self) -> int:
@@ -163,6 +164,7 @@ class EventLog:
         return self.pace.due_s if self._gathered else inf
 
     def start(self, seed: int, num_prompt_tokens: int | None) -> Entry:
+        """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
         self._num_starts += 1
         self._has_started = True
         self.pace.begin(monotonic())
@@ -188,19 +190,19 @@ class EventLog:
         self.pace.sent(monotonic(), lag_s)
         return [self._tokens(choice, gathered[choice]) for choice in sorted(gathered)]
 
-    def close(self) -> list[Entry]:
+    def finish(self) -> list[Entry]:
         """The last events before `end`: what is gathered, and what was withheld of outputs that are read."""
         entries = self.flush()
-        withheld = {choice: reader.close() for choice, reader in self._readers.items()}
+        withheld = {choice: reader.finish() for choice, reader in self._readers.items()}
         return [
             *entries,
-            *(self._tokens(one, _Gathered(), words) for one, words in withheld.items() if words),
+            *(self._tokens(one, _GatheredOutput(), parts) for one, parts in withheld.items() if parts),
         ]
 
-    def _tokens(self, choice: int, gathered: _Gathered, words: Words | None = None) -> Entry:
-        """An event of what was gathered; with `words` that were withheld, of these alone."""
+    def _tokens(self, choice: int, gathered: _GatheredOutput, parts: OutputParts | None = None) -> Entry:
+        """An event of what was gathered; with `parts` that were withheld, of these alone."""
         is_one_of_several = self.num_choices > 1
-        words = words or self._words(choice, gathered)
+        parts = parts or self._read_parts(choice, gathered)
         token = Token(
             seq=self.seq + 1,
             job=self.job_id,
@@ -211,7 +213,7 @@ class EventLog:
             choice=choice if is_one_of_several else None,
             finish_reason=gathered.finish_reason if is_one_of_several else None,
             stop_reason=gathered.stop_reason if is_one_of_several else None,
-            **({} if words is None else _fields(words)),
+            **({} if parts is None else _fields(parts)),
             logprobs=_logprobs(gathered.tokens),
             top_logprobs=_top_logprobs(gathered.tokens),
             prompt_logprobs=None
@@ -226,14 +228,14 @@ class EventLog:
         self._text_hash.update(gathered.text.encode())
         return entry
 
-    def _words(self, choice: int, gathered: _Gathered) -> Words | None:
+    def _read_parts(self, choice: int, gathered: _GatheredOutput) -> OutputParts | None:
         """Read the gathered text as reasoning, content and calls; None: outputs of this job are not read."""
         if (reader := self._readers.get(choice)) is None:
             return None
-        words = reader.write(gathered.text)
-        return words.plus(reader.close()) if gathered.finish_reason else words
+        parts = reader.write(gathered.text)
+        return parts.plus(reader.finish()) if gathered.finish_reason else parts
 
-    def _pieces(self, gathered: _Gathered) -> Pieces | None:
+    def _pieces(self, gathered: _GatheredOutput) -> Pieces | None:
         """Return the bytes of all ids that stand beside scores, as text; None if there are no scores."""
         scored = [token for token in gathered.tokens if token.logprob is not None]
         scored += gathered.prompt_scores or ()
@@ -253,6 +255,7 @@ class EventLog:
         error: Failure | None = None,
         stop_reason: StopReason = None,
     ) -> Entry:
+        """Make the final event."""
         end = End(
             seq=self.seq + 1,
             job=self.job_id,
@@ -281,7 +284,7 @@ class EventLog:
     def rewind(self, seq: int, num_ids: int) -> None:
         """Forget the events after `seq`: they were refused and will never be written.
 
-        Only an end may follow, and before it what `close` brings.
+        Only an end may follow, and before it what `finish` brings.
         """
         chars = Counter[int]()
         while self._sent and self._sent[-1].entry.seq > seq:
@@ -309,15 +312,15 @@ class EventLog:
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()
         choice, text = (event.choice or 0, event.text) if isinstance(event, Token) else (0, "")
-        self._sent.append(_Sent(now_s, entry, self._text_hash, choice, len(text)))
+        self._sent.append(_SentEvent(now_s, entry, self._text_hash, choice, len(text)))
         self.seq, self.num_ids = event.seq, self.num_ids + entry.num_ids
         return entry
 
 
-def _fields(words: Words) -> dict[str, Any]:
+def _fields(parts: OutputParts) -> dict[str, Any]:
     """An event's fields: `content` stands wherever an output is read."""
-    said = {"reasoning": words.reasoning or None, "tool_calls": words.calls or None}
-    return {"content": words.content, **said}
+    said = {"reasoning": parts.reasoning or None, "tool_calls": parts.calls or None}
+    return {"content": parts.content, **said}
 
 
 def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:

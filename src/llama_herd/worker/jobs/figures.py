@@ -113,7 +113,7 @@ class WorkerFigures:
     lag_s: float  # age of the oldest events that Redis does not have
 
 
-def joined(parts: Iterable[JobFigures]) -> JobFigures:
+def summed_figures(parts: Iterable[JobFigures]) -> JobFigures:
     """The figures of the publisher's calls and of all tenants' jobs as one."""
     return reduce(_sum, parts, JobFigures())
 

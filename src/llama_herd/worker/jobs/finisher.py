@@ -25,7 +25,7 @@ from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import Call, run, run_many
 from llama_herd.tasks.result import Result
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.broker.result_backend import refusal
+from llama_herd.worker.broker.result_backend import storing_error
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.tenancy import Tenancy
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Turn = Settling | Busy | Settled
+SettlingAnswer = Settling | Busy | Settled
 Events = list[Event] | ResponseError
 
 NUM_THREADS = 2
@@ -63,7 +63,7 @@ class Settlement(NamedTuple):
     error: GenerationError | None = None
 
 
-class LaterSettlement(NamedTuple):
+class PostponedSettlement(NamedTuple):
     """A settlement to try again, since another finisher is at it."""
 
     due_s: float
@@ -80,9 +80,9 @@ class Finisher:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
-        self._later: list[LaterSettlement] = []
+        self._later: list[PostponedSettlement] = []
         #: What reports that a job is being settled here, by the token that says so in its record.
-        self._settling: dict[str, Call[Turn]] = {}
+        self._settling: dict[str, Call[SettlingAnswer]] = {}
         self._num_answered = [0] * NUM_THREADS
         self._is_busy = [False] * NUM_THREADS
         self._is_stopping = threading.Event()
@@ -175,7 +175,7 @@ class Finisher:
             case Settled():
                 return deliveries
             case Busy():
-                self._later.append(LaterSettlement(monotonic() + turn.remaining_ms / 1000, settlement))
+                self._later.append(PostponedSettlement(monotonic() + turn.remaining_ms / 1000, settlement))
                 return []
         with self._reported(token, ask):
             outcome = _outcome(events)
@@ -187,7 +187,7 @@ class Finisher:
     def _fail(self, settlement: Settlement, error: BaseException) -> list[Delivery]:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
         deliveries = settlement.deliveries
-        refused = refusal(error)
+        refused = storing_error(error)
         # An unexpected error is logged by where it was raised, not by its text, which may quote the job.
         is_ours = not isinstance(error, GenerationError | RedisError)
         stack = "".join(format_tb(error.__traceback__)) if is_ours else None
@@ -199,7 +199,7 @@ class Finisher:
         except Stopped:
             raise
         except Exception as again:
-            log.error("job's failure was not stored either", error=str(refusal(again)))
+            log.error("job's failure was not stored either", error=str(storing_error(again)))
         return deliveries
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
@@ -207,7 +207,7 @@ class Finisher:
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
 
     @contextmanager
-    def _reported(self, token: str, report: Call[Turn]) -> Iterator[None]:
+    def _reported(self, token: str, report: Call[SettlingAnswer]) -> Iterator[None]:
         """Have the job reported as being settled here, within the block."""
         self._settling[token] = report
         try:
@@ -215,7 +215,9 @@ class Finisher:
         finally:
             del self._settling[token]
 
-    def _begin(self, reader: StreamReader, job_id: str, ask: Call[Turn]) -> tuple[Turn, Events]:
+    def _begin(
+        self, reader: StreamReader, job_id: str, ask: Call[SettlingAnswer]
+    ) -> tuple[SettlingAnswer, Events]:
         """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
         calls: list[Call[Any]] = [ask, reader.part(job_id)]
         turn, part = run_many(self._redis, calls)

@@ -133,7 +133,7 @@ class Heartbeat(threading.Thread):
         silent = [one for one in self._tenancies.in_hand() if one.emitted_s < fresh_s]
         for start in range(0, len(silent), MAX_ENTRIES):
             lot = silent[start : start + MAX_ENTRIES]
-            held = [self._tenancies.of(one).held(one) for one in lot]
+            held = [self._tenancies.for_attempt(one).held(one) for one in lot]
             answers = run(self._redis, renew(self._owner, held, terms))
             for attempt, answer in zip(lot, answers, strict=True):
                 if answer.kind is Renewal.CANCELLED:

@@ -37,9 +37,9 @@ from llama_herd.tasks.message import Envelope
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventLog, Recorded
+from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
 from llama_herd.worker.jobs.finisher import Finisher
-from llama_herd.worker.jobs.preparer import Opened, Preparer
+from llama_herd.worker.jobs.preparer import OpenedJob, Preparer
 from llama_herd.worker.jobs.publisher import BREAKING, MAX_REASON, Publisher
 from llama_herd.worker.jobs.suspect_gate import POLL_S
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -60,7 +60,7 @@ LEASE_MARGIN_S = 0.2
 LARGE_CLAIM = LARGE_BYTES // 8
 
 #: The stream of a job without events.
-NOTHING = Recorded.of(())
+NOTHING = RecordedOutputs.from_events(())
 
 
 class CeleryEnd(NamedTuple):
@@ -71,7 +71,7 @@ class CeleryEnd(NamedTuple):
     reason: CancelReason
 
 
-class LaterItem(NamedTuple):
+class PostponedItem(NamedTuple):
     """An item to try again at a time; the number keeps items of equal times in order."""
 
     due_s: float
@@ -79,7 +79,7 @@ class LaterItem(NamedTuple):
     item: Delivery | CeleryEnd
 
 
-class Asked(NamedTuple):
+class ReadDelivery(NamedTuple):
     """A delivery, and what its message asks for."""
 
     delivery: Delivery
@@ -115,7 +115,7 @@ class Intake(threading.Thread):
         self._finisher = finisher
         self._preparer = preparer
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
-        self._later: list[LaterItem] = []
+        self._later: list[PostponedItem] = []
         self._numbers = count()
         self._breaks: dict[Delivery, Breaks] = {}  # of large claims that failed
         self._may_begin_more = False
@@ -163,10 +163,11 @@ class Intake(threading.Thread):
         return None if rest_s == inf else rest_s
 
     def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
-        heapq.heappush(self._later, LaterItem(monotonic() + delay_s, next(self._numbers), item))
+        heapq.heappush(self._later, PostponedItem(monotonic() + delay_s, next(self._numbers), item))
 
     def _end(self, end: CeleryEnd) -> None:
-        tenancy = self._tenancies.of_queue(end.queue)
+        """Give a job that Celery has ended by itself the end of its stream."""
+        tenancy = self._tenancies.for_queue(end.queue)
         cancel = tenancy.ledger.cancel(end.job_id, end.reason)
         try:
             answer = run(self._redis, cancel)
@@ -192,7 +193,7 @@ class Intake(threading.Thread):
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Claim jobs: the small ones together, each large one by itself."""
         asked = [
-            Asked(one, TaskMessage.read(one.body, one.headers, self._tenancy_of(one).settings))
+            ReadDelivery(one, TaskMessage.read(one.body, one.headers, self._tenancy_of(one).settings))
             for one in deliveries
         ]
         for delivery, message in asked:
@@ -202,7 +203,7 @@ class Intake(threading.Thread):
             if lot and not self._is_stopping:
                 self._claim_lot(lot)
 
-    def _claim_lot(self, lot: Rows[Asked]) -> None:
+    def _claim_lot(self, lot: Rows[ReadDelivery]) -> None:
         """Claim jobs in one round trip, and open the ones that are ours: then their leases are renewed."""
         calls = [
             self._tenancy_of(delivery).ledger.claim(
@@ -229,7 +230,7 @@ class Intake(threading.Thread):
                 self._act_on_error(delivery, message, error)
 
     def _first_parts(
-        self, lot: Rows[Asked], answers: Rows[ClaimAnswer | ResponseError]
+        self, lot: Rows[ReadDelivery], answers: Rows[ClaimAnswer | ResponseError]
     ) -> dict[Delivery, Part | ResponseError]:
         """The beginnings of the streams of jobs that have run before, in one round trip."""
         begun = [
@@ -244,7 +245,7 @@ class Intake(threading.Thread):
             return {}  # each is read again by itself
         return dict(zip(begun, parts, strict=True))
 
-    def _try_again(self, lot: Rows[Asked], error: RedisError) -> None:
+    def _try_again(self, lot: Rows[ReadDelivery], error: RedisError) -> None:
         """Make claims again later, but give up a large one that breaks the connection each time."""
         for one in lot:
             breaks = self._breaks.setdefault(one.delivery, Breaks()) if one.is_large else Breaks()
@@ -344,13 +345,13 @@ class Intake(threading.Thread):
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
         self._publisher.open(attempt)
-        self._preparer.hold(Opened(attempt, message, claimed, recorded))
+        self._preparer.hold(OpenedJob(attempt, message, claimed, recorded))
 
-    def _recorded(self, delivery: Delivery, first: Part | ResponseError | None) -> Recorded:
+    def _recorded(self, delivery: Delivery, first: Part | ResponseError | None) -> RecordedOutputs:
         """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""
         try:
             reader = self._tenancy_of(delivery).reader
-            return Recorded.of(reader.events(delivery.job_id, first, with_scores=False))
+            return RecordedOutputs.from_events(reader.events(delivery.job_id, first, with_scores=False))
         except RedisError as error:
             if passes(error):
                 raise
@@ -367,4 +368,4 @@ class Intake(threading.Thread):
         self._finisher.settle(tenancy, delivery.job_id, [delivery], self._line(delivery))
 
     def _tenancy_of(self, delivery: Delivery) -> Tenancy:
-        return self._tenancies.of_queue(delivery.queue)
+        return self._tenancies.for_queue(delivery.queue)

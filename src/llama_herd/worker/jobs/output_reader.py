@@ -5,7 +5,7 @@ import string
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from llama_herd.model.parsers.delta import Delta
+from llama_herd.model.parsers.output_parser import OutputDelta
 from llama_herd.tasks.events import Token, ToolCall
 from llama_herd.worker.engine.sequence import NewParser
 
@@ -13,16 +13,16 @@ from llama_herd.worker.engine.sequence import NewParser
 _ID_CHARS, _ID_LENGTH = string.ascii_letters + string.digits, 9
 
 
-class Count(NamedTuple):
+class OutputCount(NamedTuple):
     """A measure of an output, as far as it was read, or said by events: characters, and calls."""
 
     reasoning: int = 0
     content: int = 0
     calls: int = 0
 
-    def plus(self, said: "Delta | Words | Token") -> "Count":
+    def plus(self, said: "OutputDelta | OutputParts | Token") -> "OutputCount":
         calls = said.tool_calls if isinstance(said, Token) else said.calls
-        return Count(
+        return OutputCount(
             self.reasoning + len(said.reasoning or ""),
             self.content + len(said.content or ""),
             self.calls + len(calls or ()),
@@ -30,7 +30,7 @@ class Count(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Words:
+class OutputParts:
     """Reasoning, content and tool calls that one event brings of an output."""
 
     reasoning: str = ""
@@ -40,15 +40,17 @@ class Words:
     def __bool__(self) -> bool:
         return bool(self.reasoning or self.content or self.calls)
 
-    def plus(self, more: Self) -> "Words":
-        return Words(self.reasoning + more.reasoning, self.content + more.content, self.calls + more.calls)
+    def plus(self, more: Self) -> "OutputParts":
+        return OutputParts(
+            self.reasoning + more.reasoning, self.content + more.content, self.calls + more.calls
+        )
 
 
 class OutputReader:
     """Reads one output of a job.
 
         reader = OutputReader(sequence.new_parser, "job", choice=0)
-        words = [*map(reader.write, texts), reader.close()]
+        parts = [*map(reader.write, texts), reader.finish()]
 
     What is read follows from the text alone. So a worker that takes over a job reads the recorded text first,
     and goes on behind what the recorded events have said.
@@ -58,25 +60,25 @@ class OutputReader:
         self._new_parser = new_parser
         self._job_id = job_id
         self._choice = choice
-        self._is_closed = False
+        self._is_finished = False
         self._begin()
 
-    def resume(self, text: str, said: Count) -> None:
+    def resume(self, text: str, said: OutputCount) -> None:
         """Read the text that is on record, of which events have said so much."""
         self._said = said
         self._unsaid = self.write(text)
 
-    def write(self, text: str) -> Words:
+    def write(self, text: str) -> OutputParts:
         """Read the next text; return the new reasoning, content and calls in it."""
         self._texts.append(text)
-        return self._words(self._parser.write(text))
+        return self._new_parts(self._parser.write(text))
 
-    def close(self) -> Words:
-        """Return the words that were withheld until the end of the output; none the second time."""
-        if self._is_closed:
-            return Words()
-        self._is_closed = True
-        return self._words(self._parser.close())
+    def finish(self) -> OutputParts:
+        """Return the parts that were withheld until the end of the output; none the second time."""
+        if self._is_finished:
+            return OutputParts()
+        self._is_finished = True
+        return self._new_parts(self._parser.finish())
 
     def rewind(self, num_chars: int) -> None:
         """Forget the last characters of the text: the events that brought them will never be written."""
@@ -87,14 +89,14 @@ class OutputReader:
     def _begin(self) -> None:
         self._parser = self._new_parser()
         self._texts: list[str] = []
-        self._read = self._said = Count()
-        self._unsaid = Words()
-        self._is_closed = False
+        self._read = self._said = OutputCount()
+        self._unsaid = OutputParts()
+        self._is_finished = False
 
-    def _words(self, delta: Delta) -> Words:
-        """Turn what the parser has read into words, but for what recorded events already say."""
+    def _new_parts(self, delta: OutputDelta) -> OutputParts:
+        """Turn what the parser has read into parts, but for what recorded events already say."""
         before, self._read = self._read, self._read.plus(delta)
-        unsaid, self._unsaid = self._unsaid, Words()
+        unsaid, self._unsaid = self._unsaid, OutputParts()
         calls = tuple(
             ToolCall(
                 index=index,
@@ -105,7 +107,7 @@ class OutputReader:
             for index, call in enumerate(delta.calls, start=before.calls)
         )
         return unsaid.plus(
-            Words(
+            OutputParts(
                 delta.reasoning[max(0, self._said.reasoning - before.reasoning) :],
                 delta.content[max(0, self._said.content - before.content) :],
                 calls[max(0, self._said.calls - before.calls) :],

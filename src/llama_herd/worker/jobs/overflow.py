@@ -53,6 +53,7 @@ class Overflow:
             self._shed(tenancy)
 
     def _shed(self, tenancy: Tenancy) -> None:
+        """Release a tenant's newest waiting jobs where others have room, and all that must leave."""
         in_hand = tenancy.claims.in_hand()
         waiting = [attempt for attempt in in_hand if waits_for_room(attempt)]
         num_free = tenancy.num_free_elsewhere if waiting else 0

@@ -24,8 +24,8 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import Recorded
-from llama_herd.worker.jobs.publisher import Lost, Publisher, Refusal
+from llama_herd.worker.jobs.event_log import RecordedOutputs
+from llama_herd.worker.jobs.publisher import LostJob, Publisher, RefusedJob
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -40,13 +40,13 @@ MAX_LOT = 16
 HEAD_START_S = 10.0
 
 
-class Opened(NamedTuple):
+class OpenedJob(NamedTuple):
     """A claimed job with its stream, which has no sequences yet."""
 
     attempt: Attempt
     message: TaskMessage
     claimed: Claimed
-    recorded: Recorded
+    recorded: RecordedOutputs
 
     @property
     def turn(self) -> tuple[bool, float]:
@@ -85,16 +85,16 @@ class Preparer:
         self._publisher = publisher
         self._gate = gate
         self._engine = engine
-        self._held: list[Opened] = []  # in the order of their turns
-        self._noted: list[Opened] = []
-        self._lot = deque[Opened]()  # noted jobs that have not begun
+        self._held: list[OpenedJob] = []  # in the order of their turns
+        self._noted: list[OpenedJob] = []
+        self._lot = deque[OpenedJob]()  # noted jobs that have not begun
 
     @property
     def is_holding(self) -> bool:
         """Whether a job waits to be let in."""
         return bool(self._held)
 
-    def hold(self, opened: Opened) -> None:
+    def hold(self, opened: OpenedJob) -> None:
         """Take a job; `begin_one` begins it when its turn comes and the gate lets it in."""
         insort(self._held, opened, key=lambda one: one.turn)
 
@@ -136,16 +136,16 @@ class Preparer:
         for opened, is_ours in zip(self._noted, are_ours, strict=True):
             if not is_ours:
                 self._lot.remove(opened)
-                self._publisher.put([Lost(opened.attempt)])
+                self._publisher.put([LostJob(opened.attempt)])
         return bool(self._noted)
 
-    def _next_lot(self) -> list[Opened]:
+    def _next_lot(self) -> list[OpenedJob]:
         """Let in the jobs that may begin now, in turn: several harmless ones, or one that is not.
 
         Suspects ask the gate each time, since it counts how long they wait.
         """
-        lot: list[Opened] = []
-        others: list[Opened] = []
+        lot: list[OpenedJob] = []
+        others: list[OpenedJob] = []
         for opened in self._held:
             if self._has_ended(opened.attempt):
                 continue
@@ -155,12 +155,12 @@ class Preparer:
         self._held = others
         return lot
 
-    def _note(self, done: Rows[Opened], begun: Rows[Opened] = ()) -> list[bool]:
+    def _note(self, done: Rows[OpenedJob], begun: Rows[OpenedJob] = ()) -> list[bool]:
         """Note which jobs are prepared and which begin; return for each of the latter if it is still ours."""
         calls = [
             prepare(
                 self._owner,
-                [self._tenancies.of(one.attempt).held(one.attempt) for one in lot],
+                [self._tenancies.for_attempt(one.attempt).held(one.attempt) for one in lot],
                 is_done=lot is done,
             )
             for lot in (done, begun)
@@ -178,10 +178,10 @@ class Preparer:
             return True
         reason = attempt.end_before_start
         if reason in ("cancelled", "deadline"):
-            self._publisher.put([Refusal(attempt, reason)])
+            self._publisher.put([RefusedJob(attempt, reason)])
         return reason is not None
 
-    def _begin(self, opened: Opened) -> None:
+    def _begin(self, opened: OpenedJob) -> None:
         """Submit a job to the engine, or end it if it cannot be run."""
         attempt = opened.attempt
         try:
@@ -200,14 +200,15 @@ class Preparer:
             message = f"{type(error).__name__} while the job was prepared"
             self._refuse(attempt, Failure(code=ErrorCode.PREPARATION_ERROR, message=message))
 
-    def _prepare(self, opened: Opened) -> None:
+    def _prepare(self, opened: OpenedJob) -> None:
+        """Make the job's sequences, bring each to where its stream ends, and submit them."""
         attempt, _, claimed, recorded = opened
         ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
         if len(ids) != claimed.n or min(ids, default=0) < 0:
             raise GenerationError(
                 ErrorCode.UNREADABLE, "the job's stream is broken, so the job cannot continue"
             )
-        settings = self._tenancies.of(attempt).settings
+        settings = self._tenancies.for_attempt(attempt).settings
         job = GenerationJob.parse(claimed.body, settings)
         if job.model not in (None, settings.served_model):
             message = f"must be {settings.served_model}, the model that this queue's workers serve"
@@ -229,7 +230,7 @@ class Preparer:
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)
 
-    def _resume(self, sequence: Sequence, recorded: Recorded) -> None:
+    def _resume(self, sequence: Sequence, recorded: RecordedOutputs) -> None:
         """Bring an output to where its stream ends. Raises GenerationError if ids are not its text here."""
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
         if max(ids, default=0) >= self._model.tokenizer.vocab_size or sequence.replay(ids) != text:
@@ -248,10 +249,10 @@ class Preparer:
 
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
         log.info("job refused", **attempt.line, code=error.code)
-        self._publisher.put([Refusal(attempt, "error", error)])
+        self._publisher.put([RefusedJob(attempt, "error", error)])
 
 
-def _may_join(opened: Opened, lot: list[Opened]) -> bool:
+def _may_join(opened: OpenedJob, lot: list[OpenedJob]) -> bool:
     """Whether a job may be noted with the lot: jobs of another urgency would stay noted for too long."""
     is_alike = opened.claimed.lane == lot[0].claimed.lane
     return len(lot) < MAX_LOT and is_alike and opened.is_harmless and lot[0].is_harmless

@@ -51,7 +51,7 @@ MAX_REASON = 120
 BREAKING = "it breaks the connection"
 
 
-class Refusal(NamedTuple):
+class RefusedJob(NamedTuple):
     """A job that is ended before it reached the engine."""
 
     attempt: Attempt
@@ -59,30 +59,30 @@ class Refusal(NamedTuple):
     error: Failure | None = None
 
 
-class Released(NamedTuple):
+class ReleasedJob(NamedTuple):
     """A job that was released to its queue, under a new message."""
 
     attempt: Attempt
 
 
-class Lost(NamedTuple):
+class LostJob(NamedTuple):
     """A job that belongs to another worker now."""
 
     attempt: Attempt
 
 
-class Outgoing(NamedTuple):
+class OutgoingEvent(NamedTuple):
     """An event that is to be sent, and the attempt that it is of."""
 
     attempt: Attempt
     entry: Entry
 
 
-#: What other threads put.
-Said = StepOutput | Refusal | Released | Lost
+#: What other threads tell the publisher.
+PublisherInput = StepOutput | RefusedJob | ReleasedJob | LostJob
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """Redis will never accept a call."""
 
 
@@ -113,7 +113,7 @@ class Publisher(threading.Thread):
         self._on_end = on_end
         self._on_lost = on_lost
         self._on_released = on_released
-        self._inbox: Queue[Rows[Said]] = Queue(MAX_WAITING_STEPS)
+        self._inbox: Queue[Rows[PublisherInput]] = Queue(MAX_WAITING_STEPS)
         self._gathering: set[Attempt] = set()  # attempts with tokens that are not due yet
         self._is_stopping = threading.Event()
         self._give_up_s = inf
@@ -148,11 +148,11 @@ class Publisher(threading.Thread):
 
         An earlier attempt that this worker still has in hand is lost: another worker has owned the job since.
         """
-        earlier = self._tenancies.of(attempt).claims.open(attempt)
+        earlier = self._tenancies.for_attempt(attempt).claims.begin(attempt)
         if earlier is not None:
             self._on_lost(earlier)
 
-    def put(self, outputs: Rows[Said]) -> None:
+    def put(self, outputs: Rows[PublisherInput]) -> None:
         """Queue the outputs of a step; blocks while too many steps wait for Redis."""
         if self._inbox.full():
             log.warning("engine paused until Redis answers", waiting_steps=MAX_WAITING_STEPS)
@@ -171,40 +171,42 @@ class Publisher(threading.Thread):
             self._deliver(self._outgoing(self._take()))
         self._deliver(self._due(inf))
 
-    def _take(self) -> list[Said]:
+    def _take(self) -> list[PublisherInput]:
         """Take all outputs that wait. Sleeps until something is put or gathered tokens are due."""
         due_s = min((attempt.stream.due_s for attempt in self._gathering), default=inf)
-        taken: list[Said] = []
+        taken: list[PublisherInput] = []
         with suppress(Empty):
             taken += self._inbox.get(timeout=None if due_s == inf else max(0.0, due_s - monotonic()))
             while True:
                 taken += self._inbox.get_nowait()
         return taken
 
-    def _outgoing(self, outputs: Rows[Said]) -> list[Outgoing]:
+    def _outgoing(self, outputs: Rows[PublisherInput]) -> list[OutgoingEvent]:
         """The events that are due; a job's tokens of several steps become one event."""
-        events: list[Outgoing] = []
+        events: list[OutgoingEvent] = []
         for output in outputs:
             match output:
-                case Refusal(attempt):
+                case RefusedJob(attempt):
                     self._note(attempt, JobFigures.with_refused)
-                    events.append(Outgoing(attempt, attempt.end(output.finish_reason, output.error)))
-                case Released(attempt):
-                    self._close(attempt, self._on_released)
-                case Lost(attempt):
-                    self._close(attempt, self._on_lost)
+                    events.append(OutgoingEvent(attempt, attempt.end(output.finish_reason, output.error)))
+                case ReleasedJob(attempt):
+                    self._end(attempt, self._on_released)
+                case LostJob(attempt):
+                    self._end(attempt, self._on_lost)
                 case StepOutput():
                     events += self._record(output)
         return events + self._due(monotonic())
 
-    def _due(self, now_s: float) -> list[Outgoing]:
+    def _due(self, now_s: float) -> list[OutgoingEvent]:
         """The events of gathered tokens that are due."""
         due = [attempt for attempt in self._gathering if attempt.stream.due_s <= now_s]
         self._gathering.difference_update(due)
         lag_s = LAG_FACTOR * self._call_s
-        return [Outgoing(one, entry) for one in due if not one.is_over for entry in one.stream.flush(lag_s)]
+        return [
+            OutgoingEvent(one, entry) for one in due if not one.is_over for entry in one.stream.flush(lag_s)
+        ]
 
-    def _record(self, output: StepOutput) -> list[Outgoing]:
+    def _record(self, output: StepOutput) -> list[OutgoingEvent]:
         attempt = self._tenancies[output.sequence.tenant].claims.get(output.sequence.job_id)
         if attempt is None or output.sequence not in attempt.sequences:
             return []
@@ -214,9 +216,9 @@ class Publisher(threading.Thread):
             self._note(attempt, lambda figures: figures.with_first_token(ttft_s))
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
-        return [Outgoing(attempt, entry) for entry in entries]
+        return [OutgoingEvent(attempt, entry) for entry in entries]
 
-    def _deliver(self, events: list[Outgoing]) -> None:
+    def _deliver(self, events: list[OutgoingEvent]) -> None:
         """Send events; then send what the answers require, before any new event."""
         if not events:
             return
@@ -232,16 +234,16 @@ class Publisher(threading.Thread):
         self._figures = self._figures.with_call(seconds)
         self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
 
-    def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
+    def _send(self, events: list[OutgoingEvent]) -> list[tuple[OutgoingEvent, Emitted]]:
         """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
-        entries = [self._tenancies.of(attempt).entry(entry) for attempt, entry in events]
+        entries = [self._tenancies.for_attempt(attempt).entry(entry) for attempt, entry in events]
         call = emit(self._owner, entries, self._tenancies.first.ledger)
         attempts = list(dict.fromkeys(attempt for attempt, _ in events))
         is_large = len(attempts) == 1 and any(map(_is_large, events))
         try:
             answers = self._insist(call, Breaks() if is_large else None, beside=_starts(events))
             return list(zip(events, answers, strict=True))
-        except Refused as error:
+        except CallRefused as error:
             if len(attempts) == 1:
                 refused = Emitted(Emission.REFUSED, reason=str(error))
                 return [(event, refused) for event in events]
@@ -254,7 +256,7 @@ class Publisher(threading.Thread):
         """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
 
         `breaks` counts the connections that a large call has broken. Nobody asks for the answers to the calls
-        `beside` it, in the same round trip. Raises Refused when repeating cannot help, and Stopped.
+        `beside` it, in the same round trip. Raises CallRefused when repeating cannot help, and Stopped.
         """
 
         def act() -> T:
@@ -268,12 +270,12 @@ class Publisher(threading.Thread):
             if not isinstance(error, RedisError):
                 raise error
             if not passes(error):
-                raise Refused(said(error)[:MAX_REASON]) from None
+                raise CallRefused(said(error)[:MAX_REASON]) from None
             self._figures = self._figures.with_retry()
             if breaks is not None:
                 breaks.note(self._redis, error)
                 if breaks.are_too_many:
-                    raise Refused(BREAKING) from None
+                    raise CallRefused(BREAKING) from None
 
         return insist(act, "events", judge=judge, pause=self._pause)
 
@@ -284,9 +286,9 @@ class Publisher(threading.Thread):
         sleep(pause_s)
         return False
 
-    def _act_on(self, answered: Rows[tuple[Outgoing, Emitted]], since_s: float) -> list[Outgoing]:
+    def _act_on(self, answered: Rows[tuple[OutgoingEvent, Emitted]], since_s: float) -> list[OutgoingEvent]:
         """Act on the ledger's answers; return what must be sent now, before any new event."""
-        again: list[Outgoing] = []
+        again: list[OutgoingEvent] = []
         recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
             self._figures = self._figures.with_retry()
@@ -300,7 +302,7 @@ class Publisher(threading.Thread):
                 self._note_written(attempt, entry)
                 continue
             recovered.add(attempt)
-            again += [Outgoing(attempt, entry) for entry in self._recover(attempt, entry, answer)]
+            again += [OutgoingEvent(attempt, entry) for entry in self._recover(attempt, entry, answer)]
         return again
 
     def _note_written(self, attempt: Attempt, entry: Entry) -> None:
@@ -310,10 +312,10 @@ class Publisher(threading.Thread):
             self._on_start(attempt)
         elif entry.kind == "end":
             self._note(attempt, lambda figures: figures.with_end(attempt))
-            self._close(attempt, self._on_end)
+            self._end(attempt, self._on_end)
 
     def _note(self, attempt: Attempt, change: Callable[[JobFigures], JobFigures]) -> None:
-        tenancy = self._tenancies.of(attempt)
+        tenancy = self._tenancies.for_attempt(attempt)
         tenancy.figures = change(tenancy.figures)
 
     def _recover(self, attempt: Attempt, entry: Entry, answer: Emitted) -> list[Entry]:
@@ -321,7 +323,7 @@ class Publisher(threading.Thread):
         if answer.kind is Emission.CANCELLED:
             attempt.stream.rewind(answer.seq, answer.n)
             reason: FinishReason = "deadline" if answer.reason == "deadline" else "cancelled"
-            withheld = attempt.stream.close() if entry.num_ids else []
+            withheld = attempt.stream.finish() if entry.num_ids else []
             return [*withheld, attempt.end(reason)]
         if answer.kind is Emission.DAMAGED:
             log.error("Redis has lost a part of a job, ending it", **attempt.line)
@@ -337,12 +339,12 @@ class Publisher(threading.Thread):
         if answer.kind in (Emission.REFUSED, Emission.ERROR) and not attempt.is_cut_short:
             return self._cut_short(attempt, entry, answer.reason)
         if answer.kind is Emission.FINISHED:
-            self._close(attempt, self._on_end)
+            self._end(attempt, self._on_end)
             return []
         if answer.kind is Emission.FENCED:
             self._note(attempt, JobFigures.with_fenced)
         log.warning("job was lost", **attempt.line, answer=answer.kind, reason=answer.reason)
-        self._close(attempt, self._on_lost)
+        self._end(attempt, self._on_lost)
         return []
 
     def _cut_short(self, attempt: Attempt, entry: Entry, reason: str) -> list[Entry]:
@@ -350,21 +352,21 @@ class Publisher(threading.Thread):
         attempt.is_cut_short = True
         num_bytes = len(entry.event)
         log.error("Redis refused a job's event", **attempt.line, num_bytes=num_bytes, reason=reason)
-        with suppress(Refused):
-            record = self._insist(self._tenancies.of(attempt).ledger.record(attempt.job_id))
+        with suppress(CallRefused):
+            record = self._insist(self._tenancies.for_attempt(attempt).ledger.record(attempt.job_id))
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
                 return [attempt.end("error", _not_recorded(entry, reason))]
-        self._close(attempt, self._on_lost)
+        self._end(attempt, self._on_lost)
         return []
 
-    def _close(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
+    def _end(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
         self._gathering.discard(attempt)
-        if self._tenancies.of(attempt).claims.close(attempt):
+        if self._tenancies.for_attempt(attempt).claims.end(attempt):
             then(attempt)
 
 
-def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
+def _lots(events: Rows[OutgoingEvent]) -> Iterator[list[OutgoingEvent]]:
     """The events of each call, no more than one takes. A job with a large event is alone, at the end."""
     large = dict.fromkeys(event.attempt for event in events if _is_large(event))
     small = [event for event in events if event.attempt not in large]
@@ -373,13 +375,13 @@ def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
             yield lot[start : start + MAX_ENTRIES]
 
 
-def _starts(events: Rows[Outgoing]) -> list[Call[Any]]:
+def _starts(events: Rows[OutgoingEvent]) -> list[Call[Any]]:
     """Return the calls that tell Celery's clients which of these jobs start."""
     begun = [attempt for attempt, entry in events if entry.kind == "started" and attempt.deliveries]
     return [call for call in (attempt.deliveries[0].start for attempt in begun) if call is not None]
 
 
-def _is_large(event: Outgoing) -> bool:
+def _is_large(event: OutgoingEvent) -> bool:
     return len(event.entry.event) >= LARGE_BYTES
 
 

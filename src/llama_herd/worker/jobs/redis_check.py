@@ -33,18 +33,18 @@ POLL_S = 0.5
 NO_JOBS = ("probe 1", "probe 2")
 
 
-def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PROMOTION_S) -> None:
+def wait_for_usable_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PROMOTION_S) -> None:
     """Wait until Redis answers. Raises SettingsError, with the fix, if it cannot keep jobs."""
     started_s, said = monotonic(), ""
     while True:
         try:
             for queue, own in settings.by_queue.items():
-                _try_as(own, queue, redis)
+                _try_rights(own, queue, redis)
             refuse_eviction(redis)
             return
         except RedisError as error:
             complaint = f"Redis at {masked(settings.redis_url)} {complaint_of(error)}"
-            if not _passes(error, monotonic() - started_s < promotion_s):
+            if not _may_pass(error, monotonic() - started_s < promotion_s):
                 raise SettingsError(complaint) from None
         if complaint != said:
             log.warning("waiting for Redis", reason=complaint)
@@ -52,7 +52,7 @@ def check_redis(redis: Redis, settings: WorkerSettings, promotion_s: float = PRO
         sleep(POLL_S)
 
 
-def _try_as(own: WorkerSettings, queue: str, redis: Redis) -> None:
+def _try_rights(own: WorkerSettings, queue: str, redis: Redis) -> None:
     """Do a little of each thing that a worker of this queue does, without an effect. Raises SettingsError.
 
     To delete the records of two impossible jobs at once is refused by a replica and by a cluster.
@@ -72,7 +72,7 @@ def _try_as(own: WorkerSettings, queue: str, redis: Redis) -> None:
             raise SettingsError(f"Redis at {masked(own.redis_url)} {denial(error, what)}") from None
 
 
-def _passes(error: RedisError, may_be_promoted: bool) -> bool:
+def _may_pass(error: RedisError, may_be_promoted: bool) -> bool:
     """Whether to wait: without end for a Redis that is away, so that nobody must start workers again."""
     if isinstance(error, AuthenticationError | AuthorizationError | ClusterDownError) or distrusts(error):
         return False

@@ -85,6 +85,7 @@ class Revoker(threading.Thread):
                 self._is_stopping.wait(RETRY_S)
 
     def _listen(self) -> None:
+        """Hear revokes until the worker stops. Raises RedisError when the connection is lost."""
         with self._redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]
             pubsub.subscribe(*self._by_channel)
             heard_s = asked_s = monotonic()
@@ -100,6 +101,7 @@ class Revoker(threading.Thread):
                     pubsub.ping()
 
     def _read(self, message: Any) -> None:
+        """Obey a message if it is a revoke for this worker; one that is too long is not read."""
         if message["type"] != "message":
             return
         raw: bytes = message["data"]

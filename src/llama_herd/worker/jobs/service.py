@@ -24,31 +24,29 @@ from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.eviction import EvictionWatch
-from llama_herd.worker.jobs.figures import WorkerFigures, joined
+from llama_herd.worker.jobs.figures import WorkerFigures, summed_figures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.loading_report import LoadingReport
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
-from llama_herd.worker.jobs.publisher import Publisher, Released
-from llama_herd.worker.jobs.redis_check import check_redis
+from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
+from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
 from llama_herd.worker.jobs.revoker import Revoker
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
-from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
+from llama_herd.worker.jobs.tenancy import LeaseHolder, Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.card_lock import take_card
 from llama_herd.worker.loading.device import pinned_card, visible_cards
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.loading.openmp import openmp_runtimes
-from llama_herd.worker.loading.threads import complaint_of_threads, num_threads
+from llama_herd.worker.loading.threads import complaint_of_threads, num_threads, openmp_runtimes
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -113,7 +111,7 @@ class Service:
             LeaseHolder(self._redis, ledger, self._owner),
             ClaimedJobs(self._drop),
             StreamReader(self._redis, ledger, bounds),
-            Author(self._worker, own.served_model, own.tenant, model.tokenizer.pieces),
+            EventAuthor(self._worker, own.served_model, own.tenant, model.tokenizer.pieces),
             celery_config.app_of(own),
         )
 
@@ -162,7 +160,7 @@ class Service:
             self.tenancies,
             gate=self._gate,
             pause=self._pause,
-            on_released=lambda released: self._publisher.put(list(map(Released, released))),
+            on_released=lambda released: self._publisher.put(list(map(ReleasedJob, released))),
         )
 
     def _new_watchdog(self) -> Watchdog:
@@ -178,7 +176,7 @@ class Service:
         Raises BadInput when Redis or the model cannot be used.
         """
         with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
-            check_redis(redis, settings)
+            wait_for_usable_redis(redis, settings)
             if settings.device != "cpu":
                 take_card(pinned_card(), worker, is_shared=settings.memory_share < 1)
             started_s = monotonic()
@@ -217,10 +215,11 @@ class Service:
         self.watchdog.start()
 
     def _start_engine(self) -> None:
-        """Start the engine and warm it up. If that is interrupted, the engine stops first."""
+        """Start the engine and let it become as fast as later. If that is interrupted, it stops first."""
         self._engine.start()
         try:
             self._warm_up.run(self._engine)
+            self._model.llama.settle()
             self._engine.count_anew()
         except BaseException:
             self._engine.stop()
@@ -247,7 +246,7 @@ class Service:
     def status(self, queue: str = "") -> WorkerStatus:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
         stats, spoilt = self._engine.stats, self._spoilt.found.get(queue)
-        tenancy = self.tenancies.of_queue(queue)
+        tenancy = self.tenancies.for_queue(queue)
         return WorkerStatus(
             name=self._worker,
             state=self._state_now,
@@ -301,7 +300,7 @@ class Service:
         return WorkerFigures(
             status=self.status(),
             engine=self._engine.stats,
-            jobs=joined([self._publisher.figures, *(tenancy.figures for tenancy in tenancies)]),
+            jobs=summed_figures([self._publisher.figures, *(tenancy.figures for tenancy in tenancies)]),
             grammars=self._grammars.figures,
             num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
             num_waiting_steps=self._publisher.num_waiting,
@@ -355,7 +354,7 @@ class Service:
         """Release the jobs that still run: other workers continue them."""
         attempts = self.tenancies.in_hand()
         try:
-            run_many(self._redis, [self.tenancies.of(one).holder.release(one) for one in attempts])
+            run_many(self._redis, [self.tenancies.for_attempt(one).holder.release(one) for one in attempts])
             log.info("jobs released", num_jobs=len(attempts))
         except RedisError as error:
             log.warning(
@@ -375,7 +374,7 @@ class Service:
         self._publisher.put(outputs)
 
     def _finish(self, attempt: Attempt) -> None:
-        tenancy = self.tenancies.of(attempt)
+        tenancy = self.tenancies.for_attempt(attempt)
         tenancy.recent.note_end(attempt.timings.ttft_s)
         self._finisher.settle(tenancy, attempt.job_id, attempt.deliveries, attempt.line)
 

@@ -26,14 +26,14 @@ SHARED_ALONE_S = 0.5
 
 
 @dataclass(frozen=True)
-class Open:
+class GateOpen:
     """All may enter, a suspect only an empty room. No suspect closes the gate before `others_until_s`."""
 
     others_until_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class Closed:
+class GateClosed:
     """Nobody enters until this suspect can, alone: others have passed it for long enough."""
 
     suspect: Attempt
@@ -41,12 +41,12 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Alone:
+class SuspectInside:
     """A suspect is inside, and nobody else enters. The gate was in the state `before` when it came."""
 
     suspect: Attempt
     since_s: float
-    before: Open | Closed
+    before: GateOpen | GateClosed
 
 
 class SuspectGate:
@@ -71,7 +71,7 @@ class SuspectGate:
         self._alone_s = alone_s
         self._inside: list[Attempt] = []
         self._asking: list[Attempt] = []  # suspects that may not enter yet
-        self._state: Open | Closed | Alone = Open()
+        self._state: GateOpen | GateClosed | SuspectInside = GateOpen()
         self._lock = threading.Lock()
 
     @classmethod
@@ -84,20 +84,20 @@ class SuspectGate:
         """Whether a suspect is alone inside, or waits until the others have left."""
         with self._lock:
             self._look()
-            return not isinstance(self._state, Open)
+            return not isinstance(self._state, GateOpen)
 
     def enter(self, attempt: Attempt) -> bool:
         """Let a job in if it may enter now; if not, ask again later."""
         with self._lock:
             self._look()
             state = self._state
-            if isinstance(state, Alone) or not self._may_enter(attempt, state):
+            if isinstance(state, SuspectInside) or not self._may_enter(attempt, state):
                 if attempt.is_last:
                     self._wait(attempt)
                 return False
             self._inside.append(attempt)
             if attempt.is_last:
-                self._state = Alone(attempt, monotonic(), state)
+                self._state = SuspectInside(attempt, monotonic(), state)
             return True
 
     def leave(self, attempt: Attempt) -> None:
@@ -105,14 +105,14 @@ class SuspectGate:
         with self._lock:
             if attempt in self._inside:  # if not, it is over
                 self._inside.remove(attempt)
-            if isinstance(self._state, Alone) and self._state.suspect is attempt:
+            if isinstance(self._state, SuspectInside) and self._state.suspect is attempt:
                 self._state = self._state.before
 
     def must_leave(self, attempt: Attempt) -> bool:
         """Whether a job has used up its time to end, while a suspect waits to be alone."""
         with self._lock:
-            state = self._state.before if isinstance(self._state, Alone) else self._state
-            if isinstance(state, Open) or attempt is state.suspect or attempt not in self._inside:
+            state = self._state.before if isinstance(self._state, SuspectInside) else self._state
+            if isinstance(state, GateOpen) or attempt is state.suspect or attempt not in self._inside:
                 return False
             return monotonic() - state.since_s > self._clearing_s
 
@@ -121,25 +121,27 @@ class SuspectGate:
         now_s = monotonic()
         self._inside = [one for one in self._inside if not one.is_over]
         self._asking = [one for one in self._asking if not one.is_over and one not in self._inside]
-        if isinstance(self._state, Alone) and self._is_cleared(self._state, now_s):
+        if isinstance(self._state, SuspectInside) and self._is_cleared(self._state, now_s):
             self._state = self._state.before
-        if isinstance(self._state, Closed):
+        if isinstance(self._state, GateClosed):
             suspect = self._state.suspect
             if suspect.is_over or suspect in self._inside:
                 self._state = self._after(self._state, now_s)
 
-    def _after(self, closed: Closed, now_s: float) -> Open | Closed:
+    def _after(self, closed: GateClosed, now_s: float) -> GateOpen | GateClosed:
         """Closed for the next suspect, while time is left; then open for as long as it was closed."""
         is_time_left = now_s - closed.since_s < self._max_closed_s
         suspect = next(filter(self._has_waited, self._asking), None) if is_time_left else None
-        return Open(2 * now_s - closed.since_s) if suspect is None else Closed(suspect, closed.since_s)
+        return (
+            GateOpen(2 * now_s - closed.since_s) if suspect is None else GateClosed(suspect, closed.since_s)
+        )
 
-    def _is_cleared(self, alone: Alone, now_s: float) -> bool:
+    def _is_cleared(self, alone: SuspectInside, now_s: float) -> bool:
         suspect = alone.suspect
         return suspect.is_over or suspect.is_sound or now_s - alone.since_s > self._alone_s
 
-    def _may_enter(self, attempt: Attempt, state: Open | Closed) -> bool:
-        if isinstance(state, Closed) and state.suspect is not attempt:
+    def _may_enter(self, attempt: Attempt, state: GateOpen | GateClosed) -> bool:
+        if isinstance(state, GateClosed) and state.suspect is not attempt:
             return False
         return not (attempt.is_last and self._inside)
 
@@ -148,8 +150,8 @@ class SuspectGate:
         if suspect not in self._asking:
             self._asking.append(suspect)
         now_s, state = monotonic(), self._state
-        if isinstance(state, Open) and self._has_waited(suspect) and now_s >= state.others_until_s:
-            self._state = Closed(suspect, now_s)
+        if isinstance(state, GateOpen) and self._has_waited(suspect) and now_s >= state.others_until_s:
+            self._state = GateClosed(suspect, now_s)
 
     def _has_waited(self, suspect: Attempt) -> bool:
         return monotonic() - suspect.claimed_s > self._patience_s

@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.answers import Origin, Swept
 from llama_herd.tasks.ledger.ledger import turns
 from llama_herd.tasks.ledger.passing import passes, said
 from llama_herd.tasks.ledger.redis_call import run, run_many
-from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
@@ -81,6 +81,6 @@ class Sweeper(threading.Thread):
         origins = run_many(self._redis, [ledger.origin(job_id) for job_id in job_ids])
         for job_id, found in zip(job_ids, origins, strict=True):
             origin = found if isinstance(found, Origin) else Origin("", 0, None)
-            author = Author(ledger.worker, origin.model, ledger.tenant)
+            author = EventAuthor(ledger.worker, origin.model, ledger.tenant)
             line = author.line(job_id, origin.num_starts, origin.trace_id)
             log.warning("job put back into the queue", **line._asdict())

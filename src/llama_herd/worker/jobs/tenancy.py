@@ -2,22 +2,37 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 from celery import Celery
 from redis import Redis
 
+from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.held_jobs import Held, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Call
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
-from llama_herd.worker.jobs.event_log import Author
+from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.figures import JobFigures
-from llama_herd.worker.jobs.lease_holder import LeaseHolder
 from llama_herd.worker.jobs.recent_figures import RecentFigures
 from llama_herd.worker.jobs.revoked_ids import RevokedIds
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.settings import WorkerSettings
+
+
+@dataclass(frozen=True)
+class LeaseHolder:
+    """A worker's id as the owner of jobs, and its access to one tenant's ledger. Each start has a new id."""
+
+    redis: Redis
+    ledger: Ledger
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+    def release(self, attempt: Attempt, *, push: bool = False) -> Call[Release]:
+        """The call that gives a job in hand back; `push`: with a new message in its queue."""
+        return self.ledger.release(attempt.job_id, self.id, attempt.stream.epoch, push=push)
 
 
 @dataclass(eq=False)
@@ -33,7 +48,7 @@ class Tenancy:
     holder: LeaseHolder
     claims: ClaimedJobs
     reader: StreamReader
-    author: Author
+    author: EventAuthor
     #: It has the tenant's result backend.
     app: Celery
     revoked: RevokedIds = field(default_factory=RevokedIds)
@@ -95,11 +110,11 @@ class Tenancies:
         """The first tenancy, for anything that is the same for all tenants."""
         return next(iter(self))
 
-    def of_queue(self, queue: str) -> Tenancy:
+    def for_queue(self, queue: str) -> Tenancy:
         """The tenant whose queue this is; the first one if it is no tenant's."""
         return self._by_queue.get(queue) or self.first
 
-    def of(self, attempt: Attempt) -> Tenancy:
+    def for_attempt(self, attempt: Attempt) -> Tenancy:
         return self._by_tenant[attempt.tenant]
 
     def in_hand(self) -> list[Attempt]:

@@ -72,7 +72,7 @@ class WarmUp:
 
 
 def _sequences(model: LoadedModel, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
-    """Raises GenerationError when the cache has no room."""
+    """Make the sequences of a throw-away job. Raises GenerationError when the cache has no room."""
     common = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
     params = SamplingParams.model_validate(common | sampling)
     job = GenerationJob(prompt=TEXT, sampling=params)

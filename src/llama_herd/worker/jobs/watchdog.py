@@ -44,7 +44,7 @@ class Poller(Protocol):
         """Whether it may take messages at all."""
 
 
-class Part(Protocol):
+class WatchedPart(Protocol):
     """A part of a worker that does one thing after another, each by a call to Redis."""
 
     @property
@@ -56,10 +56,10 @@ class Part(Protocol):
         """Things done since the start."""
 
 
-class Pace:
+class PartProgress:
     """A part's progress from one look to the next."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: WatchedPart) -> None:
         self._part = part
         self._num_answered = part.num_answered
         self.num_waiting = 0
@@ -98,7 +98,7 @@ class Watchdog(threading.Thread):
         self._silence_s = silence_s
         self._eviction = eviction
         self._poller: Poller | None = None
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, PartProgress] = {}
         self._num_polls = 0
         self._num_silent_looks = 0
         self._is_stopping = threading.Event()
@@ -117,9 +117,9 @@ class Watchdog(threading.Thread):
         """Watch this poller from now on; there is a new one after each lost connection."""
         self._poller = poller
 
-    def watch_parts(self, parts: Mapping[str, Part]) -> None:
+    def watch_parts(self, parts: Mapping[str, WatchedPart]) -> None:
         """Watch these parts, by name; call it before the start."""
-        self._paces.update({name: Pace(part) for name, part in parts.items()})
+        self._paces.update({name: PartProgress(part) for name, part in parts.items()})
 
     def stop(self) -> None:
         self._is_stopping.set()
@@ -141,7 +141,7 @@ class Watchdog(threading.Thread):
                 )
                 process.end_at_once(process.EXIT_SILENT)
             for name, pace in self._paces.items():
-                self._look_at(name, pace)
+                self._check_part(name, pace)
 
     def _is_silent(self, poller: Poller) -> bool:
         before, self._num_polls = self._num_polls, poller.num_polls
@@ -153,7 +153,7 @@ class Watchdog(threading.Thread):
         except RedisError:
             return False
 
-    def _look_at(self, name: str, pace: Pace) -> None:
+    def _check_part(self, name: str, pace: PartProgress) -> None:
         is_still = pace.look() and self._takes_writes()
         pace.num_still_looks = pace.num_still_looks + 1 if is_still else 0
         seconds = pace.num_still_looks * INTERVAL_S

@@ -9,8 +9,7 @@ from typing import TextIO
 import structlog
 
 from llama_herd.errors import DeviceError
-from llama_herd.worker.loading.own_folder import make_own_folder
-from llama_herd.worker.loading.plan_notes import name_of
+from llama_herd.worker.loading.own_folder import make_own_folder, process_name
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +17,8 @@ log = structlog.get_logger(__name__)
 MAX_WAIT_S = 15.0
 POLL_S = 0.1
 
-#: Open for as long as this process lives, by the card. The kernel lets go of them however it ends.
+#: The lock files of the cards that this process has, open for as long as it lives. The kernel lets go of them
+#: however it ends.
 _held: dict[str, TextIO] = {}
 
 
@@ -37,7 +37,7 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
     except OSError as error:
         log.warning("GPU not locked, another worker may take it too", reason=str(error))
         return
-    if not _is_taken(lock, is_shared, max_wait_s):
+    if not _got_lock(lock, is_shared, max_wait_s):
         lock.close()
         raise DeviceError(
             f"the GPU {card} is taken by {', '.join(_holders(folder)) or 'another process'}. "
@@ -45,10 +45,10 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
             "for each worker on it"
         )
     _held[card] = lock
-    (folder / f"holder-{name_of()}").write_text(worker)
+    (folder / f"holder-{process_name()}").write_text(worker)
 
 
-def _is_taken(lock: TextIO, is_shared: bool, max_wait_s: float) -> bool:
+def _got_lock(lock: TextIO, is_shared: bool, max_wait_s: float) -> bool:
     """Whether the lock could be had within the time."""
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     until_s = monotonic() + max_wait_s
@@ -68,7 +68,7 @@ def _holders(folder: Path) -> list[str]:
     found = []
     for path in folder.glob("holder-*-*"):
         pid = int(path.name.split("-")[1])
-        if path.name == f"holder-{name_of(pid)}":
+        if path.name == f"holder-{process_name(pid)}":
             found.append(f"{path.read_text()} (process {pid})")
         else:
             path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from llama_herd.tasks.tools import tool_names
 from llama_herd.worker.engine.reasoning_end import ReasoningEnd
 from llama_herd.worker.grammars.whole_output import WholeOutput
 
-#: So many ids are looked at for how a prompt ends.
+#: The last ids of a prompt that tell how it ends.
 TAIL_IDS = 64
 
 
@@ -64,7 +64,7 @@ class ChatOutputs:
         if job.messages is None:
             return job.output_form
         tail = self._tail(prompt_ids)
-        return WholeOutput.of(
+        return WholeOutput.for_chat(
             replace(self.formats, reasoning=None) if self.formats.ends_reasoning(tail) else self.formats,
             self._mark_ids,
             tools=job.tools or (),

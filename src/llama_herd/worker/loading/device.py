@@ -59,6 +59,7 @@ def card_gb(device: str) -> float:
 
 
 def _has_card() -> bool:
+    """Whether there is a GPU. Raises DeviceError where the driver has one that nvidia-smi does not list."""
     if visible_cards():
         return True
     is_hidden = "CUDA_VISIBLE_DEVICES" in os.environ

@@ -3,7 +3,7 @@
 import sys
 
 from llama_herd.extras import need_hub_extra, need_worker_extra
-from llama_herd.model.hub.choice import Choice, Room
+from llama_herd.model.hub.choice import ChosenFiles, Room
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
 from llama_herd.size_text import size_text
@@ -20,41 +20,41 @@ def with_model_here(settings: WorkerSettings) -> WorkerSettings:
 
     What is in the cache is taken as it is, without asking anybody. Raises BadInput, or HubUnavailable.
     """
-    name = HubName.of_model(settings.model)
+    name = HubName.from_setting(settings.model)
     if name is None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
-    found = find_model(name, lambda: room(settings)) or fetch(name, settings)
-    return _at(found, settings)
+    found = find_model(name, lambda: weights_room(settings)) or fetch_with_bar(name, settings)
+    return _with_path(found, settings)
 
 
 def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
     """The settings with the path of their model; None: it is not in the cache."""
-    name = HubName.of_model(settings.model)
+    name = HubName.from_setting(settings.model)
     if name is None:
         return settings
     need_hub_extra(f"HERD_MODEL=hf:{name}")
-    found = find_model(name, lambda: room(settings))
-    return None if found is None else _at(found, settings)
+    found = find_model(name, lambda: weights_room(settings))
+    return None if found is None else _with_path(found, settings)
 
 
-def _at(found: HubModel, settings: WorkerSettings) -> WorkerSettings:
+def _with_path(found: HubModel, settings: WorkerSettings) -> WorkerSettings:
     own = {"model": found.path, "served_model_name": settings.served_model}
     return settings.model_copy(update=own)
 
 
-def fetch(name: HubName, settings: WorkerSettings) -> HubModel:
+def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
     """Fetch a model, with a bar on a terminal, and say on standard error what comes, and why that."""
 
-    def tell(choice: Choice) -> None:
+    def tell(choice: ChosenFiles) -> None:
         what = choice.name or f"{len(choice.files)} files"
         _say(f"fetching {what} of {name.repo}, {size_text(choice.num_bytes)}: {choice.why}")
 
     with LoadingBar(f"fetching {name}") as bar:
-        return fetch_model(name, lambda: room(settings), tell, bar.note)
+        return fetch_model(name, lambda: weights_room(settings), tell, bar.note)
 
 
-def room(settings: WorkerSettings) -> Room:
+def weights_room(settings: WorkerSettings) -> Room:
     """The memory that weights may take on the device of these settings. Raises BadInput."""
     need_worker_extra("a model that is chosen by this machine's memory, without :FILE.gguf or :TYPE,")
     from llama_herd.worker.loading.memory_plan import PROCESS_BYTES, allowed_bytes

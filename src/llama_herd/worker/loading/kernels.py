@@ -1,10 +1,12 @@
 """The kernels that compute this process's model: native ones on a CPU, Triton's on a GPU."""
 
+import os
+from pathlib import Path
+
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.unloaded import built_kernels, no_kernels
 from llama_herd.model.weights.form import AnyKernels
-from llama_herd.worker.loading.kernels_folder import kernels_folder
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -40,3 +42,20 @@ def _plain_path(settings: WorkerSettings, device: str) -> str:
     if settings.deterministic:
         return "HERD_DETERMINISTIC=true takes the plain path"
     return "HERD_WEIGHTS=dense leaves them nothing to multiply" if settings.weights == "dense" else ""
+
+
+def kernels_folder(settings: WorkerSettings) -> Path:
+    """The folder in which native kernels are built and looked for: the set one, else in the user's cache.
+
+    Raises SettingsError for a user without a home.
+    """
+    if settings.kernels_dir:
+        return Path(settings.kernels_dir).absolute()
+    listed = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        cache = listed if listed.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:
+        raise SettingsError(
+            "this user has no home folder to keep kernels in. Fix: HERD_KERNELS_DIR"
+        ) from None
+    return cache / "llama-herd" / "kernels"

@@ -31,7 +31,7 @@ from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.plan_notes import PlanNotes
-from llama_herd.worker.loading.runner_choice import chosen_runner
+from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.loading.threads import num_threads
 from llama_herd.worker.loading.torch_dtype import torch_dtype
@@ -81,10 +81,10 @@ class LoadedModel(Closing):
         with ServableModel.open(settings, device) as servable:
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
             outputs = servable.chat_outputs()
-            plan = _planned(servable, device)
+            plan = _make_plan(servable, device)
             try:
                 started_s = monotonic()
-                llama = _llama(servable, place, plan, on_progress)
+                llama = _load_llama(servable, place, plan, on_progress)
                 weights_s = monotonic() - started_s
                 cache = Cache(
                     llama.config,
@@ -103,12 +103,12 @@ class LoadedModel(Closing):
         return cls(llama, servable.tokenizer, chat, complaint, outputs, cache, plan, weights_s, grammars)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
-        runner, self.steps_note = chosen_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
+        runner, self.steps_note = choose_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
         return Engine(
             runner,
             self.cache.prefixes,
             max_rows=settings.slots,
-            prefill=PrefillBudget.of(settings.prefill_tokens, self.cache.device.type),
+            prefill=PrefillBudget.from_setting(settings.prefill_tokens, self.cache.device.type),
             sink=sink,
         )
 
@@ -207,6 +207,7 @@ class LoadedModel(Closing):
             raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
 
     def _check_room(self, sequence: Sequence, job: GenerationJob) -> None:
+        """Raise GenerationError if the job can never fit into the context or the KV cache."""
         if sequence.finish_reason:
             return  # nothing of it is computed
         num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
@@ -227,12 +228,13 @@ class LoadedModel(Closing):
             )
 
 
-def _llama(
+def _load_llama(
     servable: ServableModel,
     place: torch.device,
     plan: MemoryPlan,
     on_progress: Callable[[int, int], None] | None,
 ) -> Llama:
+    """Load the weights, with a bar on a terminal; `on_progress` hears of them, too."""
     with LoadingBar(f"loading {servable.settings.model.name}") as bar:
 
         def note(num_done: int, num_bytes: int) -> None:
@@ -243,7 +245,7 @@ def _llama(
         return Llama.load(servable.file, place, torch_dtype(plan.dtype), note, servable.tiling, plan.form)
 
 
-def _planned(servable: ServableModel, device: str) -> MemoryPlan:
+def _make_plan(servable: ServableModel, device: str) -> MemoryPlan:
     """The memory plan of this process, noted so that no other worker plans to take the same memory."""
     started_s = monotonic()
     if device != "cpu":

@@ -19,7 +19,7 @@ from llama_herd.model.sizes import (
     slab_bytes,
     table_bytes,
 )
-from llama_herd.model.weights.form import AnyKernels, Form, Kept
+from llama_herd.model.weights.form import AnyKernels, KeptBlocks, WeightForm
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.loading.free_memory import free_bytes, total_bytes
 from llama_herd.worker.loading.step_memory import StepMemory
@@ -43,9 +43,9 @@ CACHE_PART = {"cpu": 0.5, "cuda": 0.9}
 LEAST_CACHE_TOKENS = 2_048
 #: The forms of weights that a setting allows; of several the first one that there is room for.
 FORMS = {
-    "auto": (Form.FASTEST, Form.QUANTIZED),
-    "quantized": (Form.QUANTIZED,),
-    "dense": (Form.DENSE,),
+    "auto": (WeightForm.FASTEST, WeightForm.QUANTIZED),
+    "quantized": (WeightForm.QUANTIZED,),
+    "dense": (WeightForm.DENSE,),
 }
 
 
@@ -58,7 +58,7 @@ class MemoryPlan:
     step: StepMemory
     dtype: Dtype  # of the arithmetic
     max_length: int  # tokens of the longest sequence
-    form: Form  # of the weights
+    form: WeightForm  # of the weights
     weight_bytes: int  # laid out on the device
     dense_bytes: int  # what they would take as numbers
     spread_types: tuple[str, ...]  # of blocks that become numbers in this form
@@ -67,7 +67,7 @@ class MemoryPlan:
     free_bytes: int  # for this process, including what it already has
 
     @classmethod
-    def of(
+    def for_model(
         cls,
         settings: WorkerSettings,
         file: ModelFile,
@@ -89,10 +89,12 @@ class MemoryPlan:
         return cls._in_form(smallest, settings, file, device, free)._with_wanted_pages(settings)
 
     @classmethod
-    def _in_form(cls, form: Form, settings: WorkerSettings, file: ModelFile, device: str, free: int) -> Self:
+    def _in_form(
+        cls, form: WeightForm, settings: WorkerSettings, file: ModelFile, device: str, free: int
+    ) -> Self:
         """Plan with weights in one form and the smallest cache."""
         dtype, kind = compute_dtype(settings, device), device.partition(":")[0]
-        prefill = PrefillBudget.of(settings.prefill_tokens, kind)
+        prefill = PrefillBudget.from_setting(settings.prefill_tokens, kind)
         step = StepMemory(
             file.config,
             ITEM_BYTES[dtype],
@@ -111,7 +113,7 @@ class MemoryPlan:
             max_length=_max_length(settings, file.config.context_length),
             form=form,
             weight_bytes=_weight_bytes(form, file, kind, dtype),
-            dense_bytes=_weight_bytes(Form.DENSE, file, kind, dtype),
+            dense_bytes=_weight_bytes(WeightForm.DENSE, file, kind, dtype),
             spread_types=_spread_types(form, file, kind, dtype),
             kv_bytes_per_token=kv_bytes_per_token(file.config, ITEM_BYTES[dtype]),
             num_pages=1,
@@ -150,11 +152,11 @@ class MemoryPlan:
     def form_note(self) -> str:
         """How the weights lie, why, and at what cost."""
         dense = f"dense, as {self.dtype}"
-        if self.form.kept is Kept.MULTIPLIED and self.spread_types:
+        if self.form.kept is KeptBlocks.MULTIPLIED and self.spread_types:
             dense = f"{dense} (no kernel here multiplies {', '.join(self.spread_types)})"
         if not self.keeps_blocks:
             return dense
-        if self.form.kept is Kept.MULTIPLIED:
+        if self.form.kept is KeptBlocks.MULTIPLIED:
             return f"in the file's blocks where a kernel multiplies them, else {dense}"
         needed = f"{self.dense_bytes:,} bytes of {self.free_bytes:,} free"
         slow = "Where no kernel multiplies them, a step takes" if self.form.kernels.types else "A step takes"
@@ -201,8 +203,9 @@ class MemoryPlan:
 
     @property
     def _fixes(self) -> str:
+        """What helps when memory is lacking, the best first."""
         shorter = ["HERD_DTYPE=bfloat16"] if self.dtype == "float32" else []
-        packed = ["HERD_WEIGHTS=auto"] if self.form.kept is Kept.NOTHING else []
+        packed = ["HERD_WEIGHTS=auto"] if self.form.kept is KeptBlocks.NOTHING else []
         return ", ".join(
             [
                 "a smaller model",
@@ -267,11 +270,11 @@ def compute_dtype(settings: WorkerSettings, device: str) -> Dtype:
     return "bfloat16"
 
 
-def _weight_bytes(form: Form, file: ModelFile, device_type: str, dtype: Dtype) -> int:
+def _weight_bytes(form: WeightForm, file: ModelFile, device_type: str, dtype: Dtype) -> int:
     return sum(form.num_bytes(info.type, info.shape, device_type, ITEM_BYTES[dtype]) for info in file.tensors)
 
 
-def _spread_types(form: Form, file: ModelFile, device_type: str, dtype: Dtype) -> tuple[str, ...]:
+def _spread_types(form: WeightForm, file: ModelFile, device_type: str, dtype: Dtype) -> tuple[str, ...]:
     """The quantised types of a file's matrices that become numbers."""
     types = {info.type for info in file.tensors if len(info.shape) > 1 and GGML_QUANT_SIZES[info.type][0] > 1}
     spread = (one for one in types if not form.keeps_blocks(one, device_type, ITEM_BYTES[dtype]))

@@ -34,13 +34,13 @@ class TypeShare:
     num_bytes: int
 
     @classmethod
-    def of(cls, type: str, tensors: Sequence[TensorFact]) -> Self:
+    def from_tensors(cls, type: str, tensors: Sequence[TensorFact]) -> Self:
         num_parameters = sum(fact.num_parameters for fact in tensors)
         return cls(type, len(tensors), num_parameters, sum(fact.num_bytes for fact in tensors))
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemorySummary:
     """The memory that a worker with these settings would take on its device."""
 
     device: str
@@ -58,7 +58,7 @@ class Memory:
     free_bytes: int  # for this process
 
     @classmethod
-    def of(cls, plan: MemoryPlan, settings: WorkerSettings) -> Self:
+    def from_plan(cls, plan: MemoryPlan, settings: WorkerSettings) -> Self:
         return cls(
             device=settings.device,
             dtype=plan.dtype,
@@ -84,7 +84,7 @@ class FormatFact:
     source: str  # empty: nothing speaks of one
 
     @classmethod
-    def of(
+    def from_choice(
         cls,
         form: ReasoningFormat | ToolFormat | None,
         chosen: str,
@@ -112,7 +112,7 @@ class ModelSummary:
     shape: LlamaConfig | None  # of a model that can be served
     tensors: tuple[TypeShare, ...]  # the type with most bytes first
     tokenizer: TokenFacts | None
-    memory: Memory | None  # of a model that suits the settings
+    memory: MemorySummary | None  # of a model that suits the settings
     #: Why a worker would refuse it. Empty: it would not.
     complaint: str
     #: How it writes calls of tools, and its reasoning.
@@ -120,40 +120,42 @@ class ModelSummary:
     reasoning_format: FormatFact | None = None
 
     @classmethod
-    def of(cls, settings: WorkerSettings) -> Self:
+    def from_settings(cls, settings: WorkerSettings) -> Self:
         """Summarise the model of these settings, without reading its weights."""
         try:
             settings = on_device(settings)
             device = pin_device(settings.device)
             with ServableModel.open(settings, device, is_only_planned=True) as servable:
-                return cls._of_servable(servable, settings)
+                return cls._from_servable(servable, settings)
         except BadInput as error:
-            return cls._of_sketch(Sketch.of(settings.model), settings.model, str(error))
+            return cls._from_sketch(Sketch.from_path(settings.model), settings.model, str(error))
 
     @classmethod
-    def _of_servable(cls, servable: ServableModel, settings: WorkerSettings) -> Self:
+    def _from_servable(cls, servable: ServableModel, settings: WorkerSettings) -> Self:
         file, complaint = servable.file, _complaint(servable.fitting_plan)
         formats, templates = servable.formats, servable.tokenizer.chat_templates
         memory = None
         with suppress(SettingsError):
-            memory = Memory.of(servable.plan(), settings)
+            memory = MemorySummary.from_plan(servable.plan(), settings)
         return cls(
             path=str(settings.model),
             kind=kind_of(settings.model),
             header=_shown(file.metadata),
             shape=file.config,
-            tensors=_by_type(map(TensorFact.of, file.tensors)),
-            tokenizer=TokenFacts.of(servable.tokenizer, _complaint(servable.check_chat)),
+            tensors=_by_type(map(TensorFact.from_info, file.tensors)),
+            tokenizer=TokenFacts.from_tokenizer(servable.tokenizer, _complaint(servable.check_chat)),
             memory=memory,
             complaint=complaint,
-            tool_format=FormatFact.of(formats.tools, settings.tool_parser, "HERD_TOOL_PARSER", templates),
-            reasoning_format=FormatFact.of(
+            tool_format=FormatFact.from_choice(
+                formats.tools, settings.tool_parser, "HERD_TOOL_PARSER", templates
+            ),
+            reasoning_format=FormatFact.from_choice(
                 formats.reasoning, settings.reasoning_parser, "HERD_REASONING_PARSER", templates
             ),
         )
 
     @classmethod
-    def _of_sketch(cls, sketch: Sketch, path: Path, complaint: str) -> Self:
+    def _from_sketch(cls, sketch: Sketch, path: Path, complaint: str) -> Self:
         return cls(
             path=str(path),
             kind=sketch.kind,
@@ -198,7 +200,7 @@ def _by_type(tensors: Iterable[TensorFact]) -> tuple[TypeShare, ...]:
     groups: dict[str, list[TensorFact]] = {}
     for fact in tensors:
         groups.setdefault(fact.type, []).append(fact)
-    shares = [TypeShare.of(type, group) for type, group in groups.items()]
+    shares = [TypeShare.from_tensors(type, group) for type, group in groups.items()]
     return tuple(sorted(shares, key=lambda share: -share.num_bytes))
 
 

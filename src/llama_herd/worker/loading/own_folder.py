@@ -1,4 +1,4 @@
-"""The folder where one user's processes on a machine leave notes for each other, within the temporary one."""
+"""The folder where one user's processes on a machine leave notes for each other, and how they sign them."""
 
 import os
 import stat
@@ -28,3 +28,14 @@ def is_own_folder() -> bool:
         return False
     is_closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and is_closed
+
+
+def process_name(pid: int | None = None) -> str:
+    """A process's id, by default ours, and its start time in ticks; empty when it is gone, or a zombie."""
+    pid = os.getpid() if pid is None else pid
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    state, start = fields[0], fields[19]
+    return "" if state in "ZX" else f"{pid}-{start}"

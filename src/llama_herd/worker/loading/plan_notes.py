@@ -14,7 +14,7 @@ from typing import TextIO
 
 import structlog
 
-from llama_herd.worker.loading.own_folder import is_own_folder, make_own_folder, own_folder
+from llama_herd.worker.loading.own_folder import is_own_folder, make_own_folder, own_folder, process_name
 
 log = structlog.get_logger(__name__)
 
@@ -70,13 +70,13 @@ class PlanNotes:
         """Note how much this process is going to take in all, in place of its earlier note."""
         if is_own_folder():  # if not, `turn` has warned
             try:
-                self._own.write_text(str(num_bytes))
+                self._own_note.write_text(str(num_bytes))
             except OSError as error:  # a full disk must not keep a worker from starting
                 _warn(error)
 
     @property
-    def _own(self) -> Path:
-        return self._folder / name_of()
+    def _own_note(self) -> Path:
+        return self._folder / process_name()
 
     def others(self) -> dict[int, int]:
         """The bytes that each other process has planned, by process id."""
@@ -85,7 +85,7 @@ class PlanNotes:
         planned = {}
         for path in self._folder.glob("*-*"):
             pid = int(path.name.partition("-")[0])
-            if path.name != name_of(pid):
+            if path.name != process_name(pid):
                 path.unlink(missing_ok=True)
             elif pid != os.getpid():
                 planned[pid] = int(path.read_text() or 0)
@@ -102,14 +102,3 @@ def _try_lock(lock: TextIO) -> bool:
 
 def _warn(error: OSError) -> None:
     log.warning("planned memory not noted, other workers may plan to take it too", reason=str(error))
-
-
-def name_of(pid: int | None = None) -> str:
-    """A process's id, by default ours, and its start time in ticks; empty when it is gone, or a zombie."""
-    pid = os.getpid() if pid is None else pid
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    state, start = fields[0], fields[19]
-    return "" if state in "ZX" else f"{pid}-{start}"

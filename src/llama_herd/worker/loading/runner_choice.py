@@ -19,25 +19,28 @@ from llama_herd.worker.settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 
-class Choice(NamedTuple):
+class RunnerChoice(NamedTuple):
     """A runner, and how its steps go, for the log."""
 
     runner: Runner
     note: str
 
 
-def chosen_runner(llama: Llama, cache: Cache, settings: WorkerSettings, draw: Draw | None = None) -> Choice:
+def choose_runner(
+    llama: Llama, cache: Cache, settings: WorkerSettings, draw: Draw | None = None
+) -> RunnerChoice:
     """The fastest runner that holds here. A card computes its first steps now. `draw` is a native one."""
     if cache.pages.consecutive:
-        return Choice(ModelRunner(llama, cache, draw), "one by one, on a CPU")
+        return RunnerChoice(ModelRunner(llama, cache, draw), "one by one, on a CPU")
     if settings.graphs == "off":
-        return Choice(ModelRunner(llama, cache), "one by one: HERD_GRAPHS=off")
+        return RunnerChoice(ModelRunner(llama, cache), "one by one: HERD_GRAPHS=off")
     if not _attends_over_pages(llama, cache):
-        return Choice(ModelRunner(llama, cache), "one by one: no kernel attends over pages here")
+        return RunnerChoice(ModelRunner(llama, cache), "one by one: no kernel attends over pages here")
     return _overlapping(llama, cache, settings)
 
 
-def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Choice:
+def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> RunnerChoice:
+    """The runner whose steps overlap, if a check of it passes; else the plain one, and why."""
     is_captured = settings.graphs == "auto"
     try:
         runner = SlotRunner(llama, cache, CudaDevice(), settings.slots, is_captured=is_captured)
@@ -54,9 +57,9 @@ def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Choice
         log.warning("steps cannot overlap", exc_info=True)
         complaint = f"{type(error).__name__}: {error}".splitlines()[0]
     if complaint:
-        return Choice(ModelRunner(llama, cache), f"one by one: {complaint}")
+        return RunnerChoice(ModelRunner(llama, cache), f"one by one: {complaint}")
     how = "as captured graphs" if is_captured else "kernel by kernel: HERD_GRAPHS=uncaptured"
-    return Choice(runner, f"overlapping, {how}")
+    return RunnerChoice(runner, f"overlapping, {how}")
 
 
 def _attends_over_pages(llama: Llama, cache: Cache) -> bool:

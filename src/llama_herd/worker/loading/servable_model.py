@@ -56,7 +56,7 @@ class ServableModel:
 
     def plan(self) -> MemoryPlan:
         """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""
-        return MemoryPlan.of(self.settings, self.file, self.device, self.kernels)
+        return MemoryPlan.for_model(self.settings, self.file, self.device, self.kernels)
 
     def fitting_plan(self) -> MemoryPlan:
         """The memory that it takes. Raises SettingsError also when the device has too little."""
@@ -73,7 +73,7 @@ class ServableModel:
     def formats(self) -> OutputFormats:
         """How its outputs write reasoning and calls of tools: as the settings say, or its chat templates."""
         settings = self.settings
-        return OutputFormats.of(
+        return OutputFormats.from_templates(
             self.tokenizer.chat_templates, settings.tool_parser, settings.reasoning_parser
         )
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.sizes import FLOAT32_BYTES, attend_bytes, native_prompt_bytes, native_row_bytes
-from llama_herd.model.spans import SHORT_TOKENS
+from llama_herd.model.tiling import SHORT_TOKENS
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 
-#: Per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
+#: Bytes per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
 DRAWING_BYTES = 40
-#: Of a row that draws by its slot, whose penalties look at all of its positions: per logit, and per position
-#: of the longest sequence. Measured: 12 and 58.
+#: Bytes of a row that draws by its slot, whose penalties look at all of its positions: per logit, and per
+#: position of the longest sequence. Measured: 12 and 58.
 COUNTING_BYTES, POSITION_BYTES = 12, 60
-#: Per logit of a scored token: its exponential, while these are summed up.
+#: Bytes per logit of a scored token: its exponential, while these are summed up.
 SCORING_BYTES = 4
 
 

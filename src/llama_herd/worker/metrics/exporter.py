@@ -30,14 +30,16 @@ class Exporter:
     """Serves /metrics from the start of the process on; figures of jobs follow when the model is loaded."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Raises SettingsError if the port cannot be taken."""
+        """Take the port. Raises SettingsError if that cannot be."""
         self._settings = settings
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         redis = connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S)
         self._reader = LedgerReader(redis, settings)
         self._registry.register(LedgerCollector(self._reader, settings))
-        self._server = _bound(settings.metrics_host, settings.metrics_port, make_wsgi_app(self._registry))
+        self._server = _listening_server(
+            settings.metrics_host, settings.metrics_port, make_wsgi_app(self._registry)
+        )
 
     @classmethod
     def start(cls, settings: WorkerSettings) -> Self | None:
@@ -60,7 +62,7 @@ class Exporter:
         self._reader.close()
 
 
-class _Handler(WSGIRequestHandler):
+class _MetricsHandler(WSGIRequestHandler):
     timeout = REQUEST_S
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -74,10 +76,10 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = AF_INET6 if ":" in host else AF_INET
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _MetricsHandler)
 
     def server_bind(self) -> None:
-        """Without the name server, which `WSGIServer` asks for the name of the host.
+        """Bind without the name server, which `WSGIServer` asks for the name of the host.
 
         The port of a worker that has ended is free at once, though the system remembers connections to it.
         """
@@ -92,7 +94,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         log.debug("scrape failed", exc_info=True)
 
 
-def _bound(host: str, port: int, app: Any) -> WSGIServer:
+def _listening_server(host: str, port: int, app: Any) -> WSGIServer:
     try:
         server = _Server(host, port)
     except (OSError, OverflowError) as error:

@@ -35,7 +35,7 @@ MAX_NAMES = 20
 OTHER = "other"
 
 
-class Reading(NamedTuple):
+class LedgerReading(NamedTuple):
     """The ledger's counts and the workers' statuses, and when they were read, by time.monotonic."""
 
     at_s: float
@@ -53,15 +53,15 @@ class LedgerReader:
     def __init__(self, redis: Redis, settings: WorkerSettings) -> None:
         self._redis = redis
         self._calls: list[Call[TenantCounts]] = [
-            Overview(own.tenant).counts(queue, *_standing(own), max_queues=MAX_QUEUES, max_looks=0)
+            Overview(own.tenant).counts(queue, *_standing_queues(own), max_queues=MAX_QUEUES, max_looks=0)
             for queue, own in settings.by_queue.items()
         ]
         self._reports = [Reports(own.tenant).workers() for own in settings.by_queue.values()]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger-metrics")
-        self._under_way: Future[Reading] | None = None
-        self._last: Reading | None = None
+        self._under_way: Future[LedgerReading] | None = None
+        self._last: LedgerReading | None = None
 
-    def read(self) -> Reading | None:
+    def read(self) -> LedgerReading | None:
         """The latest reading, at most STALE_S old; returns after WAIT_S. None: Redis does not answer."""
         if self._last is None or self._last.age_s > FRESH_S:
             self._under_way = self._under_way or self._thread.submit(self._ask)
@@ -71,7 +71,7 @@ class LedgerReader:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self, asked: "Future[Reading]") -> None:
+    def _take(self, asked: "Future[LedgerReading]") -> None:
         """Take the answer if it comes in time."""
         wait([asked], WAIT_S)
         if not asked.done():
@@ -80,35 +80,35 @@ class LedgerReader:
         if asked.exception() is None:
             self._last = asked.result()
 
-    def _ask(self) -> Reading:
+    def _ask(self) -> LedgerReading:
         """Read the ledger. Raises RedisError. A tenant whose keys are spoilt is left out."""
         at_s = monotonic()
         loads = run_many(self._redis, self._calls)
         reports = run_many(self._redis, self._reports)
-        return Reading(
+        return LedgerReading(
             at_s,
             tuple(one for one in loads if not isinstance(one, RedisError)),
             tuple({one.name: one for of in reports if not isinstance(of, RedisError) for one in of}.values()),
         )
 
 
-def _standing(settings: WorkerSettings) -> Iterable[str]:
+def _standing_queues(settings: WorkerSettings) -> Iterable[str]:
     """Return the queues of models that may have no worker."""
     return (queue_name(model, settings.tenant) for model in settings.standing_models)
 
 
-class Names:
+class BusiestNames:
     """The busiest names, which keep them; the others are called `other`."""
 
     def __init__(self, sizes: Counter[str], always: Iterable[str] = ()) -> None:
         self._kept = {name for name, _ in sizes.most_common(MAX_NAMES)} | {*always}
 
     @classmethod
-    def of_tenants(cls, loads: Iterable[TenantCounts]) -> Self:
+    def from_tenants(cls, loads: Iterable[TenantCounts]) -> Self:
         return cls(Counter({load.tenant: load.num_messages for load in loads}))
 
     @classmethod
-    def of_models(cls, loads: Iterable[TenantCounts], settings: WorkerSettings) -> Self:
+    def from_models(cls, loads: Iterable[TenantCounts], settings: WorkerSettings) -> Self:
         """The model of this worker, and those that may have no worker, always have their names."""
         sizes = Counter[str]()
         for load in loads:
@@ -135,12 +135,13 @@ class LedgerCollector(Collector):
         reading = self._reader.read()
         yield gauge("ledger_up", "Whether Redis has lately told what waits.", (), {(): reading is not None})
         if reading is not None:
-            yield from self._waiting(reading.loads)
-            yield from _dead(reading.loads)
+            yield from self._queue_gauges(reading.loads)
+            yield from _dead_gauges(reading.loads)
             yield self._workers(reading.workers)
 
-    def _waiting(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
-        tenants, models = Names.of_tenants(loads), Names.of_models(loads, self._settings)
+    def _queue_gauges(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
+        """What waits, by model and tenant; of a queue's lanes also its depth and its age."""
+        tenants, models = BusiestNames.from_tenants(loads), BusiestNames.from_models(loads, self._settings)
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
         due, due_tokens, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(4))
         for load in loads:
@@ -174,8 +175,8 @@ class LedgerCollector(Collector):
         return gauge("workers", "Workers that report themselves.", ("model_name", "state"), dict(kept))
 
 
-def _dead(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
-    tenants = Names.of_tenants(loads)
+def _dead_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
+    tenants = BusiestNames.from_tenants(loads)
     letters, poisoned = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for load in loads:
         letters[tenants[load.tenant],] += load.num_dead_letters

@@ -32,7 +32,7 @@ class WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         figures = self._figures()
-        of_model = _OfModel(figures.status.model)
+        of_model = _ModelMetrics(figures.status.model)
         yield gauge("worker_info", "Always 1; the labels say what the worker is.", *self._info(figures))
         yield gauge(
             "worker_state",
@@ -52,7 +52,7 @@ class WorkerCollector(Collector):
         return tuple(facts), {tuple(facts.values()): 1}
 
 
-class _OfModel:
+class _ModelMetrics:
     """Families whose only label, or first one, is the model."""
 
     def __init__(self, model: str) -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.plain import attends_right
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Heads, kv heads, numbers of a head: each with heads of its own, grouped, in one group, and of odd sizes.

@@ -18,7 +18,7 @@ from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.scoring import Scoring
 
 for num_rows in range(1, 6):
-    seen = Batch.of([Chunk((row,), 7, [3], 1) for row in range(num_rows)]).seen
+    seen = Batch.from_chunks([Chunk((row,), 7, [3], 1) for row in range(num_rows)]).seen
     q, cached = torch.zeros(num_rows, 4, 64), torch.zeros(2, 4, 5, 64, 64)
     print([form(launch) for launch in launches(q, cached, seen, q, 4, Scoring(0.1))])
 """

@@ -30,9 +30,9 @@ def test_rows_told_by_the_device_give_the_logits_of_rows_told_by_the_host(
     pages, lengths = [(7, 2), (5, 0, 3)], (70, 131)
     texts = [random_ids(length + 1, length) for length in lengths]
     starts = [Chunk(own, 0, text[:-1], 0) for own, text in zip(pages, texts, strict=True)]
-    llama.forward(Batch.of(starts, device), cache)
+    llama.forward(Batch.from_chunks(starts, device), cache)
     last = [Chunk(own, length, text[-1:], 1) for own, length, text in zip(pages, lengths, texts, strict=True)]
-    expected = llama.forward(Batch.of(last, device), cache)
+    expected = llama.forward(Batch.from_chunks(last, device), cache)
     words = torch.full((3, 9), 8, device=device)  # what stands before a page table is something else
     words[2, 5:7], words[0, 5:8] = torch.tensor(pages[0]), torch.tensor(pages[1])
     slots = torch.tensor([2, 0], device=device)

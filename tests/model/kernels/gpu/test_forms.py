@@ -19,7 +19,7 @@ C, F, H, K, D = 512, 1024, 4, 2, 128
 weight, cached = torch.ones(C), torch.zeros(2, K, 40, 64, D)
 
 def launches(num_tokens):
-    batch = Batch.of([Chunk((row,), 7, [3], 1) for row in range(num_tokens)])
+    batch = Batch.from_chunks([Chunk((row,), 7, [3], 1) for row in range(num_tokens)])
     x, gate_up = torch.zeros(num_tokens, C), torch.zeros(num_tokens, 2 * F)
     cos, sin = torch.zeros(2, num_tokens, 1, D)
     yield "norm", normalising(x, weight, x, 1e-5)

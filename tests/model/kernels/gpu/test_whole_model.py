@@ -12,7 +12,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
-from llama_herd.model.weights.form import Form
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.triton_segment import TritonSegment
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids
@@ -30,17 +30,19 @@ def logits(llama: Llama, dtype: torch.dtype, device: torch.device) -> Tensor:
     pages = [(7, 2), (5, 0, 3), (1,)]
     texts = [random_ids(70, 1), random_ids(140, 2), random_ids(9, 3)]
     starts = [Chunk(pages[0], 0, texts[0][:66], 1), Chunk(pages[1], 0, texts[1][:137], 1)]
-    found = [llama.forward(Batch.of(starts, device), cache)]
+    found = [llama.forward(Batch.from_chunks(starts, device), cache)]
     chunks = [
         Chunk(pages[0], 66, texts[0][66:67], 1),
         Chunk(pages[1], 137, texts[1][137:140], 3),
         Chunk(pages[2], 0, texts[2], 1),
     ]
-    found.append(llama.forward(Batch.of(chunks, device), cache))
+    found.append(llama.forward(Batch.from_chunks(chunks, device), cache))
     with pytest.MonkeyPatch.context() as patch:
         if llama.blocks[0].attention.native is not None:
             patch.setattr(cache, "gather", refuse)
-        found.append(llama.forward(Batch.of([Chunk(pages[0], 67, texts[0][67:68], 1)], device), cache))
+        found.append(
+            llama.forward(Batch.from_chunks([Chunk(pages[0], 67, texts[0][67:68], 1)], device), cache)
+        )
     return torch.cat(found)
 
 
@@ -59,7 +61,7 @@ def test_it_says_what_its_numbers_say(
         elementwise=TritonElementwise(),
         rotation=TritonRotation(),
     )
-    form = Form.FASTEST.with_kernels(kernels)
+    form = WeightForm.FASTEST.with_kernels(kernels)
     with GGUFModel.open(path) as file:
         exact = logits(Llama.load(file, device), torch.float32, device)
         fused = Llama.load(file, device, dtype, form=form)

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from llama_herd.model.kernels import build
-from llama_herd.model.kernels.instruction_set import AMX, AVX512_VNNI, INSTRUCTION_SETS
+from llama_herd.model.kernels.instruction_set import AMX, AVX512_BF16, INSTRUCTION_SETS
 
 SANITIZERS = (
     *("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined,float-cast-overflow"),
@@ -30,9 +30,8 @@ def preloaded() -> dict[str, str]:
 def pytest_configure() -> None:
     flags = tuple(flag for flag in build._FLAGS if flag != "-O2")
     vars(build)["_FLAGS"] = (*flags, *SANITIZERS)
-    if not AVX512_VNNI.complaint:
-        needs = AVX512_VNNI.needs | {"avx512_bf16"}
-        flags = (*AVX512_VNNI.compiler_flags, "-mavx512bf16", "-include", str(AMX_IN_SOFTWARE))
-        object.__setattr__(AMX, "needs", needs)  # all who ask for the set have this object
+    if not AVX512_BF16.complaint:
+        flags = (*AVX512_BF16.compiler_flags, "-include", str(AMX_IN_SOFTWARE))
+        object.__setattr__(AMX, "needs", AVX512_BF16.needs)  # all who ask for the set have this object
         object.__setattr__(AMX, "compiler_flags", flags)
     vars(build)["INSTRUCTION_SETS"] = tuple(set for set in INSTRUCTION_SETS if not set.complaint)

@@ -15,7 +15,7 @@ def row(
     ids: Sequence[int] = (),
     eos_ids: Iterable[int] = (),
 ) -> SamplingRow:
-    penalties = Penalties.of(params, prompt_ids)
+    penalties = Penalties.if_any(params, prompt_ids)
     if penalties is not None:
         for token_id in ids:
             penalties.add(token_id)

@@ -61,7 +61,7 @@ def test_a_parameter_is_off_by_default_and_filters_in_one_way_at_most() -> None:
 def engine_of(model: LoadedModel, settings: WorkerSettings, sink: Collector, draw: Draw | None) -> Engine:
     """One that reads each step before the next."""
     runner = ModelRunner(model.llama, model.cache, draw)
-    prefill = PrefillBudget.of(settings.prefill_tokens, "cpu")
+    prefill = PrefillBudget.from_setting(settings.prefill_tokens, "cpu")
     return Engine(runner, model.cache.prefixes, max_rows=settings.slots, prefill=prefill, sink=sink)
 
 

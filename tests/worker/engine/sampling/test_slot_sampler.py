@@ -90,7 +90,7 @@ def test_slots_draw_what_the_sampler_draws(mode: str) -> None:
     for step in range(12):
         logits = random_logits(step)
         expected = [token.token_id for token in sample(logits, [one.sampling_row() for one in sequences])]
-        assert draw(logits, enough, Drawing.of(params), index).tolist() == expected
+        assert draw(logits, enough, Drawing.from_params(params), index).tolist() == expected
         assert draw(logits, more, EVERYTHING, index).tolist() == expected
         for one, token_id in zip(sequences, expected, strict=True):
             one.append(token_id)
@@ -104,7 +104,7 @@ def test_rows_of_all_modes_together_draw_what_each_draws_alone() -> None:
     index = list(range(len(params)))
     drawing = Drawing()
     for one in params:
-        drawing |= Drawing.of(one)
+        drawing |= Drawing.from_params(one)
     assert drawing == EVERYTHING
     assert [SampledToken(i) for i in draw(logits, slots_of(sequences), drawing, index).tolist()] == expected
 
@@ -115,7 +115,7 @@ def test_any_order_of_slots_and_rows_of_trash_change_nothing() -> None:
     expected = [token.token_id for token in sample(logits, [one.sampling_row() for one in sequences])]
     index = [4, 0, 5, 2]
     padded = torch.cat((logits[index], torch.full((2, NUM_TOKENS), torch.nan)))
-    ids = draw(padded, slots, Drawing.of(sequences[0].params), [*index, slots.trash, slots.trash])
+    ids = draw(padded, slots, Drawing.from_params(sequences[0].params), [*index, slots.trash, slots.trash])
     assert ids.tolist() == [*(expected[n] for n in index), NO_TOKEN, NO_TOKEN]
     assert slots.rows(torch.tensor([1, 4])).integers(POSITION).tolist() == [
         sequences[1].length - 1,
@@ -150,7 +150,11 @@ def test_what_a_step_must_do_is_what_any_row_needs(is_random: bool, is_sorted: b
         SamplingParams(temperature=0.5 * is_random, top_k=5 * is_sorted),
         SamplingParams(temperature=0.0, presence_penalty=0.1),
     ]
-    assert Drawing.of(params[0]) | Drawing.of(params[1]) == (is_random, is_random and is_sorted, True)
+    assert Drawing.from_params(params[0]) | Drawing.from_params(params[1]) == (
+        is_random,
+        is_random and is_sorted,
+        True,
+    )
 
 
 def test_a_slot_knows_its_ids_and_no_more_words_than_needed() -> None:

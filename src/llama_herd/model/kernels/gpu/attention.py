@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.attend_kernels import attend_split, join_splits
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.layout import are_readable
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.seen import Seen
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: Keys at a time. More need more registers and no fewer bytes.

@@ -7,10 +7,9 @@ N rows (outputs), C columns (inputs).
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Packed, Seen
 from llama_herd.model.kernels.scoring import Scoring
-from llama_herd.model.packed import Packed
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.seen import Seen
 
 #: What a kernel may be off, in parts of the sum of its terms' sizes. A factor and the result are rounded to
 #: the type of the arithmetic, half a unit each; sums are float32.

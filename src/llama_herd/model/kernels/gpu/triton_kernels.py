@@ -13,6 +13,7 @@ import triton
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
 from llama_herd.model.kernels.gpu.attention import TritonAttention, launches
@@ -29,7 +30,6 @@ from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
 from llama_herd.model.kernels.gpu.varlen import VarlenAttention
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.seen import Seen
 
 #: Lengths of the sequences that are tried, and in how many parts.
 _LENGTHS, _SPLITS = (1, 70, 300), (1, 4)

@@ -1,4 +1,4 @@
-// Attention of spans, which are tokens of a prompt, by AMX: bfloat16 times bfloat16, summed up in float32.
+// Attention of spans, which are tokens of a prompt: bfloat16 times bfloat16, summed up in float32.
 //
 // A row is one head of one token; the rows of a kv head stand token after token. All is computed turned: scores are
 // keys x rows, sums are numbers of a head x rows. So what belongs to a row, its largest score and the total of its
@@ -7,9 +7,9 @@
 #pragma once
 
 #include "attend.h"
-#include "multiply_tiles.h"
+#include "tile_products.h"
 
-#ifdef __AMX_BF16__
+#ifdef __AVX512BF16__
 namespace herd {
 
 constexpr int SLICE_KEYS = 32;
@@ -254,9 +254,8 @@ static inline void attend_tiles(const SpanRows& rows, int64_t row, int64_t block
   if (first >= end) return;
   const int64_t slices = desk.slices;
   for (int64_t k = first; k < end; k++) {
-    zero_sums();
-    add_products(desk.keys + k * slices * PAIR_BYTES, desk.queries + row * slices * 64, slices, false);
-    store_sums(desk.scores + k * AT_ONCE * AT_ONCE);
+    add_products(desk.keys + k * slices * PAIR_BYTES, desk.queries + row * slices * 64, slices, AT_ONCE, true,
+                 desk.scores + k * AT_ONCE * AT_ONCE);
   }
   Floats shrink[2];
   for (int half = 0; half < 2; half++) {
@@ -266,12 +265,9 @@ static inline void attend_tiles(const SpanRows& rows, int64_t row, int64_t block
   }
   float* sums = desk.sums + row * slices * 32;
   shrink_sums(sums, slices, shrink);
-  for (int64_t slice = 0; slice < slices; slice++, sums += AT_ONCE * AT_ONCE) {
-    load_sums(sums);
+  for (int64_t slice = 0; slice < slices; slice++, sums += AT_ONCE * AT_ONCE)
     add_products(desk.values + (slice * BLOCK_SLICES + first) * PAIR_BYTES, desk.weights + first * PAIR_BYTES,
-                 end - first, false);
-    store_sums(sums);
-  }
+                 end - first, AT_ONCE, false, sums);
 }
 
 static inline void put_rows(const SpanRows& rows, const SpanDesk& desk) {
@@ -320,7 +316,7 @@ static void attend_part(const void* argument, int64_t chunk) {
     read_block(rows, block, seen, desk);
     for (int64_t row = 0; row < num_rows; row += AT_ONCE) attend_tiles(rows, row, block, desk);
   }
-  _tile_release();
+  release_tiles();
   put_rows(rows, desk);
 }
 

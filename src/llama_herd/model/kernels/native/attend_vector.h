@@ -10,7 +10,6 @@ typedef __mmask16 Lanes;
 static inline Lanes first_lanes(int64_t count) { return count >= LANES ? Lanes(0xffff) : Lanes((1 << count) - 1); }
 static inline Words load_lanes(const uint32_t* p, Lanes lanes) { return _mm512_maskz_loadu_epi32(lanes, p); }
 static inline void store_lanes(uint32_t* p, Lanes lanes, Words words) { _mm512_mask_storeu_epi32(p, lanes, words); }
-static inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
 static inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 static inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 // The second where one of both is no number.
@@ -20,7 +19,6 @@ static inline Floats rounded(Floats a) { return _mm512_roundscale_ps(a, _MM_FROU
 static inline float sum_of(Floats a) { return _mm512_reduce_add_ps(a); }
 static inline float largest_of(Floats a) { return _mm512_reduce_max_ps(a); }
 static inline Words as_words(Floats a) { return _mm512_castps_si512(a); }
-static inline Words add_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
 static inline Words whole_words(Floats a) { return _mm512_cvtps_epi32(a); }
 static inline Words spread_signs(Words a) { return _mm512_srai_epi32(a, 31); }
 static inline Words widened(__m256i halves) { return _mm512_cvtepu16_epi32(halves); }
@@ -52,7 +50,6 @@ static inline Words load_lanes(const uint32_t* p, Lanes lanes) {
 static inline void store_lanes(uint32_t* p, Lanes lanes, Words words) {
   _mm256_maskstore_epi32(reinterpret_cast<int*>(p), lanes, words);
 }
-static inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
 static inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 static inline Floats divide(Floats a, Floats b) { return _mm256_div_ps(a, b); }
 static inline Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
@@ -68,7 +65,6 @@ static inline float largest_of(Floats a) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 static inline Words as_words(Floats a) { return _mm256_castps_si256(a); }
-static inline Words add_words(Words a, Words b) { return _mm256_add_epi32(a, b); }
 static inline Words whole_words(Floats a) { return _mm256_cvtps_epi32(a); }
 static inline Words spread_signs(Words a) { return _mm256_srai_epi32(a, 31); }
 static inline Words widened(__m128i halves) { return _mm256_cvtepu16_epi32(halves); }

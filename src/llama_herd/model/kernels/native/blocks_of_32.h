@@ -43,6 +43,17 @@ struct Q5_0 {
   static inline Scales scales(Rows rows, int) { return of_both_halves(rows.half(5)); }
 };
 
+// As Q5_0, with the smallest value beside the scale.
+struct Q5_1 {
+  static constexpr int BLOCK = 32, BLOCK_BYTES = 24, BITS = 5, ZERO = 0;
+  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = true;
+
+  static inline Words four(Rows rows, int slice, int i) { return Q5_0::four(rows, slice, i); }
+  static inline Scales scales(Rows rows, int) {
+    return of_both_halves(rows.half(5), subtract(zeros(), rows.half(5, 1)));
+  }
+};
+
 // 32 signed bytes.
 struct Q8_0 {
   static constexpr int BLOCK = 32, BLOCK_BYTES = 34, BITS = 8, ZERO = 128;

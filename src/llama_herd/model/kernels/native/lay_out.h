@@ -7,7 +7,8 @@
 
 namespace herd {
 
-// A block is words of 4 bytes, but for its numbers of 16 bits, which stand together somewhere between them.
+// A block is words of 4 bytes, but for its numbers of 16 bits, or a single byte, which stand together somewhere between
+// them.
 struct Blocks {
   const uint8_t* rows;  // one after the other, as many as fill tiles
   int64_t num_rows, row_bytes, block_bytes;
@@ -30,7 +31,7 @@ static inline void lay_out(const Blocks& b, uint8_t* out) {
       const uint8_t* block = b.rows + row * b.row_bytes + at;
       out = interleave<4>(block, b.row_bytes, b.halves_at, out);
       out = interleave<4>(block + rest_at, b.row_bytes, b.block_bytes - rest_at, out);
-      out = interleave<2>(block + b.halves_at, b.row_bytes, b.halves_bytes, out);
+      out = (b.halves_bytes == 1 ? interleave<1> : interleave<2>)(block + b.halves_at, b.row_bytes, b.halves_bytes, out);
     }
 }
 

@@ -1,4 +1,4 @@
-// A decoder layer of the plain kind for few tokens: what model/llama2.py says of it, in one call.
+// Decoder layers of the plain kind: what model/llama2.py says of them, in one call.
 //
 // Every step is one that Python could call by itself, and gives the same bits. Here nothing lies between two
 // products: a pause of 60 us makes the next one slower by half as long, besides.
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include "attend.h"
+#include "attend_tiles.h"
 #include "elementwise.h"
 #include "multiply.h"
 #include "rotate.h"
@@ -36,16 +36,20 @@ struct Layer {
   const float *attention_norm, *mlp_norm;  // (columns)
   Matrices qkv, output, gate_up, down;
   int64_t columns;
+  int64_t window;  // keys that a token sees; 0: all
   float eps;
 };
 
-// The tokens of a step, and by what they are computed.
+// The tokens of a step, and by what they are computed. Keys and values are those of layer 0.
 struct LayerStep {
   const void* x;  // (tokens, columns)
   void* y;        // (tokens, columns)
   int64_t tokens;
   const Rotation* rotation;    // but for qkv
-  const Attention* attention;  // but for q and y
+  const Attention* attention;  // of single tokens, but for q and y
+  const Attention* spans;      // of prompts, likewise
+  const int64_t* span_counts;  // their tokens
+  int64_t layer_stride;        // numbers from the keys of a layer to those of the next
   int kernel, num_threads;
 };
 
@@ -92,36 +96,37 @@ static void add_row(const void* argument, int64_t row) {
   }
 }
 
+static inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// One layer of a step, `x` to `y`, which may be the same.
 template <class Number>
 class LayerRun {
  public:
-  LayerRun(const Layer& layer, const LayerStep& step) : layer_(layer), step_(step) {}
+  LayerRun(const Layer& layer, const LayerStep& step, int64_t number, const void* x)
+      : layer_(layer), step_(step), offset_(number * step.layer_stride), x_(x) {}
 
   bool run() {
     const Rotation& r = *step_.rotation;
-    const int64_t qkv_rows = layer_.qkv.rows(), attended_columns = r.heads * r.head_dim;
+    const int64_t columns = layer_.columns, qkv_rows = layer_.qkv.rows(), attended_columns = r.heads * r.head_dim;
     const int64_t gate_up_rows = layer_.gate_up.rows(), ffn = gate_up_rows / 2;
-    const int64_t wider = qkv_rows > gate_up_rows ? qkv_rows : gate_up_rows;
-    const int64_t widest = wider > layer_.columns ? wider : layer_.columns;
-    const int64_t widths[] = {layer_.columns, layer_.columns, qkv_rows, attended_columns, gate_up_rows, ffn, widest};
+    const int64_t widths[] = {columns, columns, larger_of(qkv_rows, gate_up_rows), larger_of(attended_columns, ffn)};
     size_t num_bytes = 0;
     for (int64_t width : widths) num_bytes += Workspace::rounded(bytes_of(width));
     if (!workspace.reserve(num_bytes)) return false;
-    void *normed = take(layer_.columns), *middle = take(layer_.columns), *qkv = take(qkv_rows);
-    void *attended = take(attended_columns), *gate_up = take(gate_up_rows), *gated = take(ffn);
-    part_ = take(widest);
+    void *normed = take(widths[0]), *middle = take(widths[1]);
+    void *qkv = take(widths[2]), *gate_up = qkv, *attended = take(widths[3]), *gated = attended;
 
-    norm(step_.x, layer_.attention_norm, normed);
-    if (!multiply_by(layer_.qkv, normed, layer_.columns, qkv)) return false;
+    norm(x_, layer_.attention_norm, normed);
+    if (!multiply_by(layer_.qkv, normed, columns, qkv)) return false;
     rotate(qkv);
     if (!attend_to(qkv, qkv_rows, attended)) return false;
     if (!multiply_by(layer_.output, attended, attended_columns, middle)) return false;
-    rows(add_row<Number>, {step_.x, nullptr, middle, step_.tokens, layer_.columns, 0});
+    rows(add_row<Number>, {x_, nullptr, middle, step_.tokens, columns, 0});
     norm(middle, layer_.mlp_norm, normed);
-    if (!multiply_by(layer_.gate_up, normed, layer_.columns, gate_up)) return false;
+    if (!multiply_by(layer_.gate_up, normed, columns, gate_up)) return false;
     rows(swiglu_row<Number>, {gate_up, nullptr, gated, step_.tokens, ffn, 0});
     if (!multiply_by(layer_.down, gated, ffn, step_.y)) return false;
-    rows(add_row<Number>, {middle, nullptr, step_.y, step_.tokens, layer_.columns, 0});
+    rows(add_row<Number>, {middle, nullptr, step_.y, step_.tokens, columns, 0});
     return true;
   }
 
@@ -139,41 +144,65 @@ class LayerRun {
     rows(norm_row<Number>, {x, weight, y, step_.tokens, layer_.columns, layer_.eps});
   }
 
-  // A matrix of several writes beside its rows: its place is in the middle of each token's.
   bool multiply_by(const Matrices& matrices, const void* x, int64_t columns, void* y) const {
-    const int64_t all_rows = matrices.rows(), tokens = step_.tokens;
-    int64_t first = 0;
+    const int64_t all_rows = matrices.rows();
+    Number* to = static_cast<Number*>(y);
     for (int i = 0; i < matrices.count; i++) {
       const Matrix& m = matrices.matrix[i];
-      Number* to = static_cast<Number*>(y) + first;
-      void* out = m.rows == all_rows || tokens == 1 ? to : part_;
-      const Product product{m.tiles, m.rows, columns, x, out, tokens, IS_BFLOAT16, step_.num_threads};
-      if (!multiply(product, int(m.type), step_.kernel)) return false;
-      if (out == part_)
-        for (int64_t token = 0; token < tokens; token++)
-          memcpy(to + token * all_rows, static_cast<Number*>(part_) + token * m.rows, size_t(m.rows) * sizeof(Number));
-      first += m.rows;
+      const Product p{m.tiles, m.rows, columns, x, to, all_rows, step_.tokens, IS_BFLOAT16, step_.num_threads};
+      if (!multiply(p, int(m.type), step_.kernel)) return false;
+      to += m.rows;
     }
     return true;
   }
 
+  void* of_layer(void* first) const { return static_cast<Number*>(first) + offset_; }
+  const void* of_layer(const void* first) const { return static_cast<const Number*>(first) + offset_; }
+
   void rotate(void* qkv) const {
     Rotation r = *step_.rotation;
     r.qkv = qkv;
+    r.keys = of_layer(r.keys);
+    r.values = of_layer(r.values);
     run_rows(rotate_token<Number>, &r, r.tokens, layer_.qkv.rows(), step_.num_threads);
   }
 
-  bool attend_to(const void* qkv, int64_t qkv_rows, void* attended) const {
-    Attention a = *step_.attention;
+  Attention attention_of(const Attention& of_step, const void* qkv, int64_t qkv_rows, void* attended) const {
+    Attention a = of_step;
     a.q = qkv;
     a.q_stride = qkv_rows;
     a.y = attended;
-    return attend<std::conditional_t<IS_BFLOAT16, Bfloat16, Float32>>(a);
+    a.keys = of_layer(a.keys);
+    a.values = of_layer(a.values);
+    a.window = layer_.window;
+    return a;
+  }
+
+  bool attend_to(const void* qkv, int64_t qkv_rows, void* attended) const {
+    const Attention single = attention_of(*step_.attention, qkv, qkv_rows, attended);
+    if (single.num_rows && !attend<std::conditional_t<IS_BFLOAT16, Bfloat16, Float32>>(single)) return false;
+    const Attention spans = attention_of(*step_.spans, qkv, qkv_rows, attended);
+    return !spans.num_rows || attend_prompts(spans);
+  }
+
+  bool attend_prompts(const Attention& spans) const {
+#ifdef __AVX512BF16__
+    if (IS_BFLOAT16) return attend_spans(spans, step_.span_counts);
+#endif
+    return false;
   }
 
   const Layer& layer_;
   const LayerStep& step_;
-  void* part_ = nullptr;
+  const int64_t offset_;
+  const void* x_;
 };
+
+template <class Number>
+static bool run_layers(const Layer* layers, int64_t first, int64_t count, const LayerStep& step) {
+  for (int64_t number = first; number < first + count; number++)
+    if (!LayerRun<Number>(layers[number], step, number, number ? step.y : step.x).run()) return false;
+  return true;
+}
 
 }  // namespace herd

@@ -3,10 +3,10 @@
 // All of it is one object, compiled once for each instruction set. Nothing is shared between two of them: a linker
 // that kept one copy of a function might keep the one that this processor cannot run.
 
-#include "attend_tiles.h"
 #include "draw.h"
 #include "lay_out.h"
 #include "layer.h"
+#include "look_up.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -19,6 +19,9 @@ API int herd_kernels() {
 #ifdef __AMX_BF16__
   found |= 1 << herd::TILES;
 #endif
+#ifdef __AVX512BF16__
+  found |= 1 << herd::NUMBERS;
+#endif
   return found;
 }
 
@@ -28,7 +31,17 @@ API void herd_lay_out(const herd::Blocks* blocks, uint8_t* tiles) { herd::lay_ou
 // y (tokens, rows) = x (tokens, columns) @ W.T. False if there is no such kernel, or no memory to work in.
 API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows, int64_t columns, const void* x,
                        void* y, int64_t tokens, bool is_bfloat16, int num_threads) {
-  return herd::multiply({tiles, rows, columns, x, y, tokens, is_bfloat16, num_threads}, type, kernel);
+  return herd::multiply({tiles, rows, columns, x, y, rows, tokens, is_bfloat16, num_threads}, type, kernel);
+}
+
+// Write rows of a matrix as numbers. False if blocks of the type cannot be read.
+API bool herd_look_up(int type, const herd::LookUp* job, int num_threads) {
+  const auto look_up = [&](auto of_blocks) {
+    herd::run_rows(herd::look_up_row<decltype(of_blocks)>, job, job->count, job->columns, num_threads);
+  };
+  if (type != herd::BF16_TYPE) return herd::with_type(type, look_up);
+  look_up(herd::Numbers());
+  return true;
 }
 
 // The attention of `a`. False if there is no memory to work in.
@@ -36,10 +49,10 @@ API bool herd_attend(const herd::Attention* a, bool is_bfloat16) {
   return is_bfloat16 ? herd::attend<herd::Bfloat16>(*a) : herd::attend<herd::Float32>(*a);
 }
 
-// The attention of spans of tokens, of which the rows of `a` are the first ones, in bfloat16. False if this library has
-// no tiles, or there is no memory to work in.
+// The attention of spans of tokens, of which the rows of `a` are the first ones, in bfloat16. False if this library
+// does not multiply bfloat16, or there is no memory to work in.
 API bool herd_attend_spans(const herd::Attention* a, const int64_t* counts) {
-#ifdef __AMX_BF16__
+#ifdef __AVX512BF16__
   return herd::attend_spans(*a, counts);
 #else
   return false;
@@ -72,7 +85,8 @@ API void herd_draw(const herd::Draw* d, int num_threads) {
   herd::run_rows(herd::draw_row, d, d->rows, d->tokens, num_threads);
 }
 
-// All of a decoder layer. False if a matrix has no such kernel, or there is no memory to work in.
-API bool herd_layer(const herd::Layer* layer, const herd::LayerStep* step, bool is_bfloat16) {
-  return is_bfloat16 ? herd::LayerRun<uint16_t>(*layer, *step).run() : herd::LayerRun<float>(*layer, *step).run();
+// Decoder layers, one after the other. False if a matrix has no such kernel, or there is no memory to work in.
+API bool herd_layers(const herd::Layer* layers, int64_t first, int64_t count, const herd::LayerStep* step,
+                     bool is_bfloat16) {
+  return (is_bfloat16 ? herd::run_layers<uint16_t> : herd::run_layers<float>)(layers, first, count, *step);
 }

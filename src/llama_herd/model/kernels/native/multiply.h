@@ -7,22 +7,7 @@
 
 namespace herd {
 
-// As GGUF numbers them.
-enum Type {
-  Q4_0_TYPE = 2,
-  Q4_1_TYPE = 3,
-  Q5_0_TYPE = 6,
-  Q8_0_TYPE = 8,
-  Q2_K_TYPE = 10,
-  Q3_K_TYPE = 11,
-  Q4_K_TYPE = 12,
-  Q5_K_TYPE = 13,
-  Q6_K_TYPE = 14,
-  IQ4_NL_TYPE = 20,
-  IQ4_XS_TYPE = 23,
-  BF16_TYPE = 30,
-};
-enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2 };
+enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2, NUMBERS = 3 };
 
 template <class T>
 static bool multiply_type(const Product& p, int kernel) {
@@ -45,36 +30,12 @@ static bool multiply_type(const Product& p, int kernel) {
 // False if there is no such kernel, or no memory to work in.
 static bool multiply(const Product& p, int type, int kernel) {
   if (p.tokens == 0) return true;
-  switch (type) {
-    case Q4_0_TYPE:
-      return multiply_type<Q4_0>(p, kernel);
-    case Q4_1_TYPE:
-      return multiply_type<Q4_1>(p, kernel);
-    case Q5_0_TYPE:
-      return multiply_type<Q5_0>(p, kernel);
-    case Q8_0_TYPE:
-      return multiply_type<Q8_0>(p, kernel);
-    case Q2_K_TYPE:
-      return multiply_type<Q2_K>(p, kernel);
-    case Q3_K_TYPE:
-      return multiply_type<Q3_K>(p, kernel);
-    case Q4_K_TYPE:
-      return multiply_type<Q4_K>(p, kernel);
-    case Q5_K_TYPE:
-      return multiply_type<Q5_K>(p, kernel);
-    case Q6_K_TYPE:
-      return multiply_type<Q6_K>(p, kernel);
-    case IQ4_NL_TYPE:
-      return multiply_type<IQ4_NL>(p, kernel);
-    case IQ4_XS_TYPE:
-      return multiply_type<IQ4_XS>(p, kernel);
-#ifdef __AMX_BF16__
-    case BF16_TYPE:  // by tiles however few tokens there are: then too the time is that of reading the matrix
-      return p.is_bfloat16 && multiply_tiles<Numbers>(p);
+#ifdef __AVX512BF16__
+  if (type == BF16_TYPE) return p.is_bfloat16 && multiply_tiles<Numbers>(p);  // which have one kernel
 #endif
-    default:
-      return false;
-  }
+  bool is_done = false;
+  with_type(type, [&](auto of_blocks) { is_done = multiply_type<decltype(of_blocks)>(p, kernel); });
+  return is_done;
 }
 
 }  // namespace herd

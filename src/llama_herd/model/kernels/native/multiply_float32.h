@@ -8,89 +8,160 @@
 
 namespace herd {
 
-constexpr int SUMS_AT_ONCE = LANES;  // half as many as there are registers
-constexpr int MAX_TOKENS_AT_ONCE = 8;
 constexpr int CHUNK_TILES = 4;  // of 16 rows
 constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;  // groups of rows that one vector holds
+constexpr int GROUPS_OF_ONE = 4;  // that are read at once, for one token
+constexpr int GROUPS = LANES / 4;  // for more, of which
+constexpr int TOKENS_AT_ONCE = 4;  // are multiplied at once: half of the registers hold the sums
+constexpr int64_t READ_TOKENS = 64;  // that one reading of the tiles serves
+constexpr int64_t CHUNK_GROUPS = CHUNK_TILES * PARTS_OF_TILE;
 
-// The sums of TOKENS tokens for GROUPS groups of LANES rows, which stand one behind the other in tiles from `first` on.
-template <class Type, int TOKENS, int GROUPS>
-static void multiply_groups(const Product& p, const float* x, int64_t token, int64_t first) {
-  const uint8_t* tiles[GROUPS];
-  for (int g = 0; g < GROUPS; g++) tiles[g] = row_of_tiles<Type>(p, (first + g) / PARTS_OF_TILE);
-  Floats sums[GROUPS][TOKENS];
-  for (int g = 0; g < GROUPS; g++)
-    for (int t = 0; t < TOKENS; t++) sums[g][t] = zeros();
-  for (int64_t k = 0; k < p.slices(); k++) {
-    const int slice = int(k % slices_of_tile<Type>());
-    Rows rows[GROUPS];
-    Scales scales[GROUPS];
-#pragma GCC unroll 8
-    for (int g = 0; g < GROUPS; g++) {
-      rows[g] = {tiles[g] + k / slices_of_tile<Type>() * tile_bytes<Type>(), int((first + g) % PARTS_OF_TILE) * LANES};
-      scales[g] = Type::scales(rows[g], slice);
-    }
+// A group of rows, which is read slice by slice.
+template <class Type>
+struct Group {
+  const uint8_t* tiles;
+  int first_row;  // in its tile
+
+  Rows rows(int64_t k) const { return {tiles + k / slices_of_tile<Type>() * tile_bytes<Type>(), first_row}; }
+};
+
+template <class Type>
+static inline Group<Type> group_of(const Product& p, int64_t number) {
+  return {row_of_tiles<Type>(p, number / PARTS_OF_TILE), int(number % PARTS_OF_TILE) * LANES};
+}
+
+// Call with the values of some groups for each of the 32 columns of slice k.
+template <class Type, int NUM_GROUPS, class Call>
+static inline __attribute__((always_inline)) void for_columns(const Group<Type>* groups, int64_t k, Call call) {
+  const int slice = int(k % slices_of_tile<Type>());
+  Rows rows[NUM_GROUPS];
+  Scales scales[NUM_GROUPS];
+#pragma GCC unroll 4
+  for (int g = 0; g < NUM_GROUPS; g++) {
+    rows[g] = groups[g].rows(k);
+    scales[g] = Type::scales(rows[g], slice);
+  }
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; half++) {
-      Line lines[GROUPS];
-#pragma GCC unroll 8
-      for (int g = 0; g < GROUPS; g++) lines[g] = line_of<Type>(scales[g], half);
+  for (int half = 0; half < 2; half++) {
+    Line lines[NUM_GROUPS];
 #pragma GCC unroll 4
-      for (int i = 4 * half; i < 4 * half + 4; i++) {
-        Words fours[GROUPS];
-#pragma GCC unroll 8
-        for (int g = 0; g < GROUPS; g++) fours[g] = Type::four(rows[g], slice, i);
+    for (int g = 0; g < NUM_GROUPS; g++) lines[g] = line_of<Type>(scales[g], half);
 #pragma GCC unroll 4
-        for (int column = 0; column < 4; column++) {
-          Floats values[GROUPS];
-#pragma GCC unroll 8
-          for (int g = 0; g < GROUPS; g++)
-            values[g] = add_product(fraction<Type>(fours[g], column), lines[g].factor, lines[g].start);
-#pragma GCC unroll 16
-          for (int t = 0; t < TOKENS; t++) {
-            const Floats input = all(x[t * p.columns + SLICE_COLUMNS * k + 4 * i + column]);
-#pragma GCC unroll 8
-            for (int g = 0; g < GROUPS; g++) sums[g][t] = add_product(values[g], input, sums[g][t]);
-          }
-        }
+    for (int i = 4 * half; i < 4 * half + 4; i++) {
+      Words fours[NUM_GROUPS];
+#pragma GCC unroll 4
+      for (int g = 0; g < NUM_GROUPS; g++) fours[g] = Type::four(rows[g], slice, i);
+#pragma GCC unroll 4
+      for (int column = 0; column < 4; column++) {
+        Floats values[NUM_GROUPS];
+#pragma GCC unroll 4
+        for (int g = 0; g < NUM_GROUPS; g++)
+          values[g] = add_product(fraction<Type>(fours[g], column), lines[g].factor, lines[g].start);
+        call(4 * i + column, values);
       }
     }
   }
-  for (int g = 0; g < GROUPS; g++)
-    for (int t = 0; t < TOKENS; t++) put(p, token + t, (first + g) * LANES, sums[g][t]);
 }
 
-// Groups from `first` to `end`: as many at once as the tokens leave registers for.
-template <class Type, int TOKENS>
-static void multiply_tokens(const Product& p, const float* x, int64_t token, int64_t first, int64_t end) {
-  constexpr int GROUPS = SUMS_AT_ONCE / TOKENS > 4 ? 4 : SUMS_AT_ONCE / TOKENS;
-  for (; first + GROUPS <= end; first += GROUPS) multiply_groups<Type, TOKENS, GROUPS>(p, x, token, first);
-  for (; first < end; first++) multiply_groups<Type, TOKENS, 1>(p, x, token, first);
+// Groups from `first` on for one or two tokens, whose sums stay in registers.
+template <class Type, int TOKENS, int NUM_GROUPS>
+static void multiply_few(const Product& p, const float* x, const Group<Type>* groups, int64_t first, int64_t end) {
+  Floats sums[TOKENS][NUM_GROUPS];
+#pragma GCC unroll 2
+  for (int t = 0; t < TOKENS; t++)
+#pragma GCC unroll 4
+    for (int g = 0; g < NUM_GROUPS; g++) sums[t][g] = zeros();
+  for (int64_t k = 0; k < p.slices(); k++)
+    for_columns<Type, NUM_GROUPS>(groups, k, [&](int column, const Floats* values) {
+#pragma GCC unroll 2
+      for (int t = 0; t < TOKENS; t++) {
+        const Floats input = all(x[t * p.columns + k * SLICE_COLUMNS + column]);
+#pragma GCC unroll 4
+        for (int g = 0; g < NUM_GROUPS; g++) sums[t][g] = add_product(values[g], input, sums[t][g]);
+      }
+    });
+  for (int t = 0; t < TOKENS; t++)
+    for (int g = 0; g < NUM_GROUPS && first + g < end; g++) put(p, t, (first + g) * LANES, sums[t][g]);
+}
+
+// What some groups of rows are at work on: the values of a slice, and the sums of all tokens.
+struct alignas(64) ManyDesk {
+  float values[SLICE_COLUMNS][GROUPS][LANES];
+  float sums[READ_TOKENS][GROUPS][LANES];
+};
+
+// Add a slice to the sums of TOKENS tokens, whose inputs lie `columns` apart.
+template <int TOKENS>
+static __attribute__((noinline)) void add_values(ManyDesk& desk, const float* x, int64_t columns, int64_t token) {
+  Floats sums[TOKENS][GROUPS];
+#pragma GCC unroll 4
+  for (int t = 0; t < TOKENS; t++)
+#pragma GCC unroll 4
+    for (int g = 0; g < GROUPS; g++) sums[t][g] = load(desk.sums[token + t][g]);
+  for (int column = 0; column < SLICE_COLUMNS; column++) {
+    Floats values[GROUPS];
+#pragma GCC unroll 4
+    for (int g = 0; g < GROUPS; g++) values[g] = load(desk.values[column][g]);
+#pragma GCC unroll 4
+    for (int t = 0; t < TOKENS; t++) {
+      const Floats input = all(x[t * columns + column]);
+#pragma GCC unroll 4
+      for (int g = 0; g < GROUPS; g++) sums[t][g] = add_product(values[g], input, sums[t][g]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int t = 0; t < TOKENS; t++)
+#pragma GCC unroll 4
+    for (int g = 0; g < GROUPS; g++) store(desk.sums[token + t][g], sums[t][g]);
+}
+
+// As many tokens at once as there are registers for.
+static inline void add_values(ManyDesk& desk, const float* x, int64_t columns, int64_t count) {
+  int64_t token = 0;
+  const auto at = [&] { return x + token * columns; };
+  for (; token + TOKENS_AT_ONCE <= count; token += TOKENS_AT_ONCE)
+    add_values<TOKENS_AT_ONCE>(desk, at(), columns, token);
+  for (; token < count; token++) add_values<1>(desk, at(), columns, token);
+}
+
+// Groups from `first` on for some tokens: each slice of them becomes values once.
+template <class Type>
+static void multiply_some(const Product& p, const float* x, int64_t token, int64_t count, const Group<Type>* groups,
+                          int64_t first, int64_t end) {
+  ManyDesk desk;
+  memset(desk.sums, 0, size_t(count) * sizeof desk.sums[0]);
+  for (int64_t k = 0; k < p.slices(); k++) {
+    for_columns<Type, GROUPS>(groups, k, [&](int column, const Floats* values) {
+#pragma GCC unroll 4
+      for (int g = 0; g < GROUPS; g++) store(desk.values[column][g], values[g]);
+    });
+    add_values(desk, x + token * p.columns + k * SLICE_COLUMNS, p.columns, count);
+  }
+  for (int64_t t = 0; t < count; t++)
+    for (int g = 0; g < GROUPS && first + g < end; g++) put(p, token + t, (first + g) * LANES, load(desk.sums[t][g]));
+}
+
+template <class Type>
+static void multiply_many(const Product& p, const float* x, const Group<Type>* groups, int64_t first, int64_t end) {
+  for (int64_t token = 0; token < p.tokens; token += READ_TOKENS) {
+    const int64_t left = p.tokens - token;
+    multiply_some<Type>(p, x, token, left < READ_TOKENS ? left : READ_TOKENS, groups, first, end);
+  }
 }
 
 template <class Type>
 static void multiply_chunk_float32(const void* job, int64_t chunk) {
   const Product& p = *static_cast<const Product*>(job);
-  const int64_t first = chunk * CHUNK_TILES * PARTS_OF_TILE;
-  int64_t end = first + CHUNK_TILES * PARTS_OF_TILE;
-  if (end > p.row_tiles() * PARTS_OF_TILE) end = p.row_tiles() * PARTS_OF_TILE;
+  const int64_t all_groups = p.row_tiles() * PARTS_OF_TILE;
+  int64_t first = chunk * CHUNK_GROUPS;
+  const int64_t end = first + CHUNK_GROUPS < all_groups ? first + CHUNK_GROUPS : all_groups;
   const float* x = static_cast<const float*>(p.x);
-  for (int64_t token = 0; token < p.tokens;) {
-    const int64_t left = p.tokens - token;
-    const float* rows = x + token * p.columns;
-    if (left >= MAX_TOKENS_AT_ONCE) {
-      multiply_tokens<Type, MAX_TOKENS_AT_ONCE>(p, rows, token, first, end);
-      token += MAX_TOKENS_AT_ONCE;
-    } else if (left >= 4) {
-      multiply_tokens<Type, 4>(p, rows, token, first, end);
-      token += 4;
-    } else if (left >= 2) {
-      multiply_tokens<Type, 2>(p, rows, token, first, end);
-      token += 2;
-    } else {
-      multiply_tokens<Type, 1>(p, rows, token, first, end);
-      token += 1;
-    }
+  Group<Type> groups[GROUPS_OF_ONE];  // the last may stand there twice
+  for (const int step = p.tokens == 1 ? GROUPS_OF_ONE : GROUPS; first < end; first += step) {
+    for (int g = 0; g < step; g++) groups[g] = group_of<Type>(p, first + g < end ? first + g : end - 1);
+    if (p.tokens == 1) multiply_few<Type, 1, GROUPS_OF_ONE>(p, x, groups, first, end);
+    else if (p.tokens == 2) multiply_few<Type, 2, GROUPS>(p, x, groups, first, end);
+    else multiply_many<Type>(p, x, groups, first, end);
   }
 }
 

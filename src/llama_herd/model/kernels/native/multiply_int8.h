@@ -1,7 +1,6 @@
 // x @ W.T in whole numbers: x as bytes with a scale for each 32 columns, blocks as the bytes that they are.
 //
-// For few tokens: then the time is that of reading the tiles once. Each result is the same sum in the same order,
-// however many tokens stand beside it.
+// Each result is the same sum in the same order, however many tokens stand beside it.
 #pragma once
 
 #include "pool.h"
@@ -11,9 +10,10 @@
 namespace herd {
 
 constexpr int64_t MAX_CHUNK_TILES = 16;  // a thread reads on from one to the next, so many are faster than few
-constexpr int PREFETCHED_BYTES = 2304;  // how far ahead of the words at work
+constexpr int PREFETCHED_BYTES = 2304;   // how far ahead of the words at work
+constexpr int64_t GROUP_TOKENS = 64;     // that one reading of the tiles serves: their bytes stay in the core's cache
 
-// 32 columns of a token: value = scale x byte. Those of up to 8 tokens stand side by side, slice after slice.
+// 32 columns of a token: value = scale x byte. Those of a group's tokens stand side by side, slice after slice.
 struct Int8Slice {
   int8_t bytes[SLICE_COLUMNS];
   int32_t starts[2];  // minus what the zero of the weights adds to the sum of half a slice
@@ -22,12 +22,17 @@ struct Int8Slice {
 
 struct Int8Job {
   Product p;
-  const Int8Slice* x;
+  Int8Slice* x;
+  int zero;  // of the weights
   int64_t chunk_tiles;
-};
 
-// How many tokens are multiplied at once when so many are left.
-static inline int tokens_at_once(int64_t left) { return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1; }
+  int64_t num_groups() const { return (p.tokens + GROUP_TOKENS - 1) / GROUP_TOKENS; }
+  int group_tokens(int64_t group) const {
+    const int64_t left = p.tokens - group * GROUP_TOKENS;
+    return int(left < GROUP_TOKENS ? left : GROUP_TOKENS);
+  }
+  Int8Slice* of_group(int64_t group) const { return x + group * GROUP_TOKENS * p.slices(); }
+};
 
 static inline Floats load_inputs(const Product& p, int64_t at) {
   if (!p.is_bfloat16) return _mm512_loadu_ps(static_cast<const float*>(p.x) + at);
@@ -64,54 +69,90 @@ static inline void quantise_slice(const Product& p, int64_t at, int zero, Int8Sl
   to.starts[1] = -zero * sums[1];
 }
 
-// The sums of TOKENS tokens for the 16 rows of a row of tiles.
-template <class Type, int TOKENS>
-static void multiply_int8_tile(const Int8Job& job, int64_t token, int64_t row_tile) {
-  const Product& p = job.p;
-  const int64_t num_slices = p.slices();
-  const uint8_t* tiles = row_of_tiles<Type>(p, row_tile);
-  const Int8Slice* x = job.x + token * num_slices;
+// A slice of a row of tiles: its words, and what its numbers are scaled by.
+template <class Type>
+static inline Scales read_slice(const uint8_t* tiles, int64_t k, Words* words) {
+  prefetch<Type, PREFETCHED_BYTES>(tiles, k);
   const Words mask = all_words(0x01010101u * ((1u << Type::BITS) - 1));
-  Floats sums[TOKENS];
-  for (int t = 0; t < TOKENS; t++) sums[t] = zeros();
-  for (int64_t k = 0; k < num_slices; k++, x += TOKENS) {
-    prefetch<Type, PREFETCHED_BYTES>(tiles, k);
-    const Rows rows{tiles + k / slices_of_tile<Type>() * tile_bytes<Type>(), 0};
-    const int slice = int(k % slices_of_tile<Type>());
-    Words weights[8];
+  const Rows rows{tiles + k / slices_of_tile<Type>() * tile_bytes<Type>(), 0};
+  const int slice = int(k % slices_of_tile<Type>());
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-      weights[i] = Type::four(rows, slice, i);
-      if (Type::BITS < 8) weights[i] = _mm512_and_si512(weights[i], mask);
-    }
-    const Scales scales = Type::scales(rows, slice);
+  for (int i = 0; i < 8; i++) {
+    words[i] = Type::four(rows, slice, i);
+    if (Type::BITS < 8) words[i] = _mm512_and_si512(words[i], mask);
+  }
+  return Type::scales(rows, slice);
+}
+
+// A token's sum, with a slice's part by the sums of its halves.
+template <class Type>
+static inline Floats add_slice(Floats sum, const Int8Slice& x, const Scales& scales, Words first, Words second) {
+  Floats part;
+  if (Type::HAS_TWO_SCALES)
+    part = add_product(_mm512_cvtepi32_ps(first), scales.halves[0],
+                       multiply(_mm512_cvtepi32_ps(second), scales.halves[1]));
+  else
+    part = multiply(_mm512_cvtepi32_ps(_mm512_add_epi32(first, second)), scales.halves[0]);
+  if (Type::HAS_MINIMA && Type::HAS_TWO_SCALES)
+    part = subtract(part, add_product(scales.minima[0], all(x.sums[0]), multiply(scales.minima[1], all(x.sums[1]))));
+  else if (Type::HAS_MINIMA)
+    part = subtract(part, multiply(scales.minima[0], all(x.sum)));
+  return add_product(part, all(x.scale), sum);
+}
+
+// Four columns of a token, for all rows.
+static inline Words four_inputs(const Int8Slice& x, int i) {
+  int32_t four;
+  memcpy(&four, x.bytes + 4 * i, 4);
+  return _mm512_set1_epi32(four);
+}
+
+static inline Words start_of(const Int8Slice& x, int half) { return _mm512_set1_epi32(x.starts[half]); }
+
+// 16 rows for one token, whose sums stay in a register.
+template <class Type>
+static void multiply_tile_by_one(const Product& p, const Int8Slice* x, int64_t token, int64_t row_tile) {
+  const uint8_t* tiles = row_of_tiles<Type>(p, row_tile);
+  Floats sum = zeros();
+  for (int64_t k = 0; k < p.slices(); k++, x++) {
+    Words words[8];
+    const Scales scales = read_slice<Type>(tiles, k, words);
+    Words halves[2] = {start_of(*x, 0), start_of(*x, 1)};
 #pragma GCC unroll 8
-    for (int t = 0; t < TOKENS; t++) {
-      Words halves[2] = {_mm512_set1_epi32(x[t].starts[0]), _mm512_set1_epi32(x[t].starts[1])};
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) {
-        int32_t four, other;
-        memcpy(&four, x[t].bytes + 4 * i, 4);
-        memcpy(&other, x[t].bytes + 4 * i + 16, 4);
-        halves[0] = _mm512_dpbusd_epi32(halves[0], weights[i], _mm512_set1_epi32(four));
-        halves[1] = _mm512_dpbusd_epi32(halves[1], weights[i + 4], _mm512_set1_epi32(other));
+    for (int i = 0; i < 8; i++) halves[i / 4] = _mm512_dpbusd_epi32(halves[i / 4], words[i], four_inputs(*x, i));
+    sum = add_slice<Type>(sum, *x, scales, halves[0], halves[1]);
+  }
+  put(p, token, row_tile * TILE_ROWS, sum);
+}
+
+// 32 rows for a group of tokens: a slice of them stays in registers, and the tokens pass by. Each input serves both
+// rows of tiles; the last may stand alone, and then its sums are computed twice.
+template <class Type>
+static void multiply_tiles_by_many(const Product& p, const Int8Slice* x, int64_t token, int count, int64_t row_tile) {
+  const int64_t other_tile = row_tile + 1 < p.row_tiles() ? row_tile + 1 : row_tile;
+  const uint8_t *tiles = row_of_tiles<Type>(p, row_tile), *other_tiles = row_of_tiles<Type>(p, other_tile);
+  alignas(64) float sums[GROUP_TOKENS][2][LANES];
+  memset(sums, 0, size_t(count) * sizeof sums[0]);
+  for (int64_t k = 0; k < p.slices(); k++, x += count) {
+    Words words[8], others[8];
+    const Scales scales = read_slice<Type>(tiles, k, words), other_scales = read_slice<Type>(other_tiles, k, others);
+    for (int t = 0; t < count; t++) {
+      Words halves[2] = {start_of(x[t], 0), start_of(x[t], 1)}, other_halves[2] = {halves[0], halves[1]};
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) {
+        const Words inputs = four_inputs(x[t], i);
+        halves[i / 4] = _mm512_dpbusd_epi32(halves[i / 4], words[i], inputs);
+        other_halves[i / 4] = _mm512_dpbusd_epi32(other_halves[i / 4], others[i], inputs);
       }
-      Floats sum;
-      if (Type::HAS_TWO_SCALES)
-        sum = add_product(_mm512_cvtepi32_ps(halves[0]), scales.halves[0],
-                          multiply(_mm512_cvtepi32_ps(halves[1]), scales.halves[1]));
-      else
-        sum = multiply(_mm512_cvtepi32_ps(_mm512_add_epi32(halves[0], halves[1])), scales.halves[0]);
-      if (Type::HAS_MINIMA && Type::HAS_TWO_SCALES) {
-        const Floats second = multiply(scales.minima[1], all(x[t].sums[1]));
-        sum = subtract(sum, add_product(scales.minima[0], all(x[t].sums[0]), second));
-      } else if (Type::HAS_MINIMA) {
-        sum = subtract(sum, multiply(scales.minima[0], all(x[t].sum)));
-      }
-      sums[t] = add_product(sum, all(x[t].scale), sums[t]);
+      const Floats sum = _mm512_load_ps(sums[t][0]), other_sum = _mm512_load_ps(sums[t][1]);
+      store(sums[t][0], add_slice<Type>(sum, x[t], scales, halves[0], halves[1]));
+      store(sums[t][1], add_slice<Type>(other_sum, x[t], other_scales, other_halves[0], other_halves[1]));
     }
   }
-  for (int t = 0; t < TOKENS; t++) put(p, token + t, row_tile * TILE_ROWS, sums[t]);
+  for (int t = 0; t < count; t++) {
+    put(p, token + t, row_tile * TILE_ROWS, _mm512_load_ps(sums[t][0]));
+    if (other_tile != row_tile) put(p, token + t, other_tile * TILE_ROWS, _mm512_load_ps(sums[t][1]));
+  }
 }
 
 template <class Type>
@@ -119,35 +160,37 @@ static void multiply_chunk_int8(const void* argument, int64_t chunk) {
   const Int8Job& job = *static_cast<const Int8Job*>(argument);
   const int64_t first = chunk * job.chunk_tiles, all_tiles = job.p.row_tiles();
   const int64_t end = first + job.chunk_tiles < all_tiles ? first + job.chunk_tiles : all_tiles;
-  for (int64_t token = 0; token < job.p.tokens;) {
-    const int count = tokens_at_once(job.p.tokens - token);
-    for (int64_t tile = first; tile < end; tile++) {
-      if (count == 8) multiply_int8_tile<Type, 8>(job, token, tile);
-      else if (count == 4) multiply_int8_tile<Type, 4>(job, token, tile);
-      else if (count == 2) multiply_int8_tile<Type, 2>(job, token, tile);
-      else multiply_int8_tile<Type, 1>(job, token, tile);
-    }
-    token += count;
+  for (int64_t group = 0; group < job.num_groups(); group++) {
+    const int count = job.group_tokens(group);
+    const int64_t token = group * GROUP_TOKENS;
+    if (count == 1)
+      for (int64_t tile = first; tile < end; tile++)
+        multiply_tile_by_one<Type>(job.p, job.of_group(group), token, tile);
+    else
+      for (int64_t tile = first; tile < end; tile += 2)
+        multiply_tiles_by_many<Type>(job.p, job.of_group(group), token, count, tile);
   }
+}
+
+static void quantise_group(const void* argument, int64_t group) {
+  const Int8Job& job = *static_cast<const Int8Job*>(argument);
+  const Product& p = job.p;
+  const int count = job.group_tokens(group);
+  Int8Slice* to = job.of_group(group);
+  for (int t = 0; t < count; t++)
+    for (int64_t k = 0; k < p.slices(); k++)
+      quantise_slice(p, (group * GROUP_TOKENS + t) * p.columns + k * SLICE_COLUMNS, job.zero, to[k * count + t]);
 }
 
 template <class Type>
 static bool multiply_int8(const Product& p) {
   static thread_local Scratch scratch;
-  const int64_t num_slices = p.slices();
-  Int8Slice* x = static_cast<Int8Slice*>(scratch.at_least(size_t(p.tokens * num_slices) * sizeof(Int8Slice)));
+  Int8Slice* x = static_cast<Int8Slice*>(scratch.at_least(size_t(p.tokens * p.slices()) * sizeof(Int8Slice)));
   if (x == nullptr) return false;
-  for (int64_t token = 0; token < p.tokens;) {
-    const int count = tokens_at_once(p.tokens - token);
-    Int8Slice* to = x + token * num_slices;
-    for (int t = 0; t < count; t++)
-      for (int64_t k = 0; k < num_slices; k++)
-        quantise_slice(p, (token + t) * p.columns + k * SLICE_COLUMNS, Type::ZERO, to[k * count + t]);
-    token += count;
-  }
   const int num_threads = useful_threads<Type>(p);
-  const int64_t share = p.row_tiles() / (CHUNKS_A_THREAD * num_threads);
-  const Int8Job job{p, x, share < 1 ? 1 : share < MAX_CHUNK_TILES ? share : MAX_CHUNK_TILES};
+  const int64_t share = p.row_tiles() / (CHUNKS_A_THREAD * num_threads) / 2 * 2;
+  const Int8Job job{p, x, Type::ZERO, share < 2 ? 2 : share < MAX_CHUNK_TILES ? share : MAX_CHUNK_TILES};
+  pool.run(quantise_group, &job, job.num_groups(), num_threads);
   pool.run(multiply_chunk_int8<Type>, &job, (p.row_tiles() + job.chunk_tiles - 1) / job.chunk_tiles, num_threads);
   return true;
 }

@@ -1,21 +1,19 @@
-// x @ W.T by AMX: bfloat16 times bfloat16, summed up in float32.
+// x @ W.T of bfloat16 times bfloat16, summed up in float32: of plain numbers, and by AMX of blocks too.
 //
-// For many tokens: rows of the matrix become bfloat16 once, if they are not, and all tokens are multiplied by them while
-// they are in the core's cache. Inputs are packed as AMX loads them: 16 tokens that lie one row apart would all want the same place
-// of the nearest cache. A token's result does not depend on the tokens beside it.
+// For many tokens: rows of blocks become bfloat16 once, and all tokens are multiplied by them while they are in the
+// core's cache. Inputs are packed as AMX loads them: 16 tokens that lie one row apart would all want the same place of
+// the nearest cache. A token's result does not depend on the tokens beside it.
 #pragma once
 
 #include <type_traits>
 
 #include "pool.h"
+#include "tile_products.h"
 #include "types.h"
 
-#ifdef __AMX_BF16__
+#ifdef __AVX512BF16__
 namespace herd {
 
-constexpr int AT_ONCE = 32;                     // rows of the matrix, and tokens: two AMX tiles each
-constexpr int AMX_TILE_BYTES = 1024;            // 16 rows of 64 bytes
-constexpr int PAIR_BYTES = 2 * AMX_TILE_BYTES;  // what 32 columns of 32 rows take as bfloat16
 constexpr int PREFETCHED_BYTES_OF_TILES = 4608, PREFETCHED_BYTES_OF_NUMBERS = 4096;
 constexpr int64_t PANEL_ROWS = 256, PANEL_SLICES = 64;  // 1 MB as bfloat16: half of what the core's cache holds
 constexpr int FEW = 4;  // slices that become bfloat16 at a time
@@ -27,28 +25,6 @@ struct TilesJob {
   int64_t chunk_rows;
   std::atomic<bool>* has_failed;
 };
-
-struct __attribute__((packed)) TileConfig {
-  uint8_t palette, start_row, reserved[14];
-  uint16_t column_bytes[16];
-  uint8_t rows[16];
-};
-
-// Tiles for so many of 32 tokens; 0 to 3 are sums, 4 and 5 inputs, 6 and 7 the matrix. The configuration belongs to the
-// thread. The barrier: GCC 12 believes that only eight bytes of it are read.
-static inline void configure_tiles(int64_t tokens = AT_ONCE) {
-  TileConfig config;
-  memset(&config, 0, sizeof config);
-  config.palette = 1;
-  const uint8_t first = uint8_t(tokens < 16 ? tokens : 16), second = uint8_t(tokens <= 16 ? 16 : tokens - 16);
-  const uint8_t rows[8] = {first, first, second, second, first, second, 16, 16};
-  for (int i = 0; i < 8; i++) {
-    config.column_bytes[i] = 64;
-    config.rows[i] = rows[i];
-  }
-  __asm__ __volatile__("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
-}
 
 // Numbers of float32 become bfloat16 by their upper halves, in two thirds of the time that rounding takes. Each is
 // first made larger by what that takes away on average: together they lose nothing, one at most 4/3 of a rounding.
@@ -106,60 +82,6 @@ static inline int64_t chunk_rows(const Product& p, int num_threads) {
   return share < AT_ONCE ? AT_ONCE : share < PANEL_ROWS ? share : PANEL_ROWS;
 }
 
-static inline void zero_sums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
-static inline void load_sums(const float* from) {
-  _tile_loadd(0, from, 64);
-  _tile_loadd(1, from + 256, 64);
-  _tile_loadd(2, from + 512, 64);
-  _tile_loadd(3, from + 768, 64);
-}
-
-static inline void store_sums(float* to) {
-  _tile_stored(0, to, 64);
-  _tile_stored(1, to + 256, 64);
-  _tile_stored(2, to + 512, 64);
-  _tile_stored(3, to + 768, 64);
-}
-
-// 32 rows, slice after slice, as AMX tiles: of 16 rows each, so far from one slice to the next.
-struct Pairs {
-  const uint8_t *low, *high;
-  int64_t step;
-};
-
-
-// Add the products of 32 tokens, or of 16, and 32 rows, for as many slices as are given.
-template <int PREFETCHED>
-static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, bool is_half) {
-  for (int64_t k = 0; k < count; k++, x += PAIR_BYTES) {
-    const uint8_t *low = pairs.low + k * pairs.step, *high = pairs.high + k * pairs.step;
-    if (PREFETCHED)
-      for (int at = PREFETCHED; at < PREFETCHED + AMX_TILE_BYTES; at += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(low) + at, _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(high) + at, _MM_HINT_T0);
-      }
-    _tile_loadd(6, low, 64);
-    _tile_loadd(7, high, 64);
-    _tile_loadd(4, x, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if (is_half) continue;
-    _tile_loadd(5, x + AMX_TILE_BYTES, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-}
-
-static inline void add_products(const uint8_t* x, const uint8_t* pairs, int64_t count, bool is_half) {
-  add_products<0>(x, {pairs, pairs + AMX_TILE_BYTES, PAIR_BYTES}, count, is_half);
-}
-
 // The results of 32 rows for as many tokens as there are.
 static inline void put_sums(const Product& p, const float* sums, int64_t token, int64_t row) {
   const int64_t left = p.tokens - token;
@@ -168,7 +90,7 @@ static inline void put_sums(const Product& p, const float* sums, int64_t token, 
     const float* of_token = sums + t / 16 * 512 + t % 16 * 16;
     const Floats low = _mm512_load_ps(of_token), high = _mm512_load_ps(of_token + 256);
     if (p.is_bfloat16 && row + AT_ONCE <= p.rows) {
-      uint16_t* y = static_cast<uint16_t*>(p.y) + (token + t) * p.rows + row;
+      uint16_t* y = static_cast<uint16_t*>(p.y) + (token + t) * p.y_stride + row;
       _mm512_storeu_si512(y, (__m512i)_mm512_cvtne2ps_pbh(high, low));
     } else {
       put(p, token + t, row, low);
@@ -194,15 +116,15 @@ static void multiply_chunk_of_numbers_by_few(const void* argument, int64_t chunk
   alignas(64) float sums[AT_ONCE * AT_ONCE];
   configure_tiles(p.tokens);
   for (int64_t row = first; row < end; row += AT_ONCE) {
-    zero_sums();
     const int64_t low = row / TILE_ROWS, high = low + 1 < p.row_tiles() ? low + 1 : low;
     const Pairs pairs{row_of_tiles<Numbers>(p, low), row_of_tiles<Numbers>(p, high), AMX_TILE_BYTES};
-    add_products<PREFETCHED_BYTES_OF_NUMBERS>(job.x, pairs, p.slices(), p.tokens <= 16);
-    store_sums(sums);
+    add_products<PREFETCHED_BYTES_OF_NUMBERS>(job.x, pairs, p.slices(), int(p.tokens), true, sums);
     put_sums(p, sums, 0, row);
   }
-  _tile_release();
+  release_tiles();
 }
+
+#ifdef __AMX_BF16__
 
 // 32 rows for at most 32 tokens: a few slices become bfloat16 at a time, and stay in the nearest cache.
 template <class Type>
@@ -216,12 +138,13 @@ static void multiply_chunk_by_few(const void* argument, int64_t chunk) {
   for (int64_t k = 0; k < p.slices(); k += FEW) {
     const int64_t count = p.slices() - k < FEW ? p.slices() - k : FEW;
     dequantise_rows<Type>(p, chunk * AT_ONCE, k, count, pairs);
-    add_products(job.x + k * PAIR_BYTES, pairs, count, p.tokens <= 16);
+    add_products<0>(job.x + k * PAIR_BYTES, {pairs, pairs + AMX_TILE_BYTES, PAIR_BYTES}, count, p.tokens <= 16);
   }
   store_sums(sums);
-  _tile_release();
+  release_tiles();
   put_sums(p, sums, 0, chunk * AT_ONCE);
 }
+#endif
 
 // Some rows for all tokens: a panel of them becomes bfloat16 once and stays in the core's cache meanwhile. Where a row
 // is longer than a panel, sums wait in memory for the next.
@@ -247,19 +170,16 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
     for (int64_t part = 0; part < num_parts; part++)
       dequantise_rows<Type>(p, first + part * AT_ONCE, k, count, panel + part * count * PAIR_BYTES);
     for (int64_t group = 0; group < num_groups; group++) {
-      const bool is_half = p.tokens - group * AT_ONCE <= 16;
+      const int64_t left = p.tokens - group * AT_ONCE;
       for (int64_t part = 0; part < num_parts; part++) {
         float* of_part = waits ? sums + (group * num_parts + part) * AT_ONCE * AT_ONCE : sums;
-        if (k == 0) zero_sums();
-        else load_sums(of_part);
         const uint8_t* x = job.x + (group * num_slices + k) * PAIR_BYTES;
-        add_products(x, panel + part * count * PAIR_BYTES, count, is_half);
-        store_sums(of_part);
+        add_products(x, panel + part * count * PAIR_BYTES, count, int(left < AT_ONCE ? left : AT_ONCE), k == 0, of_part);
         if (k + count == num_slices) put_sums(p, of_part, group * AT_ONCE, first + part * AT_ONCE);
       }
     }
   }
-  _tile_release();
+  release_tiles();
 }
 
 struct PackJob {
@@ -301,9 +221,10 @@ static bool multiply_tiles(const Product& p) {
     if constexpr (std::is_same_v<Type, Numbers>) {
       work = multiply_chunk_of_numbers_by_few;
       job.chunk_rows = FEW_ROWS_OF_NUMBERS;
-    } else {
-      work = multiply_chunk_by_few<Type>;
     }
+#ifdef __AMX_BF16__
+    else work = multiply_chunk_by_few<Type>;
+#endif
   }
   const int64_t num_chunks = (p.rows + job.chunk_rows - 1) / job.chunk_rows;
   pool.run(work, &job, num_chunks, num_threads);

@@ -23,6 +23,7 @@ typedef void (*Work)(const void* job, int64_t chunk);
 // To wake a core of a virtual machine takes as long as a small product. Meanwhile it gives way to whoever waits.
 constexpr uint64_t SPIN_CYCLES = 4000000;
 constexpr int MAX_THREADS = 1024;
+constexpr int CHUNKS_A_THREAD = 4;  // so that one that another process holds up has little left to do
 constexpr uint32_t NO_CHUNK = UINT32_MAX;
 
 inline void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {

@@ -28,6 +28,7 @@ struct Rows {
   Words word(int number) const { return load_words(tile + 64 * number + 4 * first); }
   Floats half(int num_words, int number = 0) const { return load_halves(behind(num_words, number)); }
   Words bits(int num_words, int number) const { return load_shorts(behind(num_words, number)); }  // of such a number
+  Words byte(int num_words) const { return load_bytes(tile + 64 * num_words + first); }  // instead of such numbers
 
  private:
   const uint8_t* behind(int num_words, int number) const {

@@ -34,4 +34,26 @@ struct IQ4_XS {
   }
 };
 
+// Of MXFP4: 0 to 6 in steps that grow, and the same below zero; here doubled, with 12 added.
+alignas(16) static const uint8_t MXFP4_NUMBERS[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+// 2^(number - 64), of a number from 0 to 128.
+static inline Floats whole_power(Words number) { return as_floats(shift_left(add_words(number, all_words(63)), 23)); }
+
+// 16 bytes of nibbles, as Q4_0 has them, and a byte: the exponent of the scale, 128 the one of 1. The smallest scales are
+// no normal numbers, but products of two such.
+struct MXFP4 {
+  static constexpr int BLOCK = 32, BLOCK_BYTES = 17, BITS = 5, ZERO = 12;
+  static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
+
+  static inline Words four(Rows rows, int, int i) {
+    return look_up(MXFP4_NUMBERS, masked(nibbles(rows, 0, i), 0x0f0f0f0f));
+  }
+  static inline Scales scales(Rows rows, int) {
+    const Words exponent = rows.byte(4), half = shift_right(exponent, 1);
+    const Words other_half = shift_right(add_words(exponent, all_words(1)), 1);
+    return of_both_halves(multiply(whole_power(half), whole_power(other_half)));
+  }
+};
+
 }  // namespace herd

@@ -12,6 +12,72 @@ struct Numbers {
   static constexpr int BLOCK = 32, BLOCK_BYTES = 64;
 };
 
+// As GGUF numbers them.
+enum Type {
+  Q4_0_TYPE = 2,
+  Q4_1_TYPE = 3,
+  Q5_0_TYPE = 6,
+  Q5_1_TYPE = 7,
+  Q8_0_TYPE = 8,
+  Q2_K_TYPE = 10,
+  Q3_K_TYPE = 11,
+  Q4_K_TYPE = 12,
+  Q5_K_TYPE = 13,
+  Q6_K_TYPE = 14,
+  IQ4_NL_TYPE = 20,
+  IQ4_XS_TYPE = 23,
+  BF16_TYPE = 30,
+  MXFP4_TYPE = 39,
+};
+
+// Call with a number of this type of blocks; false if it has no kernels.
+template <class Call>
+static inline bool with_type(int type, Call call) {
+  switch (type) {
+    case Q4_0_TYPE:
+      call(Q4_0());
+      return true;
+    case Q4_1_TYPE:
+      call(Q4_1());
+      return true;
+    case Q5_0_TYPE:
+      call(Q5_0());
+      return true;
+    case Q5_1_TYPE:
+      call(Q5_1());
+      return true;
+    case Q8_0_TYPE:
+      call(Q8_0());
+      return true;
+    case Q2_K_TYPE:
+      call(Q2_K());
+      return true;
+    case Q3_K_TYPE:
+      call(Q3_K());
+      return true;
+    case Q4_K_TYPE:
+      call(Q4_K());
+      return true;
+    case Q5_K_TYPE:
+      call(Q5_K());
+      return true;
+    case Q6_K_TYPE:
+      call(Q6_K());
+      return true;
+    case IQ4_NL_TYPE:
+      call(IQ4_NL());
+      return true;
+    case IQ4_XS_TYPE:
+      call(IQ4_XS());
+      return true;
+    case MXFP4_TYPE:
+      call(MXFP4());
+      return true;
+    default:
+      return false;
+  }
+}
+
 template <class Type>
 constexpr int64_t tile_bytes() {
   return TILE_ROWS * Type::BLOCK_BYTES;
@@ -58,9 +124,6 @@ static inline void prefetch(const uint8_t* row, int64_t k) {
   for (int64_t at = 0; at < SLICE_BYTES; at += 64)
     _mm_prefetch(reinterpret_cast<const char*>(row) + k * SLICE_BYTES + AHEAD + at, _MM_HINT_T0);
 }
-
-// So that a thread that another process holds up has little left to do.
-constexpr int CHUNKS_A_THREAD = 4;
 
 // Threads that a product has work for: to wake one takes as long as to multiply these bytes by one token.
 template <class Type>

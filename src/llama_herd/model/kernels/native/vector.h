@@ -21,6 +21,7 @@ static inline Floats add_product(Floats a, Floats b, Floats sum) { return _mm512
 static inline Floats load_halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+static inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm512_storeu_ps(p, values); }
 static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
@@ -28,7 +29,11 @@ static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p);
 static inline Words load_shorts(const uint8_t* p) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+static inline Words load_bytes(const uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
+static inline Words add_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
 static inline Words shift_left(Words words, int count) { return _mm512_sllv_epi32(words, all_words(uint32_t(count))); }
 static inline Words shift_right(Words words, int count) { return _mm512_srlv_epi32(words, all_words(uint32_t(count))); }
 static inline Words rotate_left(Words words, int count) { return _mm512_rolv_epi32(words, all_words(uint32_t(count))); }
@@ -58,6 +63,7 @@ static inline Floats add_product(Floats a, Floats b, Floats sum) { return _mm256
 static inline Floats load_halves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+static inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm256_storeu_ps(p, values); }
 static inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 static inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
@@ -65,7 +71,11 @@ static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(rei
 static inline Words load_shorts(const uint8_t* p) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+static inline Words load_bytes(const uint8_t* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
 static inline Words all_words(uint32_t value) { return _mm256_set1_epi32(int(value)); }
+static inline Words add_words(Words a, Words b) { return _mm256_add_epi32(a, b); }
 static inline Words shift_left(Words words, int count) { return _mm256_slli_epi32(words, count); }
 static inline Words shift_right(Words words, int count) { return _mm256_srli_epi32(words, count); }
 static inline Words rotate_left(Words words, int count) {
@@ -145,9 +155,9 @@ static inline void put(const Product& p, int64_t token, int64_t row, Floats valu
   const int64_t left = p.rows - row;
   const int count = left >= LANES ? LANES : left > 0 ? int(left) : 0;
   if (p.is_bfloat16)
-    store_first(static_cast<uint16_t*>(p.y) + token * p.rows + row, values, count);
+    store_first(static_cast<uint16_t*>(p.y) + token * p.y_stride + row, values, count);
   else
-    store_first(static_cast<float*>(p.y) + token * p.rows + row, values, count);
+    store_first(static_cast<float*>(p.y) + token * p.y_stride + row, values, count);
 }
 
 // Memory of one thread that grows and is kept, aligned to 64 bytes; nullptr when there is none to have.

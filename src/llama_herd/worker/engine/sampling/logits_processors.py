@@ -27,7 +27,7 @@ class Cells(NamedTuple):
     tokens: Tensor  # (N,)
 
     @classmethod
-    def of(cls, tokens_by_row: Mapping[int, Collection[int]], device: torch.device) -> "Cells | None":
+    def from_rows(cls, tokens_by_row: Mapping[int, Collection[int]], device: torch.device) -> "Cells | None":
         """The given tokens of the given rows, in this order; None if there are none."""
         rows, tokens = list[int](), list[int]()
         for row, some in tokens_by_row.items():
@@ -98,7 +98,7 @@ def _hold_back_ends(logits: Tensor, rows: Rows[SamplingRow]) -> None:
 
 def _add(logits: Tensor, numbers: Mapping[int, Mapping[int, float]]) -> None:
     """Add numbers to the logits of the given rows and tokens."""
-    cells = Cells.of(numbers, logits.device)
+    cells = Cells.from_rows(numbers, logits.device)
     if cells is not None:
         values = [value for row in numbers.values() for value in row.values()]
         addends = upload(values, logits.device, torch.float32)  # (N,)

@@ -44,12 +44,12 @@ class Parameter(NamedTuple):
     floor: Floor | None = None
     keeps: Keeps | None = None
 
-    def of(self, params: SamplingParams) -> float:
+    def value_in(self, params: SamplingParams) -> float:
         number: float = getattr(params, self.field)
         return number
 
     def is_on(self, params: SamplingParams) -> bool:
-        return self.of(params) != self.off
+        return self.value_in(params) != self.off
 
 
 def _sigmas_below(logits: Tensor, temperature: Tensor, number: Tensor) -> Tensor:
@@ -66,12 +66,12 @@ def _share_of_likeliest(logits: Tensor, temperature: Tensor, number: Tensor) -> 
     return number.log()
 
 
-def _first(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
+def _keep_top_k(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
     ranks = torch.arange(values.shape[-1], device=values.device)
     return (ranks < number) | (number == 0)
 
 
-def _nucleus(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
+def _keep_nucleus(values: Tensor, probs: Probs, number: Tensor) -> Tensor:
     """The smallest set whose probability reaches the number, so the likeliest token always stays."""
     likely = probs()
     before = likely.cumsum(dim=-1) - likely
@@ -82,8 +82,8 @@ PARAMETERS = (
     Parameter("temperature", 1.0),
     Parameter("top_n_sigma", 0.0, floor=_sigmas_below),
     Parameter("min_p", 0.0, floor=_share_of_likeliest),
-    Parameter("top_k", 0.0, keeps=_first),
-    Parameter("top_p", 1.0, keeps=_nucleus),
+    Parameter("top_k", 0.0, keeps=_keep_top_k),
+    Parameter("top_p", 1.0, keeps=_keep_nucleus),
     Parameter("repetition_penalty", 1.0),
     Parameter("presence_penalty", 0.0),
     Parameter("frequency_penalty", 0.0),
@@ -104,7 +104,7 @@ ELSEWHERE = {
 Numbers = Callable[[Parameter], Tensor | None]
 
 
-def least(logits: Tensor, temperature: Tensor, numbers: Numbers) -> Tensor | None:
+def common_floor(logits: Tensor, temperature: Tensor, numbers: Numbers) -> Tensor | None:
     """How far below the largest all floors together let a logit be, after the temperature: (B, 1)."""
     found: Tensor | None = None
     for one in FLOORS:
@@ -115,14 +115,14 @@ def least(logits: Tensor, temperature: Tensor, numbers: Numbers) -> Tensor | Non
     return found
 
 
-def above(scaled: Tensor, floor: Tensor | None) -> Tensor:
+def mask_below_floor(scaled: Tensor, floor: Tensor | None) -> Tensor:
     """Return logits (B, V) with those that are further below the largest than a floor (B, 1) masked out."""
     if floor is None:
         return scaled
     return scaled.masked_fill(scaled - scaled.amax(dim=-1, keepdim=True) < floor, MINUS_INFINITY)
 
 
-def kept(values: Tensor, numbers: Numbers, probs: Probs | None = None) -> Tensor:
+def filter_in_order(values: Tensor, numbers: Numbers, probs: Probs | None = None) -> Tensor:
     """Apply the filters that need tokens in order to values (B, N); what they drop becomes minus infinity.
 
     probs: of the values, where these are not all that may be drawn.

@@ -40,7 +40,7 @@ class Penalties:
         self._num_given_left = len(self._window)
 
     @classmethod
-    def of(cls, params: SamplingParams, prompt_ids: Ids[int]) -> Self | None:
+    def if_any(cls, params: SamplingParams, prompt_ids: Ids[int]) -> Self | None:
         """None for parameters that penalise nothing."""
         return cls(params, prompt_ids) if is_penalising(params) else None
 

@@ -23,7 +23,7 @@ class Rules:
     end_biases: Tensor
 
     @classmethod
-    def of(cls, sequence: Sequence, send: Send) -> Self | None:
+    def if_any(cls, sequence: Sequence, send: Send) -> Self | None:
         """Make the rules of a sequence; None if it has none."""
         biases, ends = sequence.params.logit_bias, sequence.sampling_row().forbidden_ids
         if not biases and not ends:

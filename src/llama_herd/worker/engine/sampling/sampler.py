@@ -21,10 +21,10 @@ from llama_herd.worker.engine.sampling.parameters import (
     MINUS_INFINITY,
     Numbers,
     Parameter,
-    above,
+    common_floor,
+    filter_in_order,
     is_sorting,
-    kept,
-    least,
+    mask_below_floor,
 )
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
 from llama_herd.worker.engine.sampling.scores import Scores
@@ -102,7 +102,7 @@ def _draw(logits: Tensor, largest: Tensor, rows: Rows[SamplingRow], native: Draw
     temperature = _column([row.params.temperature for row in rows], logits)  # (B, 1)
     prefixes = _column([hash_prefix(row.seed, row.choice, row.position) for row in rows], logits)
     numbers = partial(_numbers, rows, logits.device)
-    floor = least(logits, temperature, numbers)  # (B, 1)
+    floor = common_floor(logits, temperature, numbers)  # (B, 1)
     if native is not None and Sorting.wanted_by(rows[0].params) is Sorting.NONE:
         bottom = torch.full_like(temperature, MINUS_INFINITY) if floor is None else floor
         found = native.candidates(logits, temperature, prefixes, largest, bottom)
@@ -110,13 +110,13 @@ def _draw(logits: Tensor, largest: Tensor, rows: Rows[SamplingRow], native: Draw
             token_ids, counts = found  # (B, N)
             scaled = (logits.gather(-1, token_ids) / temperature).masked_fill(~counts, MINUS_INFINITY)
             return _winners(scaled, token_ids, prefixes)
-    scaled = above(logits / temperature, floor)  # (B, V)
+    scaled = mask_below_floor(logits / temperature, floor)  # (B, V)
     return _winners(*_likeliest(scaled, rows, numbers), prefixes)
 
 
 def _numbers(rows: Rows[SamplingRow], device: torch.device, parameter: Parameter) -> Tensor | None:
     """A parameter's number in each row (B, 1); None where it is off in all of them."""
-    found = [parameter.of(row.params) for row in rows]
+    found = [parameter.value_in(row.params) for row in rows]
     if all(number == parameter.off for number in found):
         return None
     return upload(found, device, torch.float32).unsqueeze(-1)
@@ -137,11 +137,11 @@ def _likeliest(scaled: Tensor, rows: Rows[SamplingRow], numbers: Numbers) -> tup
             return scaled, torch.arange(num_tokens, device=scaled.device).expand_as(scaled)
         case Sorting.TOP_K:
             values, token_ids = scaled.topk(min(max(row.params.top_k for row in rows), num_tokens), dim=-1)
-            return kept(values, numbers), token_ids
+            return filter_in_order(values, numbers), token_ids
         case Sorting.NUCLEUS:
             total = scaled.logsumexp(dim=-1, keepdim=True)  # (B, 1)
             values, token_ids = _sorted_nucleus(scaled, total, rows)
-            return kept(values, numbers, lambda: (values - total).exp()), token_ids
+            return filter_in_order(values, numbers, lambda: (values - total).exp()), token_ids
 
 
 def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
@@ -159,14 +159,14 @@ def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> t
     return values, token_ids
 
 
-def score(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
+def score_tokens(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
     """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest alternatives."""
-    return Scores.of(logits, upload(token_ids, logits.device), num_top).tokens()
+    return Scores.from_logits(logits, upload(token_ids, logits.device), num_top).tokens()
 
 
 def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
     """The drawn tokens with their log-probabilities before any rule or temperature, but for constraints."""
-    scored = Scores.of(logits, ids, max(row.params.top_logprobs for row in rows)).tokens()
+    scored = Scores.from_logits(logits, ids, max(row.params.top_logprobs for row in rows)).tokens()
     return [
         token._replace(top=token.top[: row.params.top_logprobs])
         if row.params.logprobs

@@ -21,7 +21,7 @@ class Scores(NamedTuple):
     top_logprobs: Tensor  # (B, N)
 
     @classmethod
-    def of(cls, logits: Tensor, ids: Tensor, num_top: int) -> Self:
+    def from_logits(cls, logits: Tensor, ids: Tensor, num_top: int) -> Self:
         """Score ids (B,), of which any may be NO_TOKEN, by logits (B, V) float32."""
         total = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
         chosen = (logits.gather(-1, ids.clamp(min=0)[:, None]) - total).squeeze(-1)  # (B,)

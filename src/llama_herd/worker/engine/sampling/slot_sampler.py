@@ -12,7 +12,12 @@ from torch import Tensor
 
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.noise import gumbel, mixed
-from llama_herd.worker.engine.sampling.parameters import above, is_sorting, kept, least
+from llama_herd.worker.engine.sampling.parameters import (
+    common_floor,
+    filter_in_order,
+    is_sorting,
+    mask_below_floor,
+)
 from llama_herd.worker.engine.sampling.penalties import is_penalising
 from llama_herd.worker.engine.sampling.row import LEAST_TEMPERATURE, NO_TOKEN
 from llama_herd.worker.engine.slots import HASH, NUM_PROMPT, SlotRows, Slots
@@ -29,7 +34,7 @@ class Drawing(NamedTuple):
     is_penalised: bool = False
 
     @classmethod
-    def of(cls, params: SamplingParams) -> Self:
+    def from_params(cls, params: SamplingParams) -> Self:
         is_random = params.temperature >= LEAST_TEMPERATURE
         return cls(is_random, is_random and is_sorting(params), is_penalising(params))
 
@@ -72,11 +77,11 @@ def _drawn_at_random(logits: Tensor, rows: SlotRows, is_sorted: bool) -> Tensor:
     """Gumbel-max over the tokens that the filters leave: (B,)."""
     asked = rows.column("temperature")
     temperature = torch.where(asked >= LEAST_TEMPERATURE, asked, 1.0)  # (B, 1)
-    scaled = above(logits / temperature, least(logits, temperature, rows.numbers))  # (B, V)
+    scaled = mask_below_floor(logits / temperature, common_floor(logits, temperature, rows.numbers))  # (B, V)
     token_ids = torch.arange(scaled.shape[-1], device=scaled.device).expand_as(scaled)
     if is_sorted:
         scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
-        scaled = kept(scaled, rows.numbers)
+        scaled = filter_in_order(scaled, rows.numbers)
     position = rows.next_positions - rows.integers(NUM_PROMPT)  # in the output
     prefixes = mixed(rows.integers(HASH).to(torch.int32), position.to(torch.int32)).unsqueeze(-1)  # (B, 1)
     winners = (scaled + gumbel(prefixes, token_ids.to(torch.int32))).argmax(dim=-1, keepdim=True)

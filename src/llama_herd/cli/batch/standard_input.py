@@ -1,12 +1,19 @@
-"""Lines of standard input, which may come slowly."""
+"""Rows that another program writes to standard input, however slowly."""
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from select import POLLIN, poll
+
+from llama_herd.errors import BadInput
+from llama_herd.tasks.batch.json_row import read_row
+from llama_herd.tasks.batch.lines import read_lines
+from llama_herd.tasks.batch.source_row import SourceRow
 
 _PIECE_BYTES = 1 << 16
 
 
-class Arriving:
+class ArrivingLines:
     """The lines of a pipe, a terminal or a file that have arrived so far."""
 
     def __init__(self, number: int) -> None:
@@ -18,7 +25,7 @@ class Arriving:
         self._is_over = False
 
     def readline(self, limit: int) -> bytes | None:
-        """A line, or its first `limit` bytes; b"" at the end, None while the line is incomplete."""
+        """The next line, or its first `limit` bytes; b"" at the end, None while the line is incomplete."""
         while not self._is_over and len(self._bytes) < limit and b"\n" not in self._bytes:
             if not self._poll.poll(0):
                 return None
@@ -29,3 +36,19 @@ class Arriving:
         line = bytes(self._bytes[:end])
         del self._bytes[:end]
         return line
+
+
+@dataclass(frozen=True)
+class StandardInput:
+    """A source of rows: one JSON object a line."""
+
+    number: int = 0
+
+    def rows(self) -> Iterator[SourceRow | None]:
+        try:
+            yield from map(read_row, read_lines(ArrivingLines(self.number)))
+        except OSError as error:
+            raise BadInput(f"standard input cannot be read: {error.strerror}") from None
+
+    def num_rows(self) -> int | None:
+        return None

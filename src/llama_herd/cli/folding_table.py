@@ -12,7 +12,7 @@ from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.notes import UNKNOWN
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """The kind of a column: whole cells, which people copy; names, which may be wrapped; or figures."""
 
     WHOLE = auto()
@@ -20,18 +20,21 @@ class Kind(Enum):
     FIGURE = auto()
 
 
-WHOLE, NAME, FIGURE = Kind
-Columns = Mapping[str, Kind]
+WHOLE, NAME, FIGURE = ColumnKind
+ColumnKinds = Mapping[str, ColumnKind]
 
 #: A name is not wrapped into less.
 NAME_WIDTH = 10
 GAP = "  "
 
 
-class Listing:
-    """A table that cuts off nothing, in whatever width it is shown."""
+class FoldingTable:
+    """A table that cuts off nothing, in whatever width it is shown.
 
-    def __init__(self, columns: Columns) -> None:
+    Where its columns do not fit, each row becomes its first cell, and below it the others with their heads.
+    """
+
+    def __init__(self, columns: ColumnKinds) -> None:
         self._columns = columns
         self._rows: list[Sequence[str]] = []
 
@@ -64,10 +67,12 @@ class Listing:
 
     def _facts(self, row: Sequence[str]) -> list[str]:
         """The cells after the first one, each with its head; empty cells are left out."""
-        return [f"{head} {cell}" for head, cell in zip(self._columns, row, strict=True) if _says(cell)][1:]
+        return [
+            f"{head} {cell}" for head, cell in zip(self._columns, row, strict=True) if _has_content(cell)
+        ][1:]
 
 
-def _says(cell: str) -> bool:
+def _has_content(cell: str) -> bool:
     return cell not in ("", UNKNOWN)
 
 

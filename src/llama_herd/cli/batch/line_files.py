@@ -1,21 +1,37 @@
-"""Rows in plain text: every line that is not empty is a prompt."""
+"""Files whose every line is a row: JSON objects, or plain prompts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llama_herd.cli.batch.source import opened
+from llama_herd.cli.batch.source import open_unpacked
+from llama_herd.tasks.batch.json_row import read_row
 from llama_herd.tasks.batch.lines import MAX_LINE_BYTES, Line, read_lines
 from llama_herd.tasks.batch.source_row import SourceRow
 
 
 @dataclass(frozen=True)
+class JsonLines:
+    """A file with one JSON object a line."""
+
+    name: str
+
+    def rows(self) -> Iterator[SourceRow | None]:
+        with open_unpacked(self.name) as stream:
+            yield from map(read_row, read_lines(stream))
+
+    def num_rows(self) -> int | None:
+        with open_unpacked(self.name) as stream:
+            return sum(1 for _ in read_lines(stream))
+
+
+@dataclass(frozen=True)
 class TextLines:
-    """A file."""
+    """A plain text, whose every line that is not empty is a prompt."""
 
     name: str
 
     def rows(self) -> Iterator[SourceRow]:
-        with opened(self.name) as stream:
+        with open_unpacked(self.name) as stream:
             for line in read_lines(stream):
                 if line is not None:  # a file has all its lines
                     yield _prompt(line)

@@ -16,11 +16,11 @@ NUM_IN_FLIGHT = 16
 INTERVAL_S = 0.1
 
 
-class Feeder(threading.Thread):
+class LoadGenerator(threading.Thread):
     """Submits jobs until `finish`, but at least `min_jobs`, or until `stop`."""
 
     def __init__(self, jobs: Jobs, fields: Iterator[Mapping[str, Any]], min_jobs: int) -> None:
-        super().__init__(name="feeder", daemon=True)
+        super().__init__(name="load", daemon=True)
         self._jobs = jobs
         self._fields = fields
         self._min_jobs = min_jobs

@@ -1,0 +1,30 @@
+"""How a command reaches Redis at the settings of its environment: by a client, or by one dialogue."""
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.ledger.redis_call import Dialogue
+
+T = TypeVar("T")
+
+
+def open_client() -> "Client":
+    """A client of the queue, to be closed by the caller. Raises SettingsError."""
+    from llama_herd.cli.environment import read_settings
+    from llama_herd.tasks.client.client import Client
+    from llama_herd.tasks.settings import Settings
+
+    return Client(settings=read_settings(Settings))
+
+
+def run_in_redis(dialogue: "Dialogue[T]") -> T:
+    """Run a dialogue with the ledger over a connection of its own. Raises SettingsError, RedisUnavailable."""
+    from llama_herd.cli.environment import read_settings
+    from llama_herd.tasks.connection import connect, redis_errors
+    from llama_herd.tasks.ledger.redis_call import run_dialogue
+    from llama_herd.tasks.settings import Settings
+
+    settings = read_settings(Settings)
+    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+        return run_dialogue(redis, dialogue)
