@@ -48,12 +48,17 @@ class KernelsThere(UnloadedKernels):
     prefill_attention: ClassVar[object] = "of torch"  # type: ignore[assignment]
 
 
-def cache_tokens(model: Path, card_gb: float) -> str:
-    """What a worker takes of a card of this size for its cache."""
+def plan_for(model: Path, card_gb: float) -> MemoryPlan:
+    """The plan of a worker on a card of this size that is empty but for the driver."""
     settings = WorkerSettings(model=model, device="cuda:0", slots=default_slots(card_gb))
     with open_model(model) as file:
         kernels = KernelsThere("planned", PARTED_TYPES)
-        plan = MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
+        return MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
+
+
+def cache_tokens(model: Path, card_gb: float) -> str:
+    """What a worker takes of a card of this size for its cache."""
+    plan = plan_for(model, card_gb)
     try:
         plan.check(model.name)
     except SettingsError:
