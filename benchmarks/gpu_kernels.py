@@ -164,7 +164,9 @@ def measure(_: NoPlan) -> Iterator[Table]:
     yield Table(_products(kernels), "Instructions a weight in a lane (registers)")
     estimates: list[Row] = [
         {
-            "workload": one.name, "unit": one.unit, "goal on an H200": one.goal,
+            "workload": one.name,
+            "unit": one.unit,
+            "goal on an H200": one.goal,
             **{card.name: float(found) for card, found in zip(CARDS, one.by_card, strict=True)},
         }
         for one in workloads(unpackings(kernels[HOPPER]))

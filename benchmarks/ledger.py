@@ -23,9 +23,10 @@ from benchmarks.report import Cell, Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
-from llama_herd.tasks.ledger.redis_call import Call, run, run_many
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS, sweep_tenant
 from llama_herd.tasks.message import Envelope
 
 JOB = GenerationJob(prompt="x" * 400, model="tales")
@@ -51,9 +52,9 @@ class Plan:
     waiting_s: float = SWEEP_PATIENCE_MS / 1000
 
 
-def cost(redis: Redis, what: str, calls: Sequence[Call[Any]]) -> dict[str, Cell]:
+def cost(redis: Redis, what: str, calls: Sequence[RedisCall[Any]]) -> dict[str, Cell]:
     """Mean of a call in microseconds."""
-    spent = Meter(redis).spent(lambda: [run(redis, call) for call in calls])
+    spent = Meter(redis).spent(lambda: [run_call(redis, call) for call in calls])
     a_call = 1e6 / len(calls)
     return {"call": what, "us": a_call * spent.wall_s, "CPU of Redis, us": a_call * spent.redis_cpu_s}
 
@@ -78,9 +79,9 @@ def steps(redis: Redis, ledger: Ledger, plan: Plan) -> Iterator[Row]:
     """An event of each job of the batch, of so many tokens."""
     for num_rows, num_tokens in product(plan.batches, plan.tokens_an_event):
         ids = [f"row-{num_rows}-{num_tokens}-{number}" for number in range(num_rows)]
-        run_many(redis, [_submit(ledger, job_id) for job_id in ids])
-        run_many(redis, [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids])
-        run(redis, _emit(ledger, [_started(job_id) for job_id in ids]))
+        run_calls(redis, [_submit(ledger, job_id) for job_id in ids])
+        run_calls(redis, [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids])
+        run_call(redis, _emit(ledger, [_started(job_id) for job_id in ids]))
         num_steps = max(plan.num_steps, plan.num_events // num_rows)
         found: Any = cost(redis, "", [_tokens(ledger, ids, step, num_tokens) for step in range(num_steps)])
         step_us = found["CPU of Redis, us"]
@@ -106,42 +107,44 @@ def streams(redis: Any, ledger: Ledger, plan: Plan) -> Iterator[Row]:
 
 
 def _fill(redis: Redis, ledger: Ledger, job_id: str, num_events: int) -> None:
-    run(redis, _submit(ledger, job_id))
-    run(redis, ledger.claim(job_id, OWNER, queue=QUEUE))
-    run(redis, _emit(ledger, [_started(job_id)]))
+    run_call(redis, _submit(ledger, job_id))
+    run_call(redis, ledger.claim(job_id, OWNER, queue=QUEUE))
+    run_call(redis, _emit(ledger, [_started(job_id)]))
     sizes = [128 * (n + 1) // num_events - 128 * n // num_events for n in range(num_events)]
     firsts = [0, *accumulate(sizes)]
     for number, (i, size) in enumerate(zip(firsts, sizes, strict=False)):
-        run(redis, ledger.emit(OWNER, [Entry.of(_token(job_id, 2 + number, i, size), i)]))
+        run_call(redis, ledger.emit(OWNER, [EmitEntry.from_event(_token(job_id, 2 + number, i, size), i)]))
     end = End(seq=2 + num_events, job=job_id, epoch=1, finish_reason="length", n=128, attempts=1)
-    run(redis, ledger.emit(OWNER, [Entry.of(end, 128)]))
+    run_call(redis, ledger.emit(OWNER, [EmitEntry.from_event(end, 128)]))
 
 
-def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> Call[Any]:
+def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> RedisCall[Any]:
     i = step * size
-    return ledger.emit(OWNER, [Entry.of(_token(job_id, 2 + step, i, size), i) for job_id in job_ids])
+    return ledger.emit(
+        OWNER, [EmitEntry.from_event(_token(job_id, 2 + step, i, size), i) for job_id in job_ids]
+    )
 
 
 def sweeps(redis: Any, ledger: Ledger, plan: Plan) -> Row:
     """The median of sweeps over a backlog. The time of the last sweep is set back, so that each one runs."""
     ids = [f"waiting-{number}" for number in range(plan.num_waiting)]
     for start in range(0, plan.num_waiting, 1000):
-        run_many(redis, [_submit(ledger, job_id) for job_id in ids[start : start + 1000]])
+        run_calls(redis, [_submit(ledger, job_id) for job_id in ids[start : start + 1000]])
     sleep(plan.waiting_s)
     costs: list[Any] = []
     for _ in range(plan.num_sweeps):
         last_ms = int(1000 * time()) - LEASE_MS // 2
         redis.hset(ledger.key("sweep"), mapping={"last": last_ms, "hold": 0})
-        costs.append(cost(redis, f"a sweep with {plan.num_waiting:,} waiting", [ledger.sweep()]))
+        costs.append(cost(redis, f"a sweep with {plan.num_waiting:,} waiting", [sweep_tenant(ledger)]))
     return dict(sorted(costs, key=lambda one: one["us"])[plan.num_sweeps // 2])
 
 
-def _submit(ledger: Ledger, job_id: str) -> Call[Any]:
-    return ledger.submit(job_id, JOB, Envelope.of(job_id, QUEUE))
+def _submit(ledger: Ledger, job_id: str) -> RedisCall[Any]:
+    return ledger.submit(job_id, JOB, Envelope.for_job(job_id, QUEUE))
 
 
-def _emit(ledger: Ledger, events: Sequence[Event]) -> Call[Any]:
-    return ledger.emit(OWNER, [Entry.of(event, max(0, event.seq - 2)) for event in events])
+def _emit(ledger: Ledger, events: Sequence[Event]) -> RedisCall[Any]:
+    return ledger.emit(OWNER, [EmitEntry.from_event(event, max(0, event.seq - 2)) for event in events])
 
 
 def _started(job_id: str) -> Started:

@@ -25,7 +25,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.worker.settings import WorkerSettings
 
 
@@ -115,7 +115,7 @@ def _cost_of_one(
     wait_until(lambda: redis.exists(ledger.result_key(job_id)), "Celery's result")
     wait_until(lambda: not redis.hlen(ledger.unacked_key), "the acknowledgement")
     spent_s = cpu_s(pid) - before_s
-    record = run(redis, ledger.record(job_id))
+    record = run_call(redis, ledger.record(job_id))
     if record is not None and record.state != "failed":
         raise RuntimeError(f"the job is {record.state}, it should have been refused")
     return len(raw), _num_bytes(redis) - before_bytes, spent_s

@@ -20,9 +20,9 @@ from benchmarks.processes import Gateway, process
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End, Event, Started, Token
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
 
 OWNER = "bench"
 #: Jobs whose events one call writes, as a batch of so many rows does.
@@ -45,7 +45,7 @@ class Herd:
     def begin(self) -> Self:
         """Claim all jobs, and say so."""
         for job_id in self.job_ids:
-            run(self._redis, self._ledger.claim(job_id, OWNER))
+            run_call(self._redis, self._ledger.claim(job_id, OWNER))
         same: dict[str, Any] = {"epoch": 1, "attempt": 1, "worker": OWNER, "model": "tales", "seed": 7}
         for lot in self._lots:
             self._emit([Started(seq=1, job=job_id, **same) for job_id in lot], 0)
@@ -76,7 +76,10 @@ class Herd:
             self._emit([End(seq=seq + 1, job=one, n=seq - 1, **same) for one in lot], seq - 1)
 
     def _emit(self, events: Sequence[Event], num_tokens: int) -> None:
-        run(self._redis, self._ledger.emit(OWNER, [Entry.of(event, num_tokens) for event in events]))
+        run_call(
+            self._redis,
+            self._ledger.emit(OWNER, [EmitEntry.from_event(event, num_tokens) for event in events]),
+        )
 
 
 @dataclass(frozen=True)
