@@ -73,13 +73,13 @@ format: $(VENV)/.ready ## sort imports and lay out the code
 model: $(VENV)/.ready ## train the bundled model again (about half an hour)
 	@$(BIN)/python -m training.train
 
-bench: $(VENV)/.ready $(VENV)/.kernels ## measure this processor: ours, the peers that are there, and the floor (twenty minutes)
+bench: $(VENV)/.ready $(VENV)/.kernels ## measure this processor: ours, the peers that are there, and the floor (some hours)
 	@$(BIN)/python -m benchmarks.speed --write
 	@$(BIN)/python -m benchmarks.queue_cost --write
 	@$(BIN)/python -m benchmarks.queue_length --write
 	@$(BIN)/python -m benchmarks.throughput --write
 
-bench-quick: $(VENV)/.ready $(VENV)/.kernels ## the same on one file, in two minutes
+bench-quick: $(VENV)/.ready $(VENV)/.kernels ## the same on one file, in five minutes
 	@$(BIN)/python -m benchmarks.speed --quick
 
 bench-peers: $(VENV)/.ready ## compile llama.cpp for `make bench` (a quarter of an hour)

@@ -7,42 +7,50 @@ run the first rows of the same file, one after the other.
 """
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from time import monotonic, perf_counter, sleep
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from redis import Redis
 
 from benchmarks.batch_peer import THREADS
-from benchmarks.conditions import conditions
-from benchmarks.measured import ROOT, Report, Table, for_readers, run_command
+from benchmarks.conditions import installed
+from benchmarks.harness import Benchmark, main
+from benchmarks.jobs import greedy
+from benchmarks.process_figures import rss_bytes
+from benchmarks.processes import stand_in_process
+from benchmarks.report import ROOT, Row, Table
+from benchmarks.warm_worker import Queue, warm_worker
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import child_environment
-from llama_herd.tasks.settings import Settings
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import WorkerSettings
 
-STAND_IN_ROWS, MODEL_ROWS, PEER_ROWS = 100_000, 2000, 200
 MAX_TOKENS = 32
-STAND_IN_WINDOW = 512
-
 PROMPTS = ("Once upon a time, {} days ago", "One sunny morning {} birds", "There was a little village of {}")
 PEERS = ("transformers", "llama-cpp-python")
 _LOOK_S = 0.2
 
-#: vLLM's `run-batch` reads all rows, raises at an invalid one, and writes the file once, at the end.
+#: The table beside the peers'. vLLM's `run-batch` reads all rows, raises at an invalid one, and writes the
+#: file once, at the end.
+HEAD = ("", "rows/s", "memory, MB", "a bad line")
 VLLM = ("vLLM `run-batch` (documented)", "not run here", "whole file", "ends the run", "all rows again")
 
 COMMAND = (sys.executable, "-m", "llama_herd.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
+
+
+@dataclass(frozen=True)
+class Plan:
+    stand_in_rows: int = 100_000
+    model_rows: int = 2000
+    peer_rows: int = 200
 
 
 class Look(NamedTuple):
@@ -69,16 +77,6 @@ class Memory:
                 return
             is_over = self._is_over.wait(_LOOK_S)
 
-    def report(self) -> Report:
-        """The most of each, and the memory of Redis after each quarter of the time."""
-        last = len(self.looks) - 1
-        return {
-            "command_peak_bytes": max(look.command_bytes for look in self.looks),
-            "redis_peak_bytes": max(look.redis_bytes for look in self.looks),
-            "redis_peak_keys": max(look.redis_keys for look in self.looks),
-            "redis_quarter_bytes": [self.looks[last * n // 4].redis_bytes for n in range(1, 5)],
-        }
-
     @contextmanager
     def watching(self, pid: int, url: str) -> Iterator[None]:
         with Redis.from_url(url) as redis:
@@ -90,12 +88,35 @@ class Memory:
                 self._is_over.set()
                 thread.join()
 
+    @property
+    def most(self) -> Look:
+        return Look(*map(max, zip(*self.looks, strict=True)))
 
-def rss_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+    @property
+    def redis_quarters(self) -> list[int]:
+        """Of Redis after each quarter of the time."""
+        last = len(self.looks) - 1
+        return [self.looks[last * quarter // 4].redis_bytes for quarter in range(1, 5)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the command to its end: what it says of itself, and the memory on the way."""
+
+    summary: dict[str, Any]
+    memory: Memory
+
+    def row(self, name: str) -> Row:
+        most = self.memory.most
+        return {
+            "": name,
+            "rows/s": self.summary["rows_per_s"],
+            "tokens/s": self.summary["tokens_per_s"],
+            "command, MB": most.command_bytes / 1e6,
+            "Redis, MB": most.redis_bytes / 1e6,
+            "after each quarter, MB": ", ".join(f"{one / 1e6:.1f}" for one in self.memory.redis_quarters),
+            "most keys": most.redis_keys,
+        }
 
 
 def write_rows(path: Path, num_rows: int) -> None:
@@ -106,157 +127,82 @@ def write_rows(path: Path, num_rows: int) -> None:
             file.write(json.dumps(row | {"temperature": 0, "ignore_eos": True}) + "\n")
 
 
-@contextmanager
-def child(command: list[str], settings: Settings, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    with (folder / "child.log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=child_environment(settings), stdout=log, stderr=log, text=True
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
-def run_batch(url: str, folder: Path, *options: str) -> Report:
-    """One run to its end: the summary, and the memory on the way."""
+def command(url: str, folder: Path, *options: str) -> "subprocess.Popen[str]":
+    """`herd batch` on the file of a folder."""
     env = child_environment(WorkerSettings(redis_url=url))
-    with subprocess.Popen(
-        [*COMMAND, *options], cwd=folder, env=env, stdout=subprocess.PIPE, text=True
-    ) as process:
+    return subprocess.Popen([*COMMAND, *options], cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def run_batch(url: str, folder: Path, *options: str) -> Run:
+    with command(url, folder, *options) as process:
         memory = Memory()
         with memory.watching(process.pid, url):
             output, _ = process.communicate()
-    summary: Report = json.loads(output.splitlines()[-1])
-    return summary | memory.report()
+    return Run(json.loads(output.splitlines()[-1]), memory)
 
 
-def with_stand_in(num_rows: int = STAND_IN_ROWS) -> Report:
+def with_stand_in(num_rows: int) -> Run:
     """Everything but a model."""
-    with tempfile.TemporaryDirectory() as name, EmbeddedRedis() as server:
-        folder = Path(name)
-        write_rows(folder / "in.jsonl", num_rows)
-        command = [sys.executable, "-m", "benchmarks.stand_in", server.url]
-        with child(command, WorkerSettings(redis_url=server.url, dtype="float32"), folder):
-            return run_batch(server.url, folder, "--window", str(STAND_IN_WINDOW))
+    with TemporaryDirectory() as name, EmbeddedRedis() as server:
+        write_rows(Path(name) / "in.jsonl", num_rows)
+        with stand_in_process(server.url):
+            return run_batch(server.url, Path(name), "--window", "512")
 
 
 @contextmanager
-def bundled_worker(folder: Path) -> Iterator[tuple[str, int]]:
-    """A Redis and a worker that has done a first job: the address and the worker's process."""
-    with EmbeddedRedis() as server:
-        settings = WorkerSettings(redis_url=server.url, model=BUNDLED_MODEL, dtype="float32")
-        command = [sys.executable, "-m", "llama_herd.cli", "worker"]
-        with child(command, settings, folder) as worker:
-            warm = folder / "warm"
-            warm.mkdir()
-            write_rows(warm / "in.jsonl", 8)
-            run_batch(server.url, warm)
-            yield server.url, worker.pid
+def bundled_worker() -> Iterator[Queue]:
+    """A warm worker of the bundled model, with as many rows as it takes by default."""
+    with warm_worker(WorkerSettings().slots, greedy(4)) as queue:
+        yield queue
 
 
-def with_bundled_model(folder: Path) -> Report:
-    with bundled_worker(folder) as (url, pid):
-        return run_batch(url, folder) | {"worker_bytes": rss_bytes(pid)}
-
-
-def killed_at_half_time(folder: Path, whole_s: float) -> Report:
-    """The same file: kill -9 when half of the time is over, and the same command at once."""
-    write_rows(folder / "in.jsonl", MODEL_ROWS)
-    with bundled_worker(folder) as (url, _):
+def killed_at_half_time(num_rows: int, whole_s: float) -> float:
+    """Seconds of the same file: kill -9 when half of the time is over, and the same command at once."""
+    with TemporaryDirectory() as name, bundled_worker() as queue:
+        folder = Path(name)
+        write_rows(folder / "in.jsonl", num_rows)
         started = monotonic()
-        env = child_environment(WorkerSettings(redis_url=url))
-        with subprocess.Popen(COMMAND, cwd=folder, env=env, stdout=subprocess.DEVNULL) as process:
+        with command(queue.url, folder) as process:
             sleep(whole_s / 2)
             process.kill()
-        second = run_batch(url, folder)
+        run_batch(queue.url, folder)
         seconds = monotonic() - started
-    names = [json.loads(line)["custom_id"] for line in (folder / "out.jsonl").open()]
-    return {
-        "seconds": seconds,
-        "uninterrupted_s": whole_s,
-        "lost_s": seconds - whole_s,
-        "done_before": second["num_before"],
-        "answers": len(names),
-        "different_answers": len(set(names)),
-    }
+        names = {json.loads(line)["custom_id"] for line in (folder / "out.jsonl").open()}
+    if len(names) != num_rows:
+        raise RuntimeError(f"{len(names)} of {num_rows} rows have an answer")
+    return seconds
 
 
-def peer(name: str, folder: Path) -> Report | None:
-    """A peer's figures; None where it is not installed."""
+def peer_row(name: str, path: Path, num_rows: int) -> Iterator[tuple[str, ...]]:
+    """A peer's figures; none where it is not installed."""
     if find_spec(name.removesuffix("-python").replace("-", "_")) is None:
-        return None
-    command = [sys.executable, "-m", "benchmarks.batch_peer", name, str(folder / "in.jsonl"), str(PEER_ROWS)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    report: Report = json.loads(found.splitlines()[-1])
-    return report | {"version": version(name)}
+        return
+    arguments = [sys.executable, "-m", "benchmarks.batch_peer", name, str(path), str(num_rows)]
+    found = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    speed = json.loads(found.splitlines()[-1])
+    figures = f"{speed['rows_per_s']:.1f}", f"{speed['peak_bytes'] / 1e6:.0f}"
+    yield f"{name} {installed(name)} in a loop", *figures, "ends the loop", "all rows again"
 
 
-def measure() -> Report:
-    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as torn:
-        write_rows(Path(whole) / "in.jsonl", MODEL_ROWS)
-        peers = {name: peer(name, Path(whole)) for name in PEERS}
-        stand_in = with_stand_in()
-        started = perf_counter()
-        model = with_bundled_model(Path(whole))
-        print(f"bundled model: {perf_counter() - started:.0f} s", file=sys.stderr)
-        killed = killed_at_half_time(Path(torn), model["elapsed_s"])
-    return {
-        "benchmark": "batch",
-        "stand_in": stand_in,
-        "bundled_model": model,
-        "killed": killed,
-        "peers": peers,
-        "conditions": conditions() | {"threads": THREADS},
-    }
+def measure(plan: Plan) -> Iterator[Table]:
+    stand_in = with_stand_in(plan.stand_in_rows).row(f"stand-in, {plan.stand_in_rows:,} rows")
+    with TemporaryDirectory() as name:
+        path = Path(name) / "in.jsonl"
+        write_rows(path, plan.model_rows)
+        peers = [row for one in PEERS for row in peer_row(one, path, plan.peer_rows)]
+        with bundled_worker() as queue:
+            model = run_batch(queue.url, path.parent)
+            memory = model.memory.most.command_bytes + rss_bytes(queue.pid)
+    yield Table([stand_in, model.row(f"bundled model, {plan.model_rows:,} rows")])
+    whole_s = model.summary["elapsed_s"]
+    lost = f"{killed_at_half_time(plan.model_rows, whole_s) - whole_s:.1f} s"
+    speed = f"{model.summary['rows_per_s']:.1f}"
+    ours = ("`herd batch`", speed, f"{memory / 1e6:.0f}", "one error line", lost)
+    head = (*HEAD, f"kill -9 at half of {whole_s:.0f} s costs")
+    yield Table([dict(zip(head, row, strict=True)) for row in (ours, *peers, VLLM)])
 
 
-def tables(report: Report) -> Iterator[Table]:
-    runs = {f"stand-in, {STAND_IN_ROWS:,} rows": report["stand_in"]}
-    runs[f"bundled model, {MODEL_ROWS:,} rows"] = report["bundled_model"]
-    yield Table(
-        ("", "rows/s", "tokens/s", "command, MB", "Redis, MB", "after each quarter, MB", "most keys"),
-        [
-            (
-                name,
-                run["rows_per_s"],
-                run["tokens_per_s"],
-                run["command_peak_bytes"] / 1e6,
-                run["redis_peak_bytes"] / 1e6,
-                ", ".join(f"{num_bytes / 1e6:.1f}" for num_bytes in run["redis_quarter_bytes"]),
-                run["redis_peak_keys"],
-            )
-            for name, run in runs.items()
-        ],
-    )
-    yield against_peers(report)
-
-
-def for_readme(report: Report) -> str:
-    """The table of the peers."""
-    return for_readers(report, [against_peers(report)])
-
-
-def against_peers(report: Report) -> Table:
-    """Rows a second, memory and what faults cost, beside those of the peers."""
-    model, killed = report["bundled_model"], report["killed"]
-    memory = (model["command_peak_bytes"] + model["worker_bytes"]) / 1e6
-    loss = f"{killed['lost_s']:.1f} s"
-    rows = [("`herd batch`", f"{model['rows_per_s']:.1f}", f"{memory:.0f}", "one error line", loss)]
-    for name, found in report["peers"].items():
-        if found is not None:
-            speed, peak = f"{found['rows_per_s']:.1f}", f"{found['peak_bytes'] / 1e6:.0f}"
-            rows.append(
-                (f"{name} {found['version']} in a loop", speed, peak, "ends the loop", "all rows again")
-            )
-    kill = f"kill -9 at half of {killed['uninterrupted_s']:.0f} s costs"
-    return Table(("", "rows/s", "memory, MB", "a bad line", kill), [*rows, VLLM])
-
-
-def main() -> None:
-    run_command(measure, tables, __doc__ or "", lambda report: for_readers(report, [against_peers(report)]))
-
+BENCHMARK = Benchmark("batch", __doc__, Plan(), measure, threads=THREADS)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

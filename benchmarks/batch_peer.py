@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from benchmarks.process_figures import peak_bytes
 from llama_herd.worker.settings import BUNDLED_MODEL
 
 #: Threads, as many as a worker takes by default: it leaves one core for its other threads.
@@ -74,14 +75,6 @@ def main(name: str, path: str, num_rows: str) -> None:
     seconds = perf_counter() - started
     speed = {"rows_per_s": len(rows) / seconds, "tokens_per_s": num_tokens / seconds}
     print(json.dumps(speed | {"peak_bytes": peak_bytes()}))
-
-
-def peak_bytes() -> int:
-    """The most memory that this process held; getrusage would count that of its parent at the fork, too."""
-    (line,) = (
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
-    )
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

@@ -5,15 +5,16 @@
 No card is there: a worker's own plan says it, for a card that is empty but for what CUDA itself takes.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gguf import GGMLQuantizationType as GGMLType
 
-from benchmarks.conditions import conditions
 from benchmarks.gpu.device_weights import write_hollow_model
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, NoPlan, main
+from benchmarks.report import Cell, Table
 from benchmarks.shapes import random_config
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import open_model
@@ -55,42 +56,35 @@ def plan_for(model: Path, card_gb: float) -> MemoryPlan:
         return MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
 
 
-def planned(model: Path, card_gb: float) -> dict[str, Any]:
-    """What a worker takes of a card of this size, or why it does not start."""
+def cache_tokens(model: Path, card_gb: float) -> str:
+    """What a worker takes of a card of this size for its cache."""
     plan = plan_for(model, card_gb)
-    facts = {"slots": plan.step.slots, "cache_tokens": plan.kv_cache_tokens, "bytes": plan.num_bytes}
     try:
         plan.check(model.name)
     except SettingsError:
-        facts["cache_tokens"] = 0
-    return facts
+        return "does not fit"
+    return f"{plan.kv_cache_tokens:,}"
 
 
-def measure() -> Report:
+def measure(_: NoPlan) -> Iterator[Table]:
     with TemporaryDirectory() as folder:
         models = {
             name: write_hollow_model(Path(folder) / f"{name}.gguf", LLAMA_3_8B, type)
             for name, type in FORMATS.items()
         }
-        found = {name: {str(card): planned(path, card) for card in CARDS_GB} for name, path in models.items()}
-    return {"benchmark": "card_sizes", "conditions": conditions(), "plans": found}
+        rows: list[dict[str, Cell]] = [
+            {
+                "card": f"{card} GB",
+                "slots": default_slots(card),
+                **{name: cache_tokens(path, card) for name, path in models.items()},
+            }
+            for card in CARDS_GB
+        ]
+    what = "Slots, and tokens of KV cache, that a worker of Llama 3 8B takes by default"
+    yield Table(rows, f"{what}; never tried on a card")
 
 
-def tables(report: Report) -> list[Table]:
-    rows = [
-        [f"{card} GB", next(iter(report["plans"].values()))[str(card)]["slots"], *_cells(report, str(card))]
-        for card in CARDS_GB
-    ]
-    title = (
-        "Slots, and tokens of KV cache, that a worker of Llama 3 8B takes by default; never tried on a card"
-    )
-    return [Table(["card", "slots", *report["plans"]], rows, title)]
-
-
-def _cells(report: Report, card: str) -> list[str]:
-    tokens = [plans[card]["cache_tokens"] for plans in report["plans"].values()]
-    return [f"{one:,}" if one else "does not fit" for one in tokens]
-
+BENCHMARK = Benchmark("card_sizes", __doc__, NoPlan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

@@ -8,57 +8,61 @@ run that ends early, also by Ctrl-C, reports as far as it came.
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, for_readers, keep
+from benchmarks.report import Report, Row, Table, publish
 from llama_herd.chaos.faults.catalogue import FAULTS
 from llama_herd.chaos.plan import ChaosPlan, planned_strikes
+from llama_herd.chaos.report import ChaosReport
 from llama_herd.chaos.run import run_chaos
 from llama_herd.chaos.screen import progress_display, show_report
 
 NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
 
 
-def tables(report: Report) -> Iterator[Table]:
+def tables(report: ChaosReport) -> Iterator[Table]:
     """Outcomes of the jobs, how long a fault held up those that it met, and the resources in use."""
+    found = report.to_dict()
     names = ("strikes", "jobs", "tokens", "resumed", "lost", "duplicate", "compared")
-    minutes = round(report["seconds"] / 60, 1)
-    bound = "none" if report["bound"] is None else f"{report['bound']:.1%}"
-    row = [minutes, *(report[name] for name in names), bound]
-    title = f"Laws broken: {len(report['violations'])}"
-    if report["cut_short"]:
-        title += f"; cut short by {report['cut_short']}"
-    yield Table(["minutes", *names, "3/N"], [row], title)
-    if faults := list(_faults(report)):
-        yield Table(["fault", "strikes", "jobs met", "p50 s", "p99 s", "longest s"], faults)
-    if trends := [list(trend.values()) for trend in report["trends"]]:
-        yield Table(["held by", "first", "median", "last", "most"], trends)
+    bound = "none" if found["bound"] is None else f"{found['bound']:.1%}"
+    minutes = {"minutes": round(found["seconds"] / 60, 1)}
+    title = f"Laws broken: {len(found['violations'])}"
+    if found["cut_short"]:
+        title += f"; cut short by {found['cut_short']}"
+    yield Table([{**minutes, **{name: found[name] for name in names}, "3/N": bound}], title)
+    if faults := list(_faults(found["faults"])):
+        yield Table(faults)
+    if trends := found["trends"]:
+        heads = ("held by", "first", "median", "last", "most")
+        yield Table([dict(zip(heads, trend.values(), strict=True)) for trend in trends])
 
 
-def _faults(report: Report) -> Iterator[list[str | float]]:
+def _faults(found: list[dict[str, Any]]) -> Iterator[Row]:
     """The faults in the order of their list; without times if no job was met."""
-    lines = {line["fault"]: line for line in report["faults"]}
+    lines = {line["fault"]: line for line in found}
     for name in filter(lines.__contains__, FAULTS):
         line = lines[name]
-        times = ("" if line[key] is None else line[key] for key in ("p50_s", "p99_s", "max_s"))
-        yield [f"`{name}`", line["strikes"], line["met"], *times]
+        keys = {"p50_s": "p50 s", "p99_s": "p99 s", "max_s": "longest s"}
+        times = {head: "" if line[key] is None else line[key] for key, head in keys.items()}
+        yield {"fault": f"`{name}`", "strikes": line["strikes"], "jobs met": line["met"], **times}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("schedule")
     parser.add_argument("--minutes", type=float, default=0.0, help="again until so much time is over")
     parser.add_argument("--write", action="store_true", help="keep the report and the page's tables")
-    arguments = parser.parse_args()
-    plan = ChaosPlan(planned_strikes([], arguments.schedule), NUM_JOBS, MAX_TOKENS, SEED, arguments.minutes)
+    given = parser.parse_args()
+    plan = ChaosPlan(planned_strikes([], given.schedule), NUM_JOBS, MAX_TOKENS, SEED, given.minutes)
     with progress_display() as tell:
-        report = run_chaos(plan, tell)
-    show_report(report)
-    if arguments.write:
-        found = {"benchmark": "chaos", "schedule": arguments.schedule, "seed": SEED} | report.to_dict()
-        written = found | {"conditions": conditions()}
-        keep(written, for_readers(written, tables(written)))
-    raise SystemExit(report.exit_code)
+        found = run_chaos(plan, tell)
+    show_report(found)
+    if given.write:
+        report = Report("chaos", list(tables(found)), conditions(), found.to_dict(), given.schedule)
+        report.keep()
+        publish(report.section)
+    raise SystemExit(found.exit_code)
 
 
 if __name__ == "__main__":

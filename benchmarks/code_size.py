@@ -9,10 +9,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import ROOT, Report, Table, run_command
+from benchmarks.harness import Benchmark, NoPlan, main
+from benchmarks.report import ROOT, Row, Table
 
 PACKAGE = ROOT / "src" / "llama_herd"
 
@@ -40,7 +40,7 @@ def functions(path: Path) -> Iterator[Function]:
             yield Function(path, node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
 
 
-def size(part: str, files: list[Path]) -> dict[str, Any]:
+def size(part: str, files: list[Path]) -> Row:
     """Figures of one part; empty files do not count."""
     file_lines = [num_lines for path in files if (num_lines := len(path.read_text().splitlines()))]
     found = [function for path in files for function in functions(path)]
@@ -50,26 +50,21 @@ def size(part: str, files: list[Path]) -> dict[str, Any]:
         "part": part,
         "files": len(file_lines),
         "lines": sum(file_lines),
-        "median_file": round(median(file_lines)),
-        "longest_file": max(file_lines),
+        "median file": round(median(file_lines)),
+        "longest file": max(file_lines),
         "functions": len(found),
-        "median_function": round(median(lengths)),
-        "p90_function": round(quantiles(lengths, n=10, method="inclusive")[-1]),
-        "longest_function": longest.num_lines,
+        "median function": round(median(lengths)),
+        "p90 function": round(quantiles(lengths, n=10, method="inclusive")[-1]),
+        "longest function": longest.num_lines,
         "which": f"`{longest.name}` in {longest.path.relative_to(ROOT)}",
     }
 
 
-def measure() -> Report:
-    parts = [size(part, files) for part, files in PARTS.items()]
-    return {"benchmark": "code_size", "conditions": conditions(), "parts": parts}
+def measure(_: NoPlan) -> Iterator[Table]:
+    yield Table([size(part, files) for part, files in PARTS.items()])
 
 
-def tables(report: Report) -> list[Table]:
-    parts = report["parts"]
-    head = [name.replace("_", " ") for name in parts[0]]
-    return [Table(head, [list(part.values()) for part in parts])]
-
+BENCHMARK = Benchmark("code_size", __doc__, NoPlan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

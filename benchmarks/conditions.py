@@ -3,14 +3,46 @@
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import torch
 
-PACKAGES = ("torch", "transformers", "celery", "kombu", "redis")
+PACKAGES = ("torch", "transformers", "celery", "kombu", "redis", "hiredis", "uvicorn")
+
+
+VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
+
+
+@dataclass(frozen=True)
+class Processor:
+    """As /proc/cpuinfo knows it."""
+
+    facts: dict[str, str]
+
+    @classmethod
+    def here(cls) -> Self:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+        return cls({name.strip(): value.strip() for name, _, value in (one.partition(":") for one in lines)})
+
+    @property
+    def name(self) -> str:
+        """Vendor, family and model, such as amd-26-2."""
+        vendor = self.facts.get("vendor_id", "unknown")
+        parts = (self.facts.get("cpu family", ""), self.facts.get("model", ""))
+        return "-".join(filter(None, (VENDORS.get(vendor, vendor.lower()), *parts)))
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        return frozenset(self.facts.get("flags", "").split())
+
+    @property
+    def words(self) -> str:
+        return f"{self.name}, {'with' if 'amx_bf16' in self.flags else 'without'} AMX"
 
 
 def conditions(commit: str = "") -> dict[str, Any]:
@@ -18,15 +50,25 @@ def conditions(commit: str = "") -> dict[str, Any]:
 
     `commit` says which one it is where git cannot.
     """
+    processor = Processor.here()
     return {
         "commit": commit or _commit(),
-        "cpu": _cpu_name(),
+        "cpu": processor.facts.get("model name", platform.processor()),
+        "processor": processor.words,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_1_min": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        **{name: version(name) for name in PACKAGES},
+        **{name: found for name in PACKAGES if (found := installed(name))},
     }
+
+
+def installed(package: str) -> str:
+    """Its version; empty where it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def gpu_conditions() -> dict[str, str]:
@@ -71,10 +113,3 @@ def _commit() -> str:
     except OSError:
         return "unknown"
     return found.stdout.strip() or "unknown"
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()

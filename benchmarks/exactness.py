@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, NoPlan, main
+from benchmarks.report import Row, Table
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
@@ -28,7 +28,11 @@ from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
 SEED, NUM_TEXTS, NUM_TOKENS = 1, 8, 256
 
 
-def measure() -> Report:
+def measure(_: NoPlan) -> Iterator[Table]:
+    yield Table(list(runs()), "Against float32")
+
+
+def runs() -> Iterator[Row]:
     torch.manual_seed(SEED)
     with GGUFModel.open(BUNDLED_MODEL) as file:
         plain = Llama.load(file)
@@ -39,12 +43,10 @@ def measure() -> Report:
         for kernel in (Kernel.INT8, Kernel.TILES):
             if isinstance(kernels, Kernels) and kernel in kernels.kernels:
                 ways[f"native, {kernel.name}"] = WeightForm.FASTEST.with_kernels(_only(kernels, kernel))
-        runs = []
         for name, form in ways.items():
             llama = Llama.load(file, dtype=torch.bfloat16, form=form)
             found = [_logits(llama, text, torch.bfloat16) for text in texts]
-            runs.append({"way": name, **_differences(torch.cat(found), torch.cat(exact))})
-    return {"benchmark": "exactness", "conditions": conditions(), "runs": runs}
+            yield {"bfloat16": name, **_differences(torch.cat(found), torch.cat(exact))}
 
 
 def _only(kernels: Kernels, kernel: Kernel) -> Kernels:
@@ -84,10 +86,7 @@ def _differences(found: Tensor, exact: Tensor) -> dict[str, float]:
     }
 
 
-def tables(report: Report) -> Iterator[Table]:
-    head = ["bfloat16", *(name for name in report["runs"][0] if name != "way")]
-    yield Table(head, [list(run.values()) for run in report["runs"]], "Against float32")
-
+BENCHMARK = Benchmark("exactness", __doc__, NoPlan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

@@ -8,23 +8,20 @@ Ledger, Redis, the threads of each worker and the readers are real, the models a
 Redis carries is reckoned from the slopes: what one more worker costs, and one more event.
 """
 
-import argparse
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from statistics import quantiles
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any, Self
 
 from redis import Redis
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, for_readers, keep
+from benchmarks.harness import Benchmark, main, percentile
+from benchmarks.processes import process
+from benchmarks.report import Table
 from benchmarks.simulated_workers import Plan as Workers
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.async_client import AsyncClient
@@ -42,27 +39,26 @@ PAPER_ROWS, PAPER_TOKENS_PER_S = 32, 50.0
 PAPER_FLUSH_MS = {"each half second": 500.0, "each 50 ms": 50.0, "for each token": 1000 / PAPER_TOKENS_PER_S}
 
 
-@dataclass(frozen=True)
-class Load:
-    """What each row of a worker draws, and how long its tokens are gathered."""
-
-    tokens_per_s: float
-    flush_ms: int
+#: What a row measures, by the name of its column.
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Plan:
-    workers: Sequence[int] = (10, 50, 200, 500)
-    tenants: Sequence[int] = (1, 10, 100)
+    workers: tuple[int, ...] = (10, 50, 200, 500)
+    tenants: tuple[int, ...] = (1, 10, 100)
     #: Of the workers of many tenants.
     num_of_many: int = 10
-    #: Of the busy workers.
-    busy: Sequence[int] = (10, 50, 200)
+    #: Of the busy workers, each with so many rows.
+    busy: tuple[int, ...] = (10, 50, 200)
     rows: int = 32
-    seldom: Load = Load(4.0, 500)
+    #: What each row draws, and how long its tokens are gathered.
+    tokens_per_s: float = 4.0
+    flush_ms: int = 500
     #: Of those that have events often, which are fewer: two cores draw no more tokens.
-    often: Load = Load(20.0, 50)
-    num_often: Sequence[int] = (10,)
+    often: tuple[int, ...] = (10,)
+    often_tokens_per_s: float = 20.0
+    often_flush_ms: int = 50
     #: Most streams of busy workers that are read.
     readers: int = 200
     seconds: float = 10.0
@@ -118,20 +114,21 @@ def fleet(workers: Workers) -> Iterator[None]:
     num_processes = min(NUM_PROCESSES, max(1, workers.num // WORKERS_A_PROCESS))
     num = max(1, -(-workers.num // num_processes))
     with ExitStack() as stack:
-        processes = []
-        for first in range(0, workers.num, num):
-            part = replace(workers, first=first, num=min(num, workers.num - first))
-            command = [sys.executable, "-m", "benchmarks.simulated_workers", json.dumps(asdict(part))]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            stack.callback(process.kill)
-            processes.append(process)
-        for process in processes:
-            if process.stdout is None or process.stdout.readline() != b"up\n":
+        parts = [
+            replace(workers, first=first, num=min(num, workers.num - first))
+            for first in range(0, workers.num, num)
+        ]
+        started = [
+            stack.enter_context(process("-m", "benchmarks.simulated_workers", json.dumps(asdict(part))))
+            for part in parts
+        ]
+        for one in started:
+            if one.stdout is None or one.stdout.readline() != "up\n":
                 raise RuntimeError("the simulated workers did not start")
         yield
 
 
-def costs(workers: Workers, plan: Plan) -> dict[str, float]:
+def costs(workers: Workers, plan: Plan) -> Figures:
     """What Redis does for these workers, and for who reads their jobs, in a second, once all are up."""
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis, ExitStack() as stack:
         workers = replace(workers, url=server.url)
@@ -148,8 +145,7 @@ def costs(workers: Workers, plan: Plan) -> dict[str, float]:
         connections = float(redis.info("clients")["connected_clients"])
     found = {name: (after[name] - before[name]) / took_s for name in before}
     if len(lags) > 1:
-        percentiles = quantiles(lags, n=100)
-        found |= {"lag_p50_ms": percentiles[49], "lag_p99_ms": percentiles[98]}
+        found |= {"lag_p50_ms": percentile(lags, 50), "lag_p99_ms": percentile(lags, 99)}
     return found | {"connections": connections}
 
 
@@ -160,7 +156,7 @@ def _wait_until_up(redis: Any, workers: Workers, tenants: Sequence[str]) -> None
         sleep(0.1)
 
 
-def _look(redis: Any) -> dict[str, float]:
+def _look(redis: Any) -> Figures:
     used, stats = redis.info("cpu"), redis.info("commandstats")
     calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items()}
     return {
@@ -170,43 +166,38 @@ def _look(redis: Any) -> dict[str, float]:
     }
 
 
-def measure(plan: Plan) -> Report:
+def measure(plan: Plan) -> Iterator[Table]:
     none = Workers("", 0)
     nobody = costs(none, plan)["cpu_ms"]
     idle = [_row(num, costs(replace(none, num=num), plan), nobody) for num in plan.workers]
-    many = [
-        {"tenants": num} | _row(plan.num_of_many, costs(of_many, plan), nobody)
-        for num in plan.tenants
-        for of_many in [replace(none, num=plan.num_of_many, tenants=num)]
+    yield Table(idle, "Idle workers")
+    if plan.tenants:
+        of_many = {num: replace(none, num=plan.num_of_many, tenants=num) for num in plan.tenants}
+        rows = [{"tenants": num} | _row(one.num, costs(one, plan), nobody) for num, one in of_many.items()]
+        yield Table(rows, "Idle workers of many tenants")
+    seldom = replace(none, rows=plan.rows, tokens_per_s=plan.tokens_per_s, flush_ms=plan.flush_ms)
+    often = replace(seldom, tokens_per_s=plan.often_tokens_per_s, flush_ms=plan.often_flush_ms)
+    loads = [
+        replace(load, num=num) for nums, load in ((plan.busy, seldom), (plan.often, often)) for num in nums
     ]
-    busy = [
-        _busy(replace(none, num=num, rows=plan.rows, **asdict(load)), plan, nobody)
-        for nums, load in ((plan.busy, plan.seldom), (plan.num_often, plan.often))
-        for num in nums
-    ]
-    report = {
-        "benchmark": "fleet",
-        "plan": asdict(plan),
-        "conditions": conditions(),
-        "nobody_cpu_ms": round(nobody, 2),
-        "idle": idle,
-        "of_many_tenants": many,
-        "busy": busy,
-    }
-    return report | {"on_paper": on_paper(idle, busy) if len(idle) > 1 and busy else []}
+    if busy := [_busy(load, plan, nobody) for load in loads]:
+        yield Table(busy, "Busy workers")
+    if busy and len(idle) > 1:
+        paper = f"On paper, one Redis at {100 * SHARE:.0f} % with workers of {PAPER_ROWS} rows"
+        yield Table(list(on_paper(idle, busy)), f"{paper} that draw {PAPER_TOKENS_PER_S:.0f} tokens/s each")
 
 
-def _row(num: int, found: dict[str, float], nobody: float) -> dict[str, float]:
+def _row(num: int, found: Figures, nobody: float) -> Figures:
     return {
         "workers": num,
         "commands/s": round(found["commands"], 1),
         "connections": int(found["connections"]),
-        "CPU of Redis, ms/s": round(found["cpu_ms"] - nobody, 2),
-        "a worker, us/s": round(1000 * (found["cpu_ms"] - nobody) / num, 1),
+        "CPU of Redis, ms/s": found["cpu_ms"] - nobody,
+        "a worker, us/s": 1000 * (found["cpu_ms"] - nobody) / num,
     }
 
 
-def _busy(load: Workers, plan: Plan, nobody: float) -> dict[str, float]:
+def _busy(load: Workers, plan: Plan, nobody: float) -> Figures:
     """With all that a worker does, and with its events alone."""
     found = costs(load, plan)
     alone = costs(replace(load, has_parts=False), plan)
@@ -214,76 +205,33 @@ def _busy(load: Workers, plan: Plan, nobody: float) -> dict[str, float]:
     return _row(load.num, found, nobody) | {
         "events/s": round(found["events"]),
         "tokens/s": round(load.num * load.rows * load.tokens_per_s),
-        "of events, ms/s": round(of_events, 2),
-        "beyond them, %": round(100 * (found["cpu_ms"] - nobody - of_events) / of_events, 1),
+        "of events, ms/s": of_events,
+        "beyond them, %": 100 * (found["cpu_ms"] - nobody - of_events) / of_events,
         "lag p50, ms": round(found.get("lag_p50_ms", 0.0), 1),
         "lag p99, ms": round(found.get("lag_p99_ms", 0.0), 1),
     }
 
 
-def on_paper(
-    idle: Sequence[dict[str, float]], busy: Sequence[dict[str, float]]
-) -> list[dict[str, float | str]]:
+def on_paper(idle: Sequence[Figures], busy: Sequence[Figures]) -> Iterator[dict[str, float | str]]:
     """What one Redis carries that is busy for half of its time, by what one more worker and event cost."""
     first, last = idle[0], idle[-1]
     cpu = "CPU of Redis, ms/s"
     worker_ms = (last[cpu] - first[cpu]) / (last["workers"] - first["workers"])
     event_ms = busy[-1]["of events, ms/s"] / busy[-1]["events/s"]
-    rows: list[dict[str, float | str]] = []
     for events, flush_ms in {"idle": 0.0, **PAPER_FLUSH_MS}.items():
         num_events = PAPER_ROWS * 1000 / flush_ms if flush_ms else 0.0
         num_workers = SHARE * 1000 / (worker_ms + num_events * event_ms)
-        rows.append(
-            {
-                "an event": events,
-                "events/s a worker": num_events,
-                "us/s a worker": round(1000 * (worker_ms + num_events * event_ms), 1),
-                "beyond events, %": round(100 * worker_ms / (num_events * event_ms), 1)
-                if num_events
-                else 0.0,
-                "workers": round(num_workers),
-                "tokens/s": round(num_workers * PAPER_ROWS * PAPER_TOKENS_PER_S) if num_events else 0,
-            }
-        )
-    return rows
+        yield {
+            "an event": events,
+            "events/s a worker": num_events,
+            "us/s a worker": 1000 * (worker_ms + num_events * event_ms),
+            "beyond events, %": 100 * worker_ms / (num_events * event_ms) if num_events else 0.0,
+            "workers": round(num_workers),
+            "tokens/s": round(num_workers * PAPER_ROWS * PAPER_TOKENS_PER_S) if num_events else 0,
+        }
 
 
-def tables(report: Report) -> Iterator[Table]:
-    paper = f"On paper, one Redis at {100 * SHARE:.0f} % with workers of {PAPER_ROWS} rows"
-    titles = {
-        "idle": "Idle workers",
-        "of_many_tenants": "Idle workers of many tenants",
-        "busy": "Busy workers",
-        "on_paper": f"{paper} that draw {PAPER_TOKENS_PER_S:.0f} tokens/s each",
-    }
-    for name, title in titles.items():
-        rows = report[name]
-        if rows:
-            yield Table(list(rows[0]), [list(row.values()) for row in rows], title)
-
-
-def main() -> None:
-    plan = Plan()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="keep the report and the page's tables")
-    parser.add_argument("--workers", type=int, nargs="*", default=plan.workers, help="of idle ones")
-    parser.add_argument("--tenants", type=int, nargs="*", default=plan.tenants)
-    parser.add_argument("--busy", type=int, nargs="*", default=plan.busy, help="of those with few events")
-    parser.add_argument("--num-often", type=int, nargs="*", default=plan.num_often, help="of those with many")
-    parser.add_argument("--rows", type=int, default=plan.rows, help="of a busy worker")
-    parser.add_argument("--tokens-per-s", type=float, default=plan.seldom.tokens_per_s, help="of a row")
-    parser.add_argument("--flush-ms", type=int, default=plan.seldom.flush_ms)
-    parser.add_argument("--readers", type=int, default=plan.readers, help="streams that are read")
-    parser.add_argument("--seconds", type=float, default=plan.seconds)
-    given = vars(parser.parse_args())
-    is_kept = given.pop("write")
-    seldom = Load(given.pop("tokens_per_s"), given.pop("flush_ms"))
-    report = measure(replace(plan, seldom=seldom, **given))
-    text = for_readers(report, tables(report))
-    print(text)
-    if is_kept:
-        keep(report, text)
-
+BENCHMARK = Benchmark("fleet", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -29,10 +29,13 @@ class Format(Enum):
 
 @dataclass(frozen=True)
 class Floors:
-    """The floors of one model in one format on one device. Lengths are tokens, times are seconds."""
+    """The floors of one model on one device. Lengths are tokens, times are seconds.
+
+    stored: in which format the weights are, or how many bytes of them a step reads.
+    """
 
     config: LlamaConfig
-    format: Format
+    stored: Format | int
     bytes_per_s: float
     flop_per_s: float
     kv_value_bytes: int = 2
@@ -53,8 +56,10 @@ class Floors:
     @property
     def weight_bytes(self) -> float:
         """Bytes of weights that a step reads: all but the embedding, of which it reads a row a token."""
+        if isinstance(self.stored, int):
+            return self.stored
         num_norm = (2 * self.config.num_layers + 1) * self.config.hidden_size
-        bits = self.num_linear * self.format.bits + self.num_output * self.format.output_bits
+        bits = self.num_linear * self.stored.bits + self.num_output * self.stored.output_bits
         return bits / 8 + 2 * num_norm
 
     @property
@@ -66,7 +71,8 @@ class Floors:
     @property
     def crossover_rows(self) -> float:
         """Rows from which on a step is bound by arithmetic and no longer by reading weights."""
-        return self.flop_per_s * self.format.bits / (16 * self.bytes_per_s)
+        flop_a_row = 2 * (self.num_linear + self.num_output)
+        return self.weight_bytes / self.bytes_per_s * self.flop_per_s / flop_a_row
 
     def decode_s(self, num_rows: int, context: float) -> float:
         """One step of `num_rows` sequences that hold `context` tokens each."""

@@ -7,7 +7,7 @@ import ctypes
 import json
 import sys
 from pathlib import Path
-from statistics import median
+from time import perf_counter
 from typing import Any
 
 import llama_cpp as cpp
@@ -15,6 +15,7 @@ import numpy as np
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 from numpy.typing import NDArray
 
+from benchmarks.speed.child import Prompts, Room
 from benchmarks.speed.llama_cpp_peer import CppBatch, LlamaCpp
 
 LENGTH = 64
@@ -24,7 +25,9 @@ class GrammarBatch(CppBatch):
     """Rows that follow a grammar each."""
 
     def __init__(self, model: Any, threads: int, rows: int, gbnf: str | None) -> None:
-        super().__init__(model, threads, [LENGTH] * rows)
+        prompts = Prompts()
+        super().__init__(model, threads, [prompts.next(LENGTH) for _ in range(rows)])
+        self._choosing_s = 0.0
         vocab = cpp.llama_model_get_vocab(model)
         self._grammars = [
             None if gbnf is None else cpp.llama_sampler_init_grammar(vocab, gbnf.encode(), b"root")
@@ -33,8 +36,19 @@ class GrammarBatch(CppBatch):
         self._candidates = (cpp.llama_token_data * self._vocab_size)()
         self._all_ids = np.arange(self._vocab_size)
 
-    def _best(self, row: int) -> int:
-        best = super()._best(row)
+    def step(self) -> float:
+        """With what the choice of tokens takes."""
+        self._choosing_s = 0.0
+        return super().step() + self._choosing_s
+
+    def choose(self, row: int) -> int:
+        started_s = perf_counter()
+        best = self._allowed(row, super().choose(row))
+        self._choosing_s += perf_counter() - started_s
+        return best
+
+    def _allowed(self, row: int, best: int) -> int:
+        """The likeliest token, or the likeliest that the grammar allows."""
         grammar = self._grammars[row]
         if grammar is None:
             return best
@@ -57,21 +71,20 @@ class GrammarBatch(CppBatch):
 
 def main() -> None:
     asked = json.loads(sys.argv[2])
-    sys.argv[2] = str(asked["threads"])
-    loaded = LlamaCpp(Path(sys.argv[1]), asked["threads"])
+    loaded = LlamaCpp(Room(Path(sys.argv[1]), asked["threads"], LENGTH, LENGTH))
     gbnf = json_schema_to_gbnf(json.dumps(asked["schema"]))
-    print(json.dumps([_measured(loaded, asked, gbnf, rows) for rows in asked["rows"]]))
+    print(json.dumps([(rows, _taken_ms(loaded, asked, gbnf, rows)) for rows in asked["rows"]]))
 
 
-def _measured(loaded: LlamaCpp, asked: dict[str, Any], gbnf: str, rows: int) -> dict[str, Any]:
-    taken: dict[str, list[float]] = {"none_ms": [], "all_ms": []}
+def _taken_ms(loaded: LlamaCpp, asked: dict[str, Any], gbnf: str, rows: int) -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = {"no form": [], "all": []}
     for _ in range(asked["rounds"]):
-        for name, grammar in (("none_ms", None), ("all_ms", gbnf)):
-            batch = GrammarBatch(loaded._model, asked["threads"], rows, grammar)
+        for name, grammar in (("no form", None), ("all", gbnf)):
+            batch = GrammarBatch(loaded.model, asked["threads"], rows, grammar)
             batch.step()
-            taken[name] += [batch.step() for _ in range(asked["steps"])]
-            cpp.llama_free(batch._context)
-    return {"engine": "llama.cpp", "rows": rows, **{name: 1e3 * median(one) for name, one in taken.items()}}
+            taken[name] += [1e3 * batch.step() for _ in range(asked["steps"])]
+            batch.free()
+    return taken
 
 
 if __name__ == "__main__":

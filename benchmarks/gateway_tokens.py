@@ -9,19 +9,18 @@ streamed to a reader of its own. Worker, Redis, gateway and readers share the co
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass
-from statistics import median
+from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from urllib.parse import urlsplit
 
-from benchmarks.conditions import conditions
-from benchmarks.gateway import gateway_process
-from benchmarks.measured import Report, Table, run_command
-from benchmarks.shapes import PROMPTS
+from benchmarks.harness import Benchmark, in_turns, main
+from benchmarks.jobs import greedy, prompts
+from benchmarks.processes import gateway_process
+from benchmarks.report import Row, Table
 from benchmarks.warm_worker import warm_worker
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.events import End
-from llama_herd.tasks.sampling import SamplingParams
 
 #: Reads one job to its end, and returns how many tokens it had.
 Reader = Callable[[str], Awaitable[int]]
@@ -35,90 +34,73 @@ class Plan:
     rounds: int = 15
 
 
-async def _by_client(client: AsyncClient, plan: Plan, prompt: str) -> int:
-    job_id = await client.submit(prompt=prompt, sampling=_sampling(plan))
-    async for event in client.stream(job_id):
-        if isinstance(event, End) and event.usage is not None:
-            return event.usage.completion_tokens
-    raise RuntimeError("a job has failed")
+async def by_client(url: str, num_jobs: int, max_tokens: int) -> float:
+    async with AsyncClient(url) as client:
+
+        async def read(prompt: str) -> int:
+            job_id = await client.submit(prompt=prompt, sampling=greedy(max_tokens))
+            async for event in client.stream(job_id):
+                if isinstance(event, End) and event.usage is not None:
+                    return event.usage.completion_tokens
+            raise RuntimeError("a job has failed")
+
+        return await tokens_per_s(read, num_jobs)
 
 
-async def _by_http(url: str, plan: Plan, prompt: str) -> int:
-    """OpenAI's endpoint over a connection of its own; the last chunk counts the tokens."""
+async def by_http(url: str, num_jobs: int, max_tokens: int) -> float:
+    """OpenAI's endpoint over a connection for each job; the last chunk counts the tokens."""
     place = urlsplit(url)
-    body = json.dumps(
-        {
-            "model": "tales",
-            "prompt": prompt,
-            **{name: getattr(_sampling(plan), name) for name in ("max_tokens", "temperature", "ignore_eos")},
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    )
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(f"{head}{body}".encode())
-    last = b""
-    while (line := await reader.readline()) and line != b"data: [DONE]\n":
-        last = line if line.startswith(b"data: ") else last
-    writer.close()
-    return int(json.loads(last[6:])["usage"]["completion_tokens"])
+    asked = {"model": "tales", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    asked |= {"stream": True, "stream_options": {"include_usage": True}}
+
+    async def read(prompt: str) -> int:
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        body = json.dumps(asked | {"prompt": prompt})
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(f"{head}{body}".encode())
+        last = b""
+        while (line := await reader.readline()) and line != b"data: [DONE]\n":
+            last = line if line.startswith(b"data: ") else last
+        writer.close()
+        return int(json.loads(last[6:])["usage"]["completion_tokens"])
+
+    return await tokens_per_s(read, num_jobs)
 
 
-def _sampling(plan: Plan) -> SamplingParams:
-    return SamplingParams(max_tokens=plan.max_tokens, temperature=0, ignore_eos=True)
-
-
-async def _tokens_per_s(read: Reader, num_jobs: int) -> float:
+async def tokens_per_s(read: Reader, num_jobs: int) -> float:
     started_s = perf_counter()
-    prompts = [PROMPTS[number % len(PROMPTS)] for number in range(num_jobs)]
-    return sum(await asyncio.gather(*map(read, prompts))) / (perf_counter() - started_s)
+    return sum(await asyncio.gather(*map(read, prompts(num_jobs)))) / (perf_counter() - started_s)
 
 
-async def _rounds(plan: Plan, num_rows: int, redis_url: str, url: str) -> dict[str, list[float]]:
-    """Tokens a second of each way in each round."""
-    async with AsyncClient(redis_url) as client:
-        ways: dict[str, Reader] = {
-            "client": lambda prompt: _by_client(client, plan, prompt),
-            "gateway": lambda prompt: _by_http(url, plan, prompt),
-        }
-        found: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(-1, plan.rounds):  # the first is to get warm
-            for name in sorted(ways, reverse=number % 2 == 1):
-                speed = await _tokens_per_s(ways[name], plan.jobs_a_row * num_rows)
-                if number >= 0:
-                    found[name].append(speed)
-        return found
+def run(num_rows: int, plan: Plan) -> Row:
+    num_jobs = plan.jobs_a_row * num_rows
+    with warm_worker(num_rows, greedy(plan.max_tokens)) as queue, gateway_process(queue.url) as gateway:
+        before_s = gateway.cpu_s
+
+        def turn(way: Callable[[str, int, int], Awaitable[float]], url: str) -> float:
+            return asyncio.run(way(url, num_jobs, plan.max_tokens))  # type: ignore[arg-type]
+
+        ways = {"client": partial(turn, by_client, queue.url), "gateway": partial(turn, by_http, gateway.url)}
+        found = in_turns(ways, plan.rounds, warm=1)
+        cpu_s = gateway.cpu_s - before_s
+    shares = [by / of for by, of in zip(found["gateway"], found["client"], strict=True)]
+    return {
+        "rows": num_rows,
+        "streams": num_jobs,
+        "client, tokens/s": found["client"],
+        "gateway, tokens/s": found["gateway"],
+        "share": shares,
+        "smallest share": min(shares),
+        "largest share": max(shares),
+        "gateway CPU us a token": 1e6 * cpu_s / ((plan.rounds + 1) * num_jobs * plan.max_tokens),
+    }
 
 
-def measure(plan: Plan) -> Report:
-    runs = []
-    for num_rows in plan.rows:
-        with warm_worker(num_rows, _sampling(plan)) as queue, gateway_process(queue.url) as gateway:
-            before_s = gateway.cpu_s
-            found = asyncio.run(_rounds(plan, num_rows, queue.url, gateway.url))
-            cpu_s = gateway.cpu_s - before_s
-        num_tokens = (plan.rounds + 1) * plan.jobs_a_row * num_rows * plan.max_tokens
-        shares = [by / of for by, of in zip(found["gateway"], found["client"], strict=True)]
-        runs.append(
-            {
-                "rows": num_rows,
-                "streams": plan.jobs_a_row * num_rows,
-                "client, tokens/s": round(median(found["client"])),
-                "gateway, tokens/s": round(median(found["gateway"])),
-                "share": round(median(shares), 3),
-                "smallest share": round(min(shares), 3),
-                "largest share": round(max(shares), 3),
-                "gateway CPU us a token": round(1e6 * cpu_s / num_tokens),
-            }
-        )
-    return {"benchmark": "gateway_tokens", "plan": asdict(plan), "conditions": conditions(), "runs": runs}
+def measure(plan: Plan) -> Iterator[Table]:
+    yield Table([run(num_rows, plan) for num_rows in plan.rows])
 
 
-def tables(report: Report) -> Iterator[Table]:
-    runs = report["runs"]
-    yield Table(list(runs[0]), [list(run.values()) for run in runs])
-
+BENCHMARK = Benchmark("gateway_tokens", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(lambda: measure(Plan()), tables, __doc__ or "")
+    main(BENCHMARK)

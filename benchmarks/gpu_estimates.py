@@ -4,7 +4,6 @@ A step is the larger of its bytes and its instructions for each product, its key
 between its kernels. What a card reaches of its ceilings is assumed, and stands here by name.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -17,7 +16,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.card_sizes import plan_for
 from benchmarks.floors import Floors, Format
 from benchmarks.gpu.device_weights import write_hollow_model
-from benchmarks.measured import RESULTS
+from benchmarks.report import RESULTS, Report, number
 from benchmarks.shapes import random_config
 
 LLAMA_7B = random_config(
@@ -211,6 +210,6 @@ def planned_gb() -> list[float]:
 
 def _host_us(column: str) -> float:
     """The host's part of a greedy step that overlaps the one before it, as it was measured."""
-    runs = json.loads((RESULTS / "host_steps.json").read_text())["runs"]
-    found = next(run for run in runs if (run["steps"], run["draw"]) == ("overlapping", "greedy"))
-    return float(found[column])
+    (table,) = Report.read(RESULTS / "host_steps.json").tables
+    found = next(row for row in table.rows if (row["steps"], row["draw"]) == ("overlapping", "greedy"))
+    return number(found[column])

@@ -17,9 +17,9 @@ import triton
 from gguf import GGMLQuantizationType as GGMLType
 
 from benchmarks.compiled import HOPPER, MAX_REGISTERS, TARGETS, Compiled, Target
-from benchmarks.conditions import conditions
 from benchmarks.gpu_estimates import CARDS, TYPES, Unpacking, workloads
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, NoPlan, main
+from benchmarks.report import Row, Table
 from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
@@ -157,60 +157,50 @@ def unpackings(kernels: list[dict[str, Any]]) -> dict[tuple[str, int], Unpacking
     return found
 
 
-def measure() -> Report:
-    kernels = {target.name: list(compiled(target)) for target in TARGETS}
-    return {
-        "benchmark": "gpu_kernels",
-        "conditions": conditions(),
-        "triton": triton.__version__,
-        "cards": {target.name: _most(kernels[target.name], target) for target in TARGETS},
-        "products": _products(kernels),
-        "estimates": [one._asdict() for one in workloads(unpackings(kernels[HOPPER.name]))],
-    }
+def measure(_: NoPlan) -> Iterator[Table]:
+    kernels = {target: list(compiled(target)) for target in TARGETS}
+    rows = [_most(target, found) for target, found in kernels.items()]
+    yield Table(rows, f"All kernels, by triton {triton.__version__}")
+    yield Table(_products(kernels), "Instructions a weight in a lane (registers)")
+    estimates: list[Row] = [
+        {
+            "workload": one.name,
+            "unit": one.unit,
+            "goal on an H200": one.goal,
+            **{card.name: float(found) for card, found in zip(CARDS, one.by_card, strict=True)},
+        }
+        for one in workloads(unpackings(kernels[HOPPER]))
+    ]
+    yield Table(estimates, "Estimates for Llama 2 7B, none of them measured")
 
 
-def _most(kernels: list[dict[str, Any]], target: Target) -> dict[str, int]:
+def _most(target: Target, kernels: list[dict[str, Any]]) -> Row:
     """What any kernel takes at most on a kind of card."""
-    facts = ("registers", "spilled_bytes", "shared_bytes")
-    most = {fact: max(int(one[fact]) for one in kernels) for fact in facts}
-    return {"kernels": len(kernels), **most, "shared_bytes_there": target.program_shared_bytes}
+    most = [max(int(one[fact]) for one in kernels) for fact in ("registers", "spilled_bytes", "shared_bytes")]
+    heads = ("most registers", "spilled bytes", "most shared bytes")
+    named = dict(zip(heads, most, strict=True))
+    return {"card": target.name, "kernels": len(kernels), **named, "of": target.program_shared_bytes}
 
 
-def _products(kernels: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, list[float]]]:
+def _products(kernels: Mapping[Target, list[dict[str, Any]]]) -> list[dict[str, str]]:
     """Instructions a weight and registers of each product in bfloat16, by kind of card."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for card, all_of_it in kernels.items():
-        for one in all_of_it:
+    found: dict[str, dict[str, str]] = {}
+    for target, of_card in kernels.items():
+        for one in of_card:
             if one["kernel"].startswith("multiply") and one["kernel"].endswith(" bfloat16"):
-                facts = [one["instructions_a_weight"], one["registers"]]
-                found.setdefault(one["kernel"].removesuffix(", bfloat16"), {})[card] = facts
-    return found
-
-
-def tables(report: Report) -> list[Table]:
-    cards = report["cards"]
-    head = ["card", "kernels", "most registers", "spilled bytes", "most shared bytes", "of"]
-    by_card = [[name, *facts.values()] for name, facts in cards.items()]
-    products = [
-        [name, *(f"{per_weight:.1f} ({registers})" for per_weight, registers in by_card.values())]
-        for name, by_card in report["products"].items()
-    ]
-    estimates = [
-        [one["name"], one["unit"], one["goal"], *map(float, one["by_card"])] for one in report["estimates"]
-    ]
-    workload_head = ["workload", "unit", "goal on an H200", *(card.name for card in CARDS)]
-    return [
-        Table(head, by_card, f"All kernels, by triton {report['triton']}"),
-        Table(["product", *cards], products, "Instructions a weight in a lane (registers)"),
-        Table(workload_head, estimates, "Estimates for Llama 2 7B, none of them measured"),
-    ]
+                name = one["kernel"].removesuffix(", bfloat16")
+                row = found.setdefault(name, {"product": name})
+                row[target.name] = f"{one['instructions_a_weight']:.1f} ({one['registers']})"
+    return list(found.values())
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+BENCHMARK = Benchmark("gpu_kernels", __doc__, NoPlan(), measure)
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--check"]:
         sys.exit(check(sys.argv[2:]))
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

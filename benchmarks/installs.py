@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from urllib.parse import unquote, urlparse
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import ROOT, Report, Table, run_command
+from benchmarks.harness import Benchmark, NoPlan, main
+from benchmarks.report import ROOT, Row, Table
 
 #: Who installs which extras.
 KINDS = {
@@ -35,18 +35,18 @@ PIP = ("-I", "-m", "pip", "--disable-pip-version-check")
 NO_SOURCE = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "node_modules")
 
 
-def measure() -> Report:
+def measure(_: NoPlan) -> Iterator[Table]:
     with TemporaryDirectory() as folder:
         wheels, source = Path(folder) / "wheels", Path(folder) / "source"
         shutil.copytree(ROOT, source, symlinks=True, ignore=NO_SOURCE)  # a build leaves its folders there
         every = ",".join(filter(None, KINDS.values()))
         pip_wheel = [sys.executable, *PIP, "wheel", "-q", "-c", str(ROOT / "constraints.txt")]
         _run(*pip_wheel, "-w", str(wheels), f"{source}[{every}]")
-        found = {kind: _installed(Path(folder) / "venv", extras, wheels) for kind, extras in KINDS.items()}
-    return {"benchmark": "installs", "kinds": found, "conditions": conditions()}
+        venv = Path(folder) / "venv"
+        yield Table([{"what": kind, **_installed(venv, extras, wheels)} for kind, extras in KINDS.items()])
 
 
-def _installed(venv: Path, extras: str, wheels: Path) -> dict[str, float]:
+def _installed(venv: Path, extras: str, wheels: Path) -> Row:
     """Install into an environment made new; what that took."""
     report = venv / "report.json"
     options = ["--no-index", "--find-links", str(wheels), "--report", str(report), f"llama-herd[{extras}]"]
@@ -58,9 +58,9 @@ def _installed(venv: Path, extras: str, wheels: Path) -> dict[str, float]:
     fetched = [Path(unquote(urlparse(url).path)) for url in urls]
     return {
         "packages": len(fetched),
-        "fetched_mb": sum(wheel.stat().st_size for wheel in fetched) / 1e6,
-        "seconds": round(seconds, 1),
-        "disk_mb": sum(file.lstat().st_size for file in venv.rglob("*") if file.is_file()) / 1e6,
+        "fetched, MB": sum(wheel.stat().st_size for wheel in fetched) / 1e6,
+        "s": round(seconds, 1),
+        "on disk, MB": sum(file.lstat().st_size for file in venv.rglob("*") if file.is_file()) / 1e6,
     }
 
 
@@ -68,13 +68,7 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
-def tables(report: Report) -> Iterator[Table]:
-    rows = [
-        [kind, one["packages"], one["fetched_mb"], one["seconds"], one["disk_mb"]]
-        for kind, one in report["kinds"].items()
-    ]
-    yield Table(["what", "packages", "fetched, MB", "s", "on disk, MB"], rows)
-
+BENCHMARK = Benchmark("installs", __doc__, NoPlan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

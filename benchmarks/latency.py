@@ -8,24 +8,25 @@ them with such a prompt, once. A step is the median of those that only decode. T
 ratio is the median. The largest budget takes every prompt whole.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median_low
 from tempfile import TemporaryDirectory
 
-from benchmarks.conditions import conditions
-from benchmarks.load import Bench, Load, Run
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, in_turns, main
+from benchmarks.load import Load, LoadedEngine, Run
+from benchmarks.report import Row, Table
 from benchmarks.shapes import LONG_BUNDLED, RANDOM_59M, Shape
-from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.settings import WorkerSettings
+from benchmarks.timed_engine import TimedEngine
 
 WHOLE = 8192  # no prompt is longer
+RATIO = "itl p99 over step"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Case:
     """What to measure with one shape."""
 
     shape: Shape
@@ -35,80 +36,52 @@ class Plan:
     rounds: int = 3
 
 
-PLANS = (
-    Plan(LONG_BUNDLED, Load()),
-    Plan(
-        RANDOM_59M,
-        Load(num_jobs=64, jobs_per_s=0.8, jobs_per_long=16),
-        beside=(16, 24, 32, 64, WHOLE),
-        poisson=(16, 24, WHOLE),
-    ),
-)
+LARGER = Load(num_jobs=64, jobs_per_s=0.8, jobs_per_long=16)
 
 
-def measure_plan(plan: Plan, folder: Path) -> dict[str, list[Run]]:
-    """All rounds of both loads, budget by budget."""
-    load = plan.load
-    settings = WorkerSettings(
-        model=plan.shape.file(folder),
-        slots=load.slots,
-        context_tokens=load.context_length,
-        prefix_cache=False,  # a prompt is computed whole here, however often it has come before
-        threads=1,
-        dtype="float32",
+@dataclass(frozen=True)
+class Plan:
+    cases: tuple[Case, ...] = (
+        Case(LONG_BUNDLED, Load()),
+        Case(RANDOM_59M, LARGER, (16, 24, 32, 64, WHOLE), (16, 24, WHOLE)),
     )
-    model = LoadedModel.load(settings, "cpu")
-
-    def bench(budget: int) -> Bench:
-        return Bench(model, settings, load, budget)
-
-    return {
-        "beside": _rounds(plan.beside, plan.rounds, lambda budget: bench(budget).beside()),
-        "poisson": _rounds(plan.poisson, 1, lambda budget: bench(budget).poisson()),
-    }
 
 
-def _rounds(budgets: tuple[int, ...], num_rounds: int, run: Callable[[int], Run]) -> list[Run]:
-    rounds = [[run(budget) for budget in budgets] for _ in range(num_rounds)]
-    return [
-        {"prefill_tokens": budget, "rounds": list(runs)}
-        for budget, runs in zip(budgets, zip(*rounds, strict=True), strict=True)
-    ]
+def measure(plan: Plan) -> Iterator[Table]:
+    for case in plan.cases:
+        yield from _measured(case)
 
 
-def measure(plans: tuple[Plan, ...]) -> Report:
+def _measured(case: Case) -> Iterator[Table]:
     with TemporaryDirectory() as folder:
-        runs = [
-            {"model": plan.shape.name, "load": asdict(plan.load), **measure_plan(plan, Path(folder))}
-            for plan in plans
-        ]
-    return {"benchmark": "latency", "conditions": conditions(), "runs": runs}
+        model = TimedEngine.load(
+            model=case.shape.file(Path(folder)),
+            slots=case.load.slots,
+            context_tokens=case.load.context_length,
+            prefix_cache=False,  # a prompt is computed whole here, however often it has come before
+            threads=1,
+            dtype="float32",
+        )
+
+    def beside(budget: int) -> Run:
+        return LoadedEngine(model, case.load, budget).beside()
+
+    found = in_turns({str(one): partial(beside, one) for one in case.beside}, case.rounds)
+    rows = [row(name, runs) for name, runs in found.items()]
+    yield Table(rows, f"{case.shape.name}, a 4,000-token prompt beside 31 streams")
+    rows = [row(str(one), [LoadedEngine(model, case.load, one).poisson()]) for one in case.poisson]
+    yield Table(rows, f"{case.shape.name}, Poisson load")
 
 
-def tables(report: Report) -> Iterator[Table]:
-    for run in report["runs"]:
-        for name, title in (
-            ("beside", "a 4,000-token prompt beside 31 streams"),
-            ("poisson", "Poisson load"),
-        ):
-            rows = [_row(budget) for budget in run[name]]
-            yield Table(list(rows[0]), [list(row.values()) for row in rows], f"{run['model']}, {title}")
-
-
-def _row(budget: Run) -> dict[str, str | float]:
+def row(budget: str, rounds: list[Run]) -> Row:
     """The median round of a budget; of several rounds also between which ratios they lie."""
-    rounds = budget["rounds"]
-    ratios = [one["itl_p99_over_step"] for one in rounds]
-    middle = next(one for one in rounds if one["itl_p99_over_step"] == median_low(ratios))
-    shown = {name.replace("_", " "): _cell(value) for name, value in middle.items()}
-    if len(rounds) > 1:
-        shown["in all rounds"] = f"{min(ratios)}-{max(ratios)}"
-    return {"prefill tokens": budget["prefill_tokens"], **shown}
+    ratios = [one[RATIO] for one in rounds]
+    middle = next(one for one in rounds if one[RATIO] == median_low(ratios))
+    extent = {"in all rounds": f"{min(ratios)}-{max(ratios)}"} if len(rounds) > 1 else {}
+    return {"prefill tokens": int(budget), **middle, **extent}
 
 
-def _cell(value: float | dict[str, float]) -> str | float:
-    return " / ".join(f"{ms:,.0f}" for ms in value.values()) if isinstance(value, dict) else value
-
+BENCHMARK = Benchmark("latency", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(lambda: measure(PLANS), tables, __doc__ or "")
+    main(BENCHMARK)

@@ -10,15 +10,16 @@ third is what a stream of 128 tokens takes in memory, after an answer of 2.56 s.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate, product
-from time import perf_counter, sleep, time
+from time import sleep, time
 from typing import Any
 
 from redis import Redis
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, main
+from benchmarks.meter import Meter
+from benchmarks.report import Cell, Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.job import GenerationJob
@@ -38,85 +39,65 @@ LEASE_MS = 60_000
 @dataclass(frozen=True)
 class Plan:
     num_jobs: int = 1000
-    batches: Sequence[int] = (1, 32, 256)
-    tokens_an_event: Sequence[int] = (1, 4, 16)
+    batches: tuple[int, ...] = (1, 32, 256)
+    tokens_an_event: tuple[int, ...] = (1, 4, 16)
     #: Of each batch, at least, and so many that there are some thousand events.
     num_steps: int = 200
     num_events: int = 5_000
     #: Events of a stream of 128 tokens: one each, one each 50 ms, and one each half second.
-    stream_events: Sequence[int] = (128, 51, 6)
+    stream_events: tuple[int, ...] = (128, 51, 6)
     num_waiting: int = 50_000
     num_sweeps: int = 21
     #: A sweep does not look at younger jobs.
     waiting_s: float = SWEEP_PATIENCE_MS / 1000
 
 
-class Meter:
-    """Runs calls and measures the cost of each."""
-
-    def __init__(self, redis: Redis) -> None:
-        self.redis = redis
-
-    def cost(self, what: str, calls: Sequence[RedisCall[Any]]) -> dict[str, str | float]:
-        """Mean of a call in microseconds."""
-        cpu_s, started_s = self._cpu_s(), perf_counter()
-        for call in calls:
-            run_call(self.redis, call)
-        wall_s, cpu_s = perf_counter() - started_s, self._cpu_s() - cpu_s
-        per_call = 1e6 / len(calls)
-        return {
-            "call": what,
-            "us": round(per_call * wall_s, 1),
-            "CPU of Redis, us": round(per_call * cpu_s, 1),
-        }
-
-    def _cpu_s(self) -> float:
-        used = self.redis.info("cpu")
-        return float(used["used_cpu_user"] + used["used_cpu_sys"])
+def cost(redis: Redis, what: str, calls: Sequence[RedisCall[Any]]) -> dict[str, Cell]:
+    """Mean of a call in microseconds."""
+    spent = Meter(redis).spent(lambda: [run_call(redis, call) for call in calls])
+    a_call = 1e6 / len(calls)
+    return {"call": what, "us": a_call * spent.wall_s, "CPU of Redis, us": a_call * spent.redis_cpu_s}
 
 
-def life(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, str | float]]:
+def life(redis: Redis, ledger: Ledger, plan: Plan) -> Iterator[Row]:
     """The calls of a job from its submission to its end, and their sum."""
     ids = [f"job-{number}" for number in range(plan.num_jobs)]
-    costs = [
-        meter.cost("submit", [_submit(ledger, job_id) for job_id in ids]),
-        meter.cost("claim", [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids]),
-        meter.cost("first event", [_emit(ledger, [_started(job_id)]) for job_id in ids]),
-        meter.cost("last event", [_emit(ledger, [_end(job_id)]) for job_id in ids]),
-        meter.cost("read for the result", [ledger.read(job_id) for job_id in ids]),
-        meter.cost("settle", [ledger.settle(job_id) for job_id in ids]),
-    ]
-    yield from costs
-    names = [name for name in costs[0] if name != "call"]
-    yield {
-        "call": "a job, but for its tokens",
-        **{name: sum(float(one[name]) for one in costs) for name in names},
+    calls = {
+        "submit": [_submit(ledger, job_id) for job_id in ids],
+        "claim": [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids],
+        "first event": [_emit(ledger, [_started(job_id)]) for job_id in ids],
+        "last event": [_emit(ledger, [_end(job_id)]) for job_id in ids],
+        "read for the result": [ledger.read(job_id) for job_id in ids],
+        "settle": [ledger.settle(job_id) for job_id in ids],
     }
+    costs: list[dict[str, Any]] = [cost(redis, what, acts) for what, acts in calls.items()]
+    sums = {name: sum(one[name] for one in costs) for name in ("us", "CPU of Redis, us")}
+    yield from (*costs, {"call": "a job, but for its tokens", **sums})
 
 
-def steps(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]]:
+def steps(redis: Redis, ledger: Ledger, plan: Plan) -> Iterator[Row]:
     """An event of each job of the batch, of so many tokens."""
     for num_rows, num_tokens in product(plan.batches, plan.tokens_an_event):
         ids = [f"row-{num_rows}-{num_tokens}-{number}" for number in range(num_rows)]
-        run_calls(meter.redis, [_submit(ledger, job_id) for job_id in ids])
-        run_calls(meter.redis, [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids])
-        run_call(meter.redis, _emit(ledger, [_started(job_id) for job_id in ids]))
+        run_calls(redis, [_submit(ledger, job_id) for job_id in ids])
+        run_calls(redis, [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids])
+        run_call(redis, _emit(ledger, [_started(job_id) for job_id in ids]))
         num_steps = max(plan.num_steps, plan.num_events // num_rows)
-        calls = [_tokens(ledger, ids, step, num_tokens) for step in range(num_steps)]
-        cost = float(meter.cost("", calls)["CPU of Redis, us"])
+        found: Any = cost(redis, "", [_tokens(ledger, ids, step, num_tokens) for step in range(num_steps)])
+        step_us = found["CPU of Redis, us"]
         yield {
             "rows a call": num_rows,
             "tokens an event": num_tokens,
-            "CPU of Redis, us an event": round(cost / num_rows, 2),
-            "us a token": round(cost / num_rows / num_tokens, 3),
-            "tokens/s a core": round(1e6 * num_rows * num_tokens / cost),
+            "CPU of Redis, us an event": step_us / num_rows,
+            "us a token": step_us / num_rows / num_tokens,
+            "tokens/s a core": round(1e6 * num_rows * num_tokens / step_us),
         }
 
 
-def streams(redis: Any, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]]:
+def streams(redis: Any, ledger: Ledger, plan: Plan) -> Iterator[Row]:
     """Memory of a stream that has ended, by the size of its nodes."""
     for num_events in plan.stream_events:
-        found: dict[str, float] = {"events": num_events}
+        found: dict[str, Cell] = {"events": num_events}
         for node_bytes in (4096, 512):
             redis.config_set("stream-node-max-bytes", node_bytes)
             job_id = f"stream-{num_events}-{node_bytes}"
@@ -144,18 +125,18 @@ def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> Red
     )
 
 
-def sweeps(meter: Meter, ledger: Ledger, plan: Plan) -> dict[str, str | float]:
+def sweeps(redis: Any, ledger: Ledger, plan: Plan) -> Row:
     """The median of sweeps over a backlog. The time of the last sweep is set back, so that each one runs."""
+    ids = [f"waiting-{number}" for number in range(plan.num_waiting)]
     for start in range(0, plan.num_waiting, 1000):
-        ids = [f"waiting-{number}" for number in range(start, min(start + 1000, plan.num_waiting))]
-        run_calls(meter.redis, [_submit(ledger, job_id) for job_id in ids])
+        run_calls(redis, [_submit(ledger, job_id) for job_id in ids[start : start + 1000]])
     sleep(plan.waiting_s)
-    costs = []
+    costs: list[Any] = []
     for _ in range(plan.num_sweeps):
         last_ms = int(1000 * time()) - LEASE_MS // 2
-        meter.redis.hset(ledger.key("sweep"), mapping={"last": last_ms, "hold": 0})
-        costs.append(meter.cost(f"a sweep with {plan.num_waiting:,} waiting", [sweep_tenant(ledger)]))
-    return sorted(costs, key=lambda cost: cost["us"])[plan.num_sweeps // 2]
+        redis.hset(ledger.key("sweep"), mapping={"last": last_ms, "hold": 0})
+        costs.append(cost(redis, f"a sweep with {plan.num_waiting:,} waiting", [sweep_tenant(ledger)]))
+    return dict(sorted(costs, key=lambda one: one["us"])[plan.num_sweeps // 2])
 
 
 def _submit(ledger: Ledger, job_id: str) -> RedisCall[Any]:
@@ -178,23 +159,15 @@ def _end(job_id: str) -> End:
     return End(seq=2, job=job_id, epoch=1, finish_reason="stop", n=0, attempts=1)
 
 
-def measure(plan: Plan) -> Report:
+def measure(plan: Plan) -> Iterator[Table]:
     ledger = Ledger(lease_ms=LEASE_MS)
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
-        meter = Meter(redis)
-        found = {
-            "calls": [*life(meter, ledger, plan), sweeps(meter, ledger, plan)],
-            "events": list(steps(meter, ledger, plan)),
-            "streams": list(streams(redis, ledger, plan)),
-        }
-    return {"benchmark": "ledger", "plan": asdict(plan), "conditions": conditions(), **found}
+        yield Table([*life(redis, ledger, plan), sweeps(redis, ledger, plan)])
+        yield Table(list(steps(redis, ledger, plan)))
+        yield Table(list(streams(redis, ledger, plan)))
 
 
-def tables(report: Report) -> Iterator[Table]:
-    for name in ("calls", "events", "streams"):
-        rows = report[name]
-        yield Table(list(rows[0]), [list(row.values()) for row in rows])
-
+BENCHMARK = Benchmark("ledger", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(lambda: measure(Plan()), tables, __doc__ or "")
+    main(BENCHMARK)

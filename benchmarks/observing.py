@@ -7,77 +7,69 @@ no metrics, the other logs as by default and is scraped every second. What both 
 is measured by itself.
 """
 
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from time import monotonic, perf_counter, process_time
+from threading import Event, Thread
+from time import monotonic, process_time
 from urllib.request import urlopen
 
-import psutil
-
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, in_turns, main, timed_s
+from benchmarks.process_figures import cpu_s
+from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
+from llama_herd.local.redis_server import free_port
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.stats import StepFigures
 
-NUM_ROWS = 256
-SAMPLING = SamplingParams(max_tokens=64, ignore_eos=True)
-ROUNDS = 6
-NUM_SCRAPES = 200
 SCRAPE_S = 1.0
-NUM_STEPS = 5000
-
-#: What is compared: by what readers see, the part of the report.
-MEASURED = {"tokens a second": "tokens_per_s", "the worker's processor time, s": "worker_cpu_s"}
-
 #: Rows that drew their last token in the same step are one group.
 NUM_GROUPS = 8
 
 
-def measure() -> Report:
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}/metrics"
+@dataclass(frozen=True)
+class Plan:
+    rows: int = 256
+    max_tokens: int = 64
+    rounds: int = 6
+    num_scrapes: int = 200
+    num_steps: int = 5000
+
+
+def measure(plan: Plan) -> Iterator[Table]:
+    port = free_port()
+    url, sampling = f"http://127.0.0.1:{port}/metrics", SamplingParams(max_tokens=plan.max_tokens)
+    sampling = sampling.model_copy(update={"ignore_eos": True})
+
+    def turn(queue: Queue, url: str) -> tuple[float, float]:
+        before_s = cpu_s(queue.pid)
+        with scraping(url):
+            speed = queue.tokens_per_s(plan.rows, sampling)
+        return speed, cpu_s(queue.pid) - before_s
+
     with (
-        warm_worker(NUM_ROWS, SAMPLING, log_level="error", metrics_port=0) as quiet,
-        warm_worker(NUM_ROWS, SAMPLING, log_level="info", metrics_port=port) as watched,
+        warm_worker(plan.rows, sampling, log_level="error", metrics_port=0) as quiet,
+        warm_worker(plan.rows, sampling, log_level="info", metrics_port=port) as watched,
     ):
-        idle_ms, num_bytes = _scrape_ms(url)
-        rates: dict[str, list[float]] = {"quiet": [], "watched": []}
-        cpu_s: dict[str, list[float]] = {"quiet": [], "watched": []}
-        for number in range(ROUNDS):
-            turns = [("quiet", quiet), ("watched", watched)]
-            for name, queue in turns if number % 2 else reversed(turns):
-                before_s = _cpu_s(queue.pid)
-                rates[name].append(round(_rate(queue, url if name == "watched" else "")))
-                cpu_s[name].append(round(_cpu_s(queue.pid) - before_s, 2))
-    return {
-        "benchmark": "observing",
-        "rows": NUM_ROWS,
-        "tokens_per_s": rates,
-        "worker_cpu_s": cpu_s,
-        "scrape": {"ms": idle_ms, "bytes": num_bytes},
-        "counting_us": _counting_us(),
-        "conditions": conditions(),
-    }
-
-
-def _rate(queue: Queue, url: str) -> float:
-    with _scraping(url):
-        return queue.tokens_per_s(NUM_ROWS, SAMPLING)
-
-
-def _cpu_s(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
+        idle_s, num_bytes = scrape_s(url, plan.num_scrapes)
+        ways = {"quiet": partial(turn, quiet, ""), "watched": partial(turn, watched, url)}
+        found = in_turns(ways, plan.rounds)
+    speeds, times_s = ([[one[place] for one in found[way]] for way in ways] for place in (0, 1))
+    rows = [
+        compared(f"of {plan.rows} rows", "tokens a second", *speeds),
+        compared(f"of {plan.rows} rows", "the worker's processor time, s", *times_s),
+    ]
+    yield Table(rows, "Logs and a scrape a second, medians of rounds that take turns")
+    counting = {f"counting a step of {plan.rows} rows, us": counting_us(plan)}
+    yield Table([{"a scrape, ms": 1000 * idle_s, "its bytes": num_bytes, **counting}])
 
 
 @contextmanager
-def _scraping(url: str) -> Iterator[None]:
+def scraping(url: str) -> Iterator[None]:
     """Scrape once a second within the block, unless `url` is empty."""
-    has_ended = threading.Event()
+    has_ended = Event()
 
     def scrape() -> None:
         while url and not has_ended.is_set():
@@ -85,7 +77,7 @@ def _scraping(url: str) -> Iterator[None]:
                 reply.read()
             has_ended.wait(SCRAPE_S)
 
-    thread = threading.Thread(target=scrape)
+    thread = Thread(target=scrape)
     thread.start()
     try:
         yield
@@ -94,51 +86,42 @@ def _scraping(url: str) -> Iterator[None]:
         thread.join()
 
 
-def _scrape_ms(url: str) -> tuple[float, int]:
+def scrape_s(url: str, num: int) -> tuple[float, int]:
     """The median time of a scrape of an idle worker, and its length."""
-    times_s, num_bytes = [], 0
-    for _ in range(NUM_SCRAPES):
-        started_s = perf_counter()
+    pages: list[bytes] = []
+
+    def scrape() -> None:
         with urlopen(url) as reply:
-            num_bytes = len(reply.read())
-        times_s.append(perf_counter() - started_s)
-    return round(1000 * median(times_s), 2), num_bytes
+            pages.append(reply.read())
+
+    return median(timed_s(scrape) for _ in range(num)), len(pages[-1])
 
 
-def _counting_us() -> float:
+def counting_us(plan: Plan) -> float:
     """Processor time to count one step in which each row draws a token, in a few groups of equal gaps."""
-    figures, drawn_s = StepFigures(), [0.01 * (row % NUM_GROUPS) for row in range(NUM_ROWS)]
-    started_s = process_time()
-    for _ in range(NUM_STEPS):
-        now_s = monotonic()
-        figures = figures.with_forward(
-            NUM_ROWS, NUM_ROWS, 0.05, NUM_ROWS, [now_s - before_s for before_s in drawn_s]
-        )
-    return round(1e6 * (process_time() - started_s) / NUM_STEPS, 1)
+    drawn_s = [0.01 * (row % NUM_GROUPS) for row in range(plan.rows)]
+
+    def count() -> None:
+        figures = StepFigures()
+        for _ in range(plan.num_steps):
+            gaps_s = [monotonic() - before_s for before_s in drawn_s]
+            figures = figures.with_forward(plan.rows, plan.rows, 0.05, plan.rows, gaps_s)
+
+    return 1e6 * timed_s(count, process_time) / plan.num_steps
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def compared(head: str, name: str, quiet: list[float], watched: list[float]) -> Row:
+    ratios = [one / other for one, other in zip(watched, quiet, strict=True)]
+    return {
+        head: name,
+        "unwatched": quiet,
+        "watched": watched,
+        "watched / unwatched": ratios,
+        "in the rounds": f"{min(ratios):.2f} to {max(ratios):.2f}",
+    }
 
 
-def tables(report: Report) -> Iterator[Table]:
-    rows = [_compared(name, report[key]) for name, key in MEASURED.items()]
-    head = ["of 256 rows", "unwatched", "watched", "watched / unwatched", "in the rounds"]
-    yield Table(head, rows, "Logs and a scrape a second, medians of rounds that take turns")
-    scrape = report["scrape"]
-    yield Table(
-        ["a scrape, ms", "its bytes", "counting a step of 256 rows, us"],
-        [[scrape["ms"], scrape["bytes"], report["counting_us"]]],
-    )
-
-
-def _compared(name: str, values: dict[str, list[float]]) -> list[str | float]:
-    ratios = [one / other for one, other in zip(values["watched"], values["quiet"], strict=True)]
-    medians = [median(values[which]) for which in ("quiet", "watched")]
-    return [name, *medians, median(ratios), f"{min(ratios):.2f} to {max(ratios):.2f}"]
-
+BENCHMARK = Benchmark("observing", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

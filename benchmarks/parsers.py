@@ -8,12 +8,13 @@ the fastest of some rounds, in this process's own time.
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import process_time
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, main, timed_s
+from benchmarks.report import Row, Table
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 
@@ -27,17 +28,13 @@ class Plan:
     rounds: int = 7
 
 
-def measure(plan: Plan = Plan()) -> Report:
-    runs = {}
+def measure(plan: Plan) -> Iterator[Table]:
+    rows: list[Row] = []
     for name, text in _texts(plan.num_tokens * TOKEN_CHARS).items():
         pieces = [text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS)]
-        runs[name] = min(_us_a_token(pieces) for _ in range(plan.rounds))
-    return {"benchmark": "parsers", "conditions": conditions(), "us_a_token": runs}
-
-
-def tables(report: Report) -> list[Table]:
-    runs: Mapping[str, float] = report["us_a_token"]
-    return [Table(["output", "us a token"], [[name, us] for name, us in runs.items()])]
+        seconds = min(timed_s(partial(parse, pieces), process_time) for _ in range(plan.rounds))
+        rows.append({"output": name, "us a token": 1e6 * seconds / len(pieces)})
+    yield Table(rows)
 
 
 def _texts(num_chars: int) -> dict[str, str]:
@@ -59,14 +56,14 @@ def _call(arguments: str) -> str:
     return f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
 
 
-def _us_a_token(pieces: Sequence[str]) -> float:
+def parse(pieces: Sequence[str]) -> None:
     parser = OutputParser(FORMATS, ["f"])
-    started_s = process_time()
     for piece in pieces:
         parser.write(piece)
     parser.finish()
-    return 1e6 * (process_time() - started_s) / len(pieces)
 
+
+BENCHMARK = Benchmark("parsers", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

@@ -12,134 +12,90 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import perf_counter
+from typing import Any
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
-from benchmarks.shapes import PROMPTS
+from benchmarks.harness import Benchmark, in_turns, main, percentile
+from benchmarks.jobs import greedy, prompts
+from benchmarks.report import Report, Row, Table, number
 from benchmarks.speed.files import MEDIUM, RandomFile
+from benchmarks.timed_engine import TimedEngine
 from benchmarks.warm_worker import Queue, warm_worker
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.events import End, Token, parse_event
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import BUNDLED_MODEL
 
-ROWS = 32
 MEDIUM_Q4_0 = "1.1B Q4_0"
-CONTEXT_TOKENS = 512
-ROUNDS = 3
-#: What is done before the first round.
-WARM_UP = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
 
 
 @dataclass(frozen=True)
-class Load:
-    """One model, and how many tokens each of its jobs is to have."""
-
-    name: str
-    path: Path
-    max_tokens: int
-
-    @property
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(max_tokens=self.max_tokens, temperature=0, ignore_eos=True)
-
-    def settings(self, threads: int) -> dict[str, object]:
-        context = {} if self.path == BUNDLED_MODEL else {"context_tokens": CONTEXT_TOKENS}
-        return {"model": self.path, "dtype": "auto", "threads": threads, **context}
+class Plan:
+    rows: int = 32
+    rounds: int = 3
+    bundled_tokens: int = 192
+    medium_tokens: int = 64
+    context_tokens: int = 512  # of the larger model
 
 
-@dataclass
-class Run:
-    """One model with so many threads."""
-
-    model: str
-    threads: int
-    step_ms: float = 0.0  # of the bare engine, while all rows decode
-    engine_tokens_per_s: list[float] = field(default_factory=list)
-    queue_tokens_per_s: list[float] = field(default_factory=list)
-    gap_ms: dict[str, float] = field(default_factory=dict)  # of a stream while all rows decode
-
-    @property
-    def share(self) -> float:
-        return median(self.queue_tokens_per_s) / median(self.engine_tokens_per_s)
-
-
-class BareEngine:
-    """The engine in this process, without a queue."""
-
-    def __init__(self, load: Load, threads: int) -> None:
-        settings = WorkerSettings.read(**{**load.settings(threads), "slots": ROWS})
-        self._model = LoadedModel.load(settings, "cpu")
-        self._engine = self._model.engine(settings, self._count)
-        self._num_tokens = 0
-        self._full_steps_s: list[float] = []
-
-    def tokens_per_s(self, sampling: SamplingParams) -> float:
-        """From the first submission to the last end."""
-        self._num_tokens, started_s = 0, perf_counter()
-        for number in range(ROWS):
-            job = GenerationJob(prompt=PROMPTS[number % len(PROMPTS)], sampling=sampling)
-            self._engine.submit(*self._model.sequences(f"{started_s}-{number}", job, now_ms=0))
-        while self._engine.has_work:
-            before, step_started_s = self._num_tokens, perf_counter()
-            self._engine.step()
-            if self._num_tokens - before == ROWS:
-                self._full_steps_s.append(perf_counter() - step_started_s)
-        return self._num_tokens / (perf_counter() - started_s)
-
-    @property
-    def step_ms(self) -> float:
-        return 1000 * median(self._full_steps_s)
-
-    def _count(self, outputs: list[StepOutput]) -> None:
-        self._num_tokens += sum(len(output.ids) for output in outputs)
-
-
-def measure() -> Report:
+def measure(plan: Plan) -> Iterator[Table]:
     cores = len(os.sched_getaffinity(0))
     with TemporaryDirectory() as folder:
-        medium = RandomFile("1.1B", MEDIUM, "Q4_0")
-        loads = (
-            Load(BUNDLED_MODEL.stem, BUNDLED_MODEL, 192),
-            Load(MEDIUM_Q4_0, medium.write(Path(folder)), 64),
-        )
-        runs = [_run(load, threads) for load in loads for threads in sorted({max(1, cores - 1), cores})]
+        medium = RandomFile("1.1B", MEDIUM, "Q4_0").write(Path(folder))
+        models: list[tuple[str, int, dict[str, Any]]] = [
+            (BUNDLED_MODEL.stem, plan.bundled_tokens, {"model": BUNDLED_MODEL}),
+            (MEDIUM_Q4_0, plan.medium_tokens, {"model": medium, "context_tokens": plan.context_tokens}),
+        ]
+        rows = [
+            run(name, greedy(max_tokens), {**fields, "dtype": "auto", "threads": threads}, plan)
+            for name, max_tokens, fields in models
+            for threads in sorted({max(1, cores - 1), cores})
+        ]
+    yield Table(rows, f"Tokens a second of {plan.rows} jobs")
+
+
+def run(name: str, sampling: SamplingParams, fields: dict[str, Any], plan: Plan) -> Row:
+    """One model with so many threads."""
+    engine, full_steps_s = TimedEngine.load(**fields, slots=plan.rows), list[float]()
+
+    def by_engine() -> float:
+        trace = engine.begin()
+        for row, prompt in enumerate(prompts(plan.rows)):
+            engine.submit(f"{trace.started_s}-{row}", prompt, sampling)
+        while engine.engine.has_work:
+            before, took_s = trace.num_tokens, engine.step()
+            if trace.num_tokens - before == plan.rows:
+                full_steps_s.append(took_s)
+        return trace.tokens_per_s
+
+    with warm_worker(plan.rows, greedy(4), **fields) as queue:
+        ways = {"engine": by_engine, "queue": lambda: queue.tokens_per_s(plan.rows, sampling)}
+        found = in_turns(ways, plan.rounds)
+        gaps_ms = [1000 * gap for gap in gaps_s(queue, plan.rows, sampling)]
+    step_ms, gap_ms = 1000 * median(full_steps_s), percentile(gaps_ms, 99)
     return {
-        "benchmark": "queue_cost",
-        "rows": ROWS,
-        "runs": [{**asdict(run), "share": run.share} for run in runs],
-        "conditions": conditions(),
+        "model": name,
+        "threads": fields["threads"],
+        "step ms": step_ms,
+        "engine": found["engine"],
+        "through the queue": found["queue"],
+        "share": median(found["queue"]) / median(found["engine"]),
+        "gap p50 ms": median(gaps_ms),
+        "gap p99 ms": gap_ms,
+        "p99 / step": gap_ms / step_ms,
     }
 
 
-def _run(load: Load, threads: int) -> Run:
-    run, engine = Run(load.name, threads), BareEngine(load, threads)
-    with warm_worker(ROWS, WARM_UP, **load.settings(threads)) as queue:
-        engine.tokens_per_s(WARM_UP)
-        for _ in range(ROUNDS):
-            run.engine_tokens_per_s.append(engine.tokens_per_s(load.sampling))
-            run.queue_tokens_per_s.append(queue.tokens_per_s(ROWS, load.sampling))
-        gaps_s = _gaps_s(queue, load)
-    run.step_ms = engine.step_ms
-    cuts = quantiles(gaps_s, n=100, method="inclusive")
-    run.gap_ms = {f"p{percent}": 1000 * cuts[percent - 1] for percent in (50, 95, 99)}
-    return run
-
-
-def _gaps_s(queue: Queue, load: Load) -> list[float]:
+def gaps_s(queue: Queue, num_rows: int, sampling: SamplingParams) -> list[float]:
     """Between two tokens of a stream, from the last job's first token to the first job's end."""
     with _listening(queue.url) as heard:
-        queue.tokens_per_s(ROWS, load.sampling)
+        queue.tokens_per_s(num_rows, sampling)
     tokens_s, ends_s = defaultdict[str, list[float]](list), []
     for at_s, data in heard:
         match parse_event(data):
@@ -148,12 +104,8 @@ def _gaps_s(queue: Queue, load: Load) -> list[float]:
             case End():
                 ends_s.append(at_s)
     since_s, until_s = max(times[0] for times in tokens_s.values()), min(ends_s)
-    return [
-        after - before
-        for times in tokens_s.values()
-        for before, after in pairwise(times)
-        if since_s <= before and after <= until_s
-    ]
+    gaps = [gap for times in tokens_s.values() for gap in pairwise(times)]
+    return [after - before for before, after in gaps if since_s <= before and after <= until_s]
 
 
 @contextmanager
@@ -177,35 +129,23 @@ def _listening(url: str) -> Iterator[list[tuple[float, bytes]]]:
         thread.join()
 
 
-def tables(report: Report) -> Iterator[Table]:
-    head = ["model", "threads", "step ms", "engine", "through the queue", "share", "gap p50 ms", "gap p99 ms"]
-    head.append("p99 / step")
-    rows: list[list[str | float]] = [
-        [
-            *(run["model"], run["threads"], run["step_ms"]),
-            *(median(run[f"{way}_tokens_per_s"]) for way in ("engine", "queue")),
-            *(run["share"], run["gap_ms"]["p50"], run["gap_ms"]["p99"]),
-            run["gap_ms"]["p99"] / run["step_ms"],
-        ]
-        for run in report["runs"]
-    ]
-    yield Table(head, rows, f"Tokens a second of {report['rows']} jobs")
-
-
 def for_readme(report: Report) -> str:
     """What the queue costs a model of a size that is used."""
-    cores = report["conditions"]["cores"]
+    cores, (table,) = report.conditions["cores"], report.tables
     shares = ", ".join(
-        f"{100 * run['share']:.3g} % on {run['threads']} of {cores} cores"
-        for run in report["runs"]
-        if run["model"] == MEDIUM_Q4_0
+        f"{100 * number(row['share']):.3g} % on {row['threads']} of {cores} cores"
+        for row in table.rows
+        if row["model"] == MEDIUM_Q4_0
     )
+    jobs = table.title.removeprefix("Tokens a second of ")
     return (
-        f"Through Redis, Celery and the token channel, {report['rows']} jobs of {MEDIUM_Q4_0} reach of the\n"
+        f"Through Redis, Celery and the token channel, {jobs} of {MEDIUM_Q4_0} reach of the\n"
         f"engine's tokens a second: {shares}\n"
         "([more](docs/measured.md#the-cost-of-the-queue))."
     )
 
 
+BENCHMARK = Benchmark("queue_cost", __doc__, Plan(), measure, for_readme=for_readme)
+
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "", for_readme)
+    main(BENCHMARK)

@@ -9,15 +9,16 @@ others: it is counted how many sweeps pass, one a second, until its deadline or 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from time import perf_counter, sleep, time
+from time import sleep, time
 from typing import Any
 
 from redis import Redis
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, main, timed_s
+from benchmarks.meter import Meter
+from benchmarks.report import Table, across
 from llama_herd.errors import JobNotFound
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
@@ -60,45 +61,23 @@ redis.call('HINCRBY', waiting, queue .. ':tokens', tokens * (last - first + 1))
 
 @dataclass(frozen=True)
 class Plan:
-    lengths: Sequence[int] = (1_000, 100_000)
+    lengths: tuple[int, ...] = (1_000, 100_000)
     num_calls: int = 20
     #: A sweep does not look at younger jobs.
     waiting_s: float = SWEEP_PATIENCE_MS / 1000
 
 
-@dataclass(frozen=True)
-class Meter:
-    """What Redis has spent so far."""
-
-    redis: Any
-
-    def cost(self, what: str, acts: Sequence[Callable[[], object]]) -> dict[str, str | float]:
-        """Mean of an act, and the longest."""
-        # What the look itself costs is taken away.
-        empty, before = self._spent(), self._spent()
-        longest_s = 0.0
-        for act in acts:
-            started_s = perf_counter()
-            act()
-            longest_s = max(longest_s, perf_counter() - started_s)
-        after = self._spent()
-        commands, num_bytes, cpu_us = (
-            max(0.0, (b - a) - (a - e)) / len(acts) for e, a, b in zip(empty, before, after, strict=True)
-        )
-        return {
-            "call": what,
-            "commands": round(commands, 1),
-            "bytes": round(num_bytes),
-            "CPU of Redis, us": round(cpu_us),
-            "longest, ms": round(1000 * longest_s, 2),
-        }
-
-    def _spent(self) -> tuple[float, float, float]:
-        """Commands, bytes, microseconds."""
-        found = self.redis.info()
-        num_bytes = found["total_net_input_bytes"] + found["total_net_output_bytes"]
-        cpu_us = 1e6 * (found["used_cpu_user"] + found["used_cpu_sys"])
-        return found["total_commands_processed"], num_bytes, cpu_us
+def cost(redis: Redis, acts: Sequence[Callable[[], object]]) -> dict[str, float]:
+    """Mean of an act, and the longest."""
+    meter, longest_s = Meter(redis), list[float]()
+    empty = meter.spent(lambda: None)  # what the look itself costs is taken away
+    spent = meter.spent(lambda: longest_s.extend(timed_s(act) for act in acts)) - empty
+    return {
+        "commands": round(max(0.0, spent.commands) / len(acts), 1),
+        "bytes": round(max(0.0, spent.num_bytes) / len(acts)),
+        "CPU of Redis, us": round(1e6 * max(0.0, spent.redis_cpu_s) / len(acts)),
+        "longest, ms": round(1000 * max(longest_s), 2),
+    }
 
 
 class LongQueue:
@@ -170,8 +149,15 @@ class LongQueue:
         raise AssertionError(f"within {most} sweeps only {noticed}")
 
 
-def measure_length(length: int, plan: Plan) -> dict[str, Any]:
-    """The costs at one length of the queue."""
+@dataclass(frozen=True)
+class Costs:
+    """At one length of the queue: of each call, and after how many sweeps what is wrong is noticed."""
+
+    calls: Mapping[str, Mapping[str, float]]
+    noticed: Mapping[str, int]
+
+
+def costs(length: int, plan: Plan) -> Costs:
     with (
         EmbeddedRedis() as server,
         Redis.from_url(server.url) as redis,
@@ -180,51 +166,42 @@ def measure_length(length: int, plan: Plan) -> dict[str, Any]:
         queue = LongQueue(redis, client)
         queue.fill(length)
         queue.add_lost("lost")
-        meter, calls = Meter(redis), range(plan.num_calls)
-        waiting, ended = [queue.new() for _ in calls], [queue.new() for _ in calls]
+        num = range(plan.num_calls)
+        waiting, ended = [queue.new() for _ in num], [queue.new() for _ in num]
         for job_id in ended:
             client.cancel(job_id)
         queue.submit("late", deadline_ms=int(1000 * (time() + plan.waiting_s)))
-        costs = [
-            meter.cost("submit", [queue.new for _ in calls]),
-            meter.cost("take and claim", [queue.claim_next for _ in calls]),
-            meter.cost("place", [partial(client.place, one) for one in waiting]),
-            meter.cost("purge a waiting job", [partial(client.purge, one) for one in waiting]),
-            meter.cost("purge an ended job", [partial(client.purge, one) for one in ended]),
-            meter.cost("purge an unknown id", [queue.purge_nothing for _ in calls]),
-            meter.cost("list 40 jobs", [partial(client.jobs, limit=40) for _ in calls]),
-            meter.cost("status", [client.status for _ in calls]),
-        ]
+        acts: dict[str, list[Callable[[], object]]] = {
+            "submit": [queue.new for _ in num],
+            "take and claim": [queue.claim_next for _ in num],
+            "place": [partial(client.place, one) for one in waiting],
+            "purge a waiting job": [partial(client.purge, one) for one in waiting],
+            "purge an ended job": [partial(client.purge, one) for one in ended],
+            "purge an unknown id": [queue.purge_nothing for _ in num],
+            "list 40 jobs": [partial(client.jobs, limit=40) for _ in num],
+            "status": [client.status for _ in num],
+        }
+        found = {name: cost(redis, of_it) for name, of_it in acts.items()}
         sleep(plan.waiting_s)
-        most = length // 100 + 10
         signs: dict[str, Callable[[], bool]] = {
             "a deadline": partial(queue.has_ended, "late"),
             "a lost message": queue.is_back,
         }
-        noticed = queue.num_sweeps(signs, most)
-        costs.append(meter.cost("sweep", [queue.sweep for _ in calls]))
-        used = queue.redis.info("memory")["used_memory"]
-    return {"length": length, "calls": costs, "sweeps until noticed": noticed, "gigabytes": used / 1e9}
+        noticed = queue.num_sweeps(signs, length // 100 + 10)
+        return Costs({**found, "sweep": cost(redis, [queue.sweep for _ in num])}, noticed)
 
 
-def measure(plan: Plan) -> Report:
-    runs = [measure_length(length, plan) for length in plan.lengths]
-    return {"benchmark": "queue_length", "plan": asdict(plan), "conditions": conditions(), "runs": runs}
-
-
-def tables(report: Report) -> Iterator[Table]:
-    runs = report["runs"]
+def measure(plan: Plan) -> Iterator[Table]:
+    runs = {f"{length:,} queued": costs(length, plan) for length in plan.lengths}
     for what in ("commands", "bytes", "CPU of Redis, us"):
-        head = [what, *(f"{one['length']:,} queued" for one in runs)]
-        named = [
-            [call["call"], *(one["calls"][place][what] for one in runs)]
-            for place, call in enumerate(runs[0]["calls"])
-        ]
-        yield Table(head, named)
-    head = ["sweeps until it is noticed", *(f"{one['length']:,} queued" for one in runs)]
-    noticed = [one["sweeps until noticed"] for one in runs]
-    yield Table(head, [[what, *(one[what] for one in noticed)] for what in noticed[0]])
+        yield across(
+            what,
+            {head: {call: one[what] for call, one in run.calls.items()} for head, run in runs.items()},
+        )
+    yield across("sweeps until it is noticed", {head: run.noticed for head, run in runs.items()})
 
+
+BENCHMARK = Benchmark("queue_length", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(lambda: measure(Plan()), tables, __doc__ or "")
+    main(BENCHMARK)

@@ -11,16 +11,15 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import psutil
 from redis import Redis
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, main
+from benchmarks.process_figures import cpu_s
+from benchmarks.report import Row, Table
 from llama_herd.chaos.malformed import base64_text, celery_message
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
@@ -29,8 +28,13 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.worker.settings import WorkerSettings
 
-SIZES = (1_000, 32_000, 500_000, 1_900_000)
-ROUNDS = 5
+
+@dataclass(frozen=True)
+class Plan:
+    sizes: tuple[int, ...] = (1_000, 32_000, 500_000, 1_900_000)
+    rounds: int = 5
+
+
 SMALL: dict[str, Any] = {"prompt": "a tale"}
 
 
@@ -69,18 +73,7 @@ KINDS: dict[str, Callable[[int], tuple[bytes, dict[str, Any]]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one message."""
-
-    kind: str
-    num_bytes: int
-    kept_bytes: int
-    worker_ms: float
-
-
-def measure() -> Report:
-    costs = []
+def measure(plan: Plan) -> Iterator[Table]:
     with (
         tempfile.TemporaryDirectory(prefix="herd-refusals-") as folder,
         EmbeddedRedis() as server,
@@ -88,32 +81,40 @@ def measure() -> Report:
     ):
         settings = WorkerSettings.read(redis_url=server.url, slots=4)
         with WorkerProcess(settings, "refusals@benchmark", Path(folder) / "log") as worker:
-            process = psutil.Process(worker.process.pid)
-            for kind, make in KINDS.items():
-                for size in SIZES:
-                    costs.append(_cost(redis, process, settings.queue, kind, *make(size)))
-    return {"benchmark": "refusals", "costs": [asdict(cost) for cost in costs], "conditions": conditions()}
+            pid = worker.process.pid
+            yield Table(
+                [
+                    cost(redis, pid, settings.queue, kind, make(size), plan.rounds)
+                    for kind, make in KINDS.items()
+                    for size in plan.sizes
+                ]
+            )
 
 
-def _cost(
-    redis: Redis, process: psutil.Process, queue: str, kind: str, body: bytes, headers: dict[str, Any]
-) -> Cost:
-    """The median of some messages that differ in nothing but their ids."""
-    costs = [_cost_of_one(redis, process, queue, body, headers) for _ in range(ROUNDS)]
-    num_bytes, kept, time_s = (median(part) for part in zip(*costs, strict=True))
-    return Cost(kind, int(num_bytes), int(kept), round(1000 * time_s, 1))
+def cost(
+    redis: Redis, pid: int, queue: str, kind: str, made: tuple[bytes, dict[str, Any]], rounds: int
+) -> Row:
+    """Of some messages that differ in nothing but their ids."""
+    costs = [_cost_of_one(redis, pid, queue, *made) for _ in range(rounds)]
+    num_bytes, kept, times_s = (list(part) for part in zip(*costs, strict=True))
+    return {
+        "message": kind,
+        "bytes": num_bytes,
+        "bytes kept in Redis": kept,
+        "worker ms": [1000 * one for one in times_s],
+    }
 
 
 def _cost_of_one(
-    redis: Redis, process: psutil.Process, queue: str, body: bytes, headers: dict[str, Any]
+    redis: Redis, pid: int, queue: str, body: bytes, headers: dict[str, Any]
 ) -> tuple[int, int, float]:
     job_id, ledger = str(uuid.uuid4()), Ledger()
     raw = celery_message(raw_body=base64_text(body), id=job_id, **headers)
-    before_bytes, before_s = _num_bytes(redis), _time_s(process)
+    before_bytes, before_s = _num_bytes(redis), cpu_s(pid)
     redis.lpush(queue, raw)
     wait_until(lambda: redis.exists(ledger.result_key(job_id)), "Celery's result")
     wait_until(lambda: not redis.hlen(ledger.unacked_key), "the acknowledgement")
-    spent_s = _time_s(process) - before_s
+    spent_s = cpu_s(pid) - before_s
     record = run_call(redis, ledger.record(job_id))
     if record is not None and record.state != "failed":
         raise RuntimeError(f"the job is {record.state}, it should have been refused")
@@ -129,17 +130,7 @@ def _num_bytes(redis: Redis) -> int:
     return sum(redis.memory_usage(key, samples=0) or 0 for key in redis.scan_iter(count=1000))
 
 
-def _time_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def tables(report: Report) -> Iterator[Table]:
-    rows = [
-        [cost["kind"], cost["num_bytes"], cost["kept_bytes"], cost["worker_ms"]] for cost in report["costs"]
-    ]
-    yield Table(["message", "bytes", "bytes kept in Redis", "worker ms"], rows)
-
+BENCHMARK = Benchmark("refusals", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

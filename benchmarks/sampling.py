@@ -7,19 +7,17 @@ the second table has other lengths, half prompt and half output, all in a window
 token pushes another out of.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from itertools import product
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from random import Random
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, in_turns, main, merged, timed_s
+from benchmarks.report import Row, Table, across
 from llama_herd.model.kernels.native import load_kernels
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.penalties import Penalties
@@ -56,106 +54,73 @@ class Plan:
     rounds: int = 7
 
 
-def rows_of(
-    params: SamplingParams, num_rows: int, num_tokens: int, num_prompt: int, num_output: int
-) -> list[SamplingRow]:
-    random = Random(SEED)
-    return [
-        SamplingRow(params, row, num_output, grown(params, random, num_tokens, num_prompt, num_output))
-        for row in range(num_rows)
-    ]
+def rows_of(asked: dict[str, Any], logits: Tensor, num_prompt: int, num_output: int) -> list[SamplingRow]:
+    """As many as there are logits for, each with a text of random tokens of its own."""
+    (num_rows, num_tokens), random = logits.shape, Random(SEED)
+    params = SamplingParams.model_validate(asked)
+
+    def grown() -> Penalties | None:
+        penalties = Penalties.if_any(params, random.choices(range(num_tokens), k=num_prompt))
+        if penalties is not None:
+            for token_id in random.choices(range(num_tokens), k=num_output):
+                penalties.add(token_id)
+        return penalties
+
+    return [SamplingRow(params, row, num_output, grown()) for row in range(num_rows)]
 
 
-def grown(
-    params: SamplingParams, random: Random, num_tokens: int, num_prompt: int, num_output: int
-) -> Penalties | None:
-    """Penalties that look at a text of random tokens."""
-    penalties = Penalties.if_any(params, random.choices(range(num_tokens), k=num_prompt))
-    if penalties is not None:
-        for token_id in random.choices(range(num_tokens), k=num_output):
-            penalties.add(token_id)
-    return penalties
+def random_logits(num_rows: int, num_tokens: int) -> Tensor:
+    return 3 * torch.randn(num_rows, num_tokens, generator=torch.Generator().manual_seed(SEED))
 
 
-def rounds_ms(
-    logits: Tensor, by_request: dict[str, list[SamplingRow]], plan: Plan
-) -> Iterator[dict[str, float]]:
-    """Each round times the floor and every request once, one after the other."""
+def costs_ms(num_rows: int, num_tokens: int, plan: Plan) -> Row:
+    """Of the floor and of every request; the first round only warms up."""
     native = load_kernels(kernels_folder(WorkerSettings.read())).with_threads(1).draw
-    for _ in range(plan.rounds):
-        started_s = perf_counter()
-        logits.max(dim=-1)
-        times = {"floor": perf_counter() - started_s}
-        for name, rows in by_request.items():
-            started_s = perf_counter()
-            sample(logits, rows, native)
-            times[name] = perf_counter() - started_s
-        yield {name: 1000 * seconds for name, seconds in times.items()}
-
-
-def costs_ms(num_rows: int, num_tokens: int, plan: Plan) -> dict[str, float]:
-    """Median of the rounds by request; the first round only warms up."""
-    generator = torch.Generator().manual_seed(SEED)
-    logits = 3 * torch.randn(num_rows, num_tokens, generator=generator)
-    by_request = {
-        name: rows_of(
-            SamplingParams.model_validate(fields), num_rows, num_tokens, plan.num_prompt, plan.num_output
-        )
-        for name, fields in REQUESTS.items()
+    logits = random_logits(num_rows, num_tokens)
+    draws = {
+        name: partial(sample, logits, rows_of(asked, logits, plan.num_prompt, plan.num_output), native)
+        for name, asked in REQUESTS.items()
     }
-    _, *rounds = rounds_ms(logits, by_request, plan)
-    return {name: round(median(times[name] for times in rounds), 4) for name in rounds[0]}
+    acts: dict[str, Callable[[], object]] = {"floor": partial(logits.max, dim=-1), **draws}
+    found = in_turns({name: partial(timed_s, act) for name, act in acts.items()}, plan.rounds - 1, warm=1)
+    return {name: [1000 * one for one in times_s] for name, times_s in found.items()}
 
 
-def lengths_ms(num_rows: int, num_tokens: int, plan: Plan) -> Iterator[dict[str, float]]:
+def lengths_ms(num_rows: int, num_tokens: int, plan: Plan) -> Iterator[Row]:
     """For each length of the rows' texts: time to draw with all penalties, and to note what was drawn."""
-    generator = torch.Generator().manual_seed(SEED)
-    logits = 3 * torch.randn(num_rows, num_tokens, generator=generator)
-    penalising = REQUESTS["all penalties"]
+    logits = random_logits(num_rows, num_tokens)
     for length in plan.lengths:
-        params = SamplingParams.model_validate({**penalising, "repeat_last_n": length or -1})
-        rows = rows_of(
-            params if length else SamplingParams(temperature=0),
-            *(num_rows, num_tokens, length // 2, length // 2),
-        )
-        steps = [step_ms(logits, rows) for _ in range(plan.rounds)]
-        parts = {name: round(median(step[name] for step in steps[1:]), 4) for name in steps[0]}
-        yield {"ids a row": length, **parts}
+        asked = {**REQUESTS["all penalties"], "repeat_last_n": length} if length else REQUESTS["greedy"]
+        rows = rows_of(asked, logits, length // 2, length // 2)
+        _, *steps = [step_ms(logits, rows) for _ in range(plan.rounds)]
+        yield {"ids a row": length, **merged(steps)}
 
 
 def step_ms(logits: Tensor, rows: list[SamplingRow]) -> dict[str, float]:
-    started_s = perf_counter()
-    tokens = sample(logits, rows)
-    sampled_s = perf_counter()
-    for row, token in zip(rows, tokens, strict=True):
-        if row.penalties is not None:
-            row.penalties.add(token.token_id)
-    noted_s = perf_counter()
-    return {"drawing": 1000 * (sampled_s - started_s), "noting": 1000 * (noted_s - sampled_s)}
+    drawn: list[Any] = []
+    drawing_s = timed_s(lambda: drawn.extend(sample(logits, rows)))
+
+    def note() -> None:
+        for row, token in zip(rows, drawn, strict=True):
+            if row.penalties is not None:
+                row.penalties.add(token.token_id)
+
+    return {"drawing": 1000 * drawing_s, "noting": 1000 * timed_s(note)}
 
 
-def measure(plan: Plan) -> Report:
+def measure(plan: Plan) -> Iterator[Table]:
     torch.set_num_threads(1)
-    return {
-        "benchmark": "sampling",
-        "plan": asdict(plan),
-        "conditions": conditions(),
-        "runs": [
-            {"rows": num_rows, "vocabulary": num_tokens, "ms": costs_ms(num_rows, num_tokens, plan)}
-            for num_tokens, num_rows in product(plan.vocabularies, plan.rows)
-        ],
-        "lengths": list(lengths_ms(plan.rows[-1], plan.vocabularies[0], plan)),
+    columns = {
+        f"{num_rows} x {num_tokens:,}": costs_ms(num_rows, num_tokens, plan)
+        for num_tokens in plan.vocabularies
+        for num_rows in plan.rows
     }
+    yield across("ms a step", columns, "Drawing, rows x vocabulary")
+    by_length = list(lengths_ms(plan.rows[-1], plan.vocabularies[0], plan))
+    yield Table(by_length, "All penalties, by the length of texts, ms a step")
 
 
-def tables(report: Report) -> Iterator[Table]:
-    runs = report["runs"]
-    head = ["ms a step", *(f"{run['rows']} x {run['vocabulary']:,}" for run in runs)]
-    rows = [[name, *(run["ms"][name] for run in runs)] for name in runs[0]["ms"]]
-    yield Table(head, rows, "Drawing, rows x vocabulary")
-    by_length = [list(run.values()) for run in report["lengths"]]
-    yield Table(list(report["lengths"][0]), by_length, "All penalties, by the length of texts, ms a step")
-
+BENCHMARK = Benchmark("sampling", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(lambda: measure(Plan()), tables, __doc__ or "")
+    main(BENCHMARK)

@@ -10,12 +10,6 @@ from benchmarks.gpu.random_model import write_random_model
 from llama_herd.model.config import LlamaConfig
 from llama_herd.worker.settings import BUNDLED_MODEL
 
-#: Ids that are plain tokens in every shape.
-PLAIN_IDS = range(3, 2000)
-
-#: What the bundled model is asked.
-PROMPTS = ("Once upon a time", "One sunny morning", "There was a little", "Continue the list: one, two,")
-
 
 @dataclass(frozen=True)
 class Shape:

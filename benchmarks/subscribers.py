@@ -7,15 +7,16 @@ llama_herd.chaos.crowd.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, in_turns, main
+from benchmarks.jobs import greedy
+from benchmarks.report import Table
 from benchmarks.warm_worker import warm_worker
 from llama_herd.chaos.crowd import CrowdTurn, crowd_of, read_a_little, read_nothing, replace_oldest
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -27,42 +28,35 @@ class Plan:
     subscribers: int = 50
 
 
-ALONE = "none"
-TURNS: dict[str, CrowdTurn] = {
-    ALONE: read_nothing,
-    "stuck": read_nothing,
-    "slow": read_a_little,
-    "flapping": replace_oldest,
-}
-
-
-def measure(plan: Plan) -> Report:
-    sampling = SamplingParams(max_tokens=plan.max_tokens, temperature=0, ignore_eos=True)
-    speeds: dict[str, list[float]] = {name: [] for name in TURNS}
+def measure(plan: Plan) -> Iterator[Table]:
+    sampling = greedy(plan.max_tokens)
     with warm_worker(plan.rows, sampling) as queue:
-        for _ in range(plan.rounds):
-            for name, of_one in speeds.items():
-                num = 0 if name == ALONE else plan.subscribers
-                with crowd_of(num, queue.url, Ledger().channel("*"), TURNS[name]):
-                    of_one.append(queue.tokens_per_s(plan.num_jobs, sampling))
-    alone = median(speeds[ALONE])
-    runs = [
-        {
-            "subscribers": name if name == ALONE else f"{plan.subscribers} {name}",
-            "tokens/s": round(median(of_one), 1),
-            "share": round(median(of_one) / alone, 3),
-            "slowest": round(min(of_one), 1),
-            "fastest": round(max(of_one), 1),
+
+        def beside(num: int, turn: CrowdTurn) -> float:
+            with crowd_of(num, queue.url, Ledger().channel("*"), turn):
+                return queue.tokens_per_s(plan.num_jobs, sampling)
+
+        kinds = {"stuck": read_nothing, "slow": read_a_little, "flapping": replace_oldest}
+        ways = {
+            f"{plan.subscribers} {kind}": partial(beside, plan.subscribers, kinds[kind]) for kind in kinds
         }
-        for name, of_one in speeds.items()
-    ]
-    return {"benchmark": "subscribers", "plan": asdict(plan), "conditions": conditions(), "runs": runs}
+        found = in_turns({"none": partial(beside, 0, read_nothing), **ways}, plan.rounds)
+    alone = median(found["none"])
+    yield Table(
+        [
+            {
+                "subscribers": name,
+                "tokens/s": speeds,
+                "share": median(speeds) / alone,
+                "slowest": min(speeds),
+                "fastest": max(speeds),
+            }
+            for name, speeds in found.items()
+        ]
+    )
 
 
-def tables(report: Report) -> Iterator[Table]:
-    runs = report["runs"]
-    yield Table(list(runs[0]), [list(run.values()) for run in runs])
-
+BENCHMARK = Benchmark("subscribers", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(lambda: measure(Plan()), tables, __doc__ or "")
+    main(BENCHMARK)

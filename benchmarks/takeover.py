@@ -10,15 +10,14 @@ frozen until the jobs are back, else those that wait behind them would fill it u
 import json
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import quantiles
 from time import monotonic
 from typing import Any
 
-from benchmarks.conditions import conditions
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, main, percentile
+from benchmarks.report import Row, Table
 from llama_herd.chaos.fragile_redis import FragileRedis
 from llama_herd.chaos.herd import Herd
 from llama_herd.chaos.patience import wait_until
@@ -46,7 +45,7 @@ NUM_AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class Plan:
-    in_hand: Sequence[int] = (16, 256, 1024)
+    in_hand: tuple[int, ...] = (16, 256, 1024)
     num_waiting: int = 50_000
     rounds: int = 5
 
@@ -57,17 +56,6 @@ class Takeover:
 
     back_s: float
     claimed_s: float
-
-
-def measure(plan: Plan | None = None) -> Report:
-    plan = plan or Plan()
-    sizes = [_size(num_jobs, plan) for num_jobs in plan.in_hand]
-    return {"benchmark": "takeover", **asdict(plan), "sizes": sizes, "conditions": conditions()}
-
-
-def _size(num_jobs: int, plan: Plan) -> dict[str, object]:
-    rounds = [take_over(num_jobs, plan.num_waiting) for _ in range(plan.rounds)]
-    return {"in_hand": num_jobs, "rounds": [asdict(one) for one in rounds]}
 
 
 def take_over(num_jobs: int, num_waiting: int, model: Path = BUNDLED_MODEL) -> Takeover:
@@ -130,20 +118,23 @@ def _frozen(herd: Herd, slots: int) -> WorkerProcess:
     return worker
 
 
-def tables(report: Report) -> Iterator[Table]:
-    rows = [
-        [size["in_hand"], *_shares(size["rounds"], "back_s"), *_shares(size["rounds"], "claimed_s")]
-        for size in report["sizes"]
-    ]
-    title = f"A worker dies with a lease of 3 s, {report['num_waiting']:,} jobs wait behind its own"
-    yield Table(["jobs in hand", "back p50 s", "p99 s", "claimed after p50 s", "p99 s"], rows, title)
+def row(num_jobs: int, plan: Plan) -> Row:
+    rounds = [take_over(num_jobs, plan.num_waiting) for _ in range(plan.rounds)]
+    times_s = {"back": [one.back_s for one in rounds], "claimed after": [one.claimed_s for one in rounds]}
+    shares = {
+        f"{name} p{percent} s": percentile(found, percent)
+        for name, found in times_s.items()
+        for percent in (50, 99)
+    }
+    return {"jobs in hand": num_jobs, **shares}
 
 
-def _shares(rounds: Sequence[dict[str, float]], name: str) -> tuple[float, float]:
-    """p50 and p99."""
-    cuts = quantiles([one[name] for one in rounds], n=100, method="inclusive")
-    return cuts[49], cuts[98]
+def measure(plan: Plan) -> Iterator[Table]:
+    title = f"A worker dies with a lease of 3 s, {plan.num_waiting:,} jobs wait behind its own"
+    yield Table([row(num_jobs, plan) for num_jobs in plan.in_hand], title)
 
+
+BENCHMARK = Benchmark("takeover", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(measure, tables, __doc__ or "")
+    main(BENCHMARK)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from benchmarks.shapes import PROMPTS
+from benchmarks.jobs import prompts
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
@@ -25,10 +25,9 @@ class Queue:
 
     def tokens_per_s(self, num_jobs: int, sampling: SamplingParams) -> float:
         """From the first submission to the last end, with an event for each step."""
-        started_s = perf_counter()
-        prompts = [PROMPTS[number % len(PROMPTS)] for number in range(num_jobs)]
-        job_ids = [self.client.submit(prompt=prompt, sampling=sampling, flush_ms=0) for prompt in prompts]
-        num_tokens = sum(len(self.client.result(job_id).ids) for job_id in job_ids)
+        started_s, client = perf_counter(), self.client
+        job_ids = [client.submit(prompt=one, sampling=sampling, flush_ms=0) for one in prompts(num_jobs)]
+        num_tokens = sum(len(client.result(job_id).ids) for job_id in job_ids)
         return num_tokens / (perf_counter() - started_s)
 
 

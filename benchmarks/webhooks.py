@@ -13,7 +13,7 @@ import re
 import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from threading import Event, Thread
 from time import monotonic, sleep, time
@@ -22,11 +22,10 @@ from typing import Any, Self
 from redis import Redis
 from standardwebhooks import Webhook
 
-from benchmarks.conditions import conditions
-from benchmarks.gateway import gateway_process
-from benchmarks.measured import Report, Table, run_command
+from benchmarks.harness import Benchmark, main, percentiles_ms
+from benchmarks.processes import gateway_process
+from benchmarks.report import Row, Table
 from benchmarks.stand_in import StandIn
-from benchmarks.stopwatch import percentiles_ms
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
@@ -95,7 +94,7 @@ class Receiver:
         writer.close()
 
 
-def arrivals(plan: Plan, *, is_paced: bool, has_dead: bool) -> dict[str, Any]:
+def arrivals(plan: Plan, *, is_paced: bool, has_dead: bool) -> Row:
     """Times from the ends of jobs to their webhooks."""
     with (
         EmbeddedRedis() as server,
@@ -131,19 +130,12 @@ def arrivals(plan: Plan, *, is_paced: bool, has_dead: bool) -> dict[str, Any]:
     }
 
 
-def measure(plan: Plan) -> Report:
-    runs = [
-        arrivals(plan, is_paced=is_paced, has_dead=has_dead)
-        for is_paced in (True, False)
-        for has_dead in (False, True)
-    ]
-    return {"benchmark": "webhooks", "plan": asdict(plan), "conditions": conditions(), "runs": runs}
+def measure(plan: Plan) -> Iterator[Table]:
+    kinds = [(is_paced, has_dead) for is_paced in (True, False) for has_dead in (False, True)]
+    yield Table([arrivals(plan, is_paced=is_paced, has_dead=has_dead) for is_paced, has_dead in kinds])
 
 
-def tables(report: Report) -> Iterator[Table]:
-    runs = report["runs"]
-    yield Table(list(runs[0]), [list(run.values()) for run in runs])
-
+BENCHMARK = Benchmark("webhooks", __doc__, Plan(), measure)
 
 if __name__ == "__main__":
-    run_command(lambda: measure(Plan()), tables, __doc__ or "")
+    main(BENCHMARK)

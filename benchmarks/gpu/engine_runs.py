@@ -14,7 +14,8 @@ from benchmarks.gpu.choices import switched_off
 from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.profiling import StepProfile, profile_decode
 from benchmarks.gpu.scale import DRAWS, Load
-from benchmarks.gpu.trace import Trace, TracedEngine
+from benchmarks.gpu.trace import run as run_load
+from benchmarks.timed_engine import TimedEngine, Trace
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -38,11 +39,11 @@ class EngineRun:
         return self.bench.load(self.settings)
 
     @cached_property
-    def engine(self) -> TracedEngine:
-        return TracedEngine(self.model, self.settings)
+    def engine(self) -> TimedEngine:
+        return TimedEngine(self.model, self.settings)
 
     def run(self, load: Load, seed: int) -> Trace:
-        return self.engine.run(load, seed)
+        return run_load(self.engine, load, seed)
 
     def traces(self, load: Load) -> list[Trace]:
         """A warm-up that does not count, then the runs; none finds a prompt of another in the cache."""
@@ -156,8 +157,8 @@ def equal_ids(bench: Bench, names: tuple[str, ...]) -> Iterator[Mapping[str, Any
     for choices in ({}, switched_off(names)):
         settings = replace(bench, choices=choices).settings(path, loads[-1])
         model = bench.load(settings)
-        engine = TracedEngine(model, settings)
-        found.append([engine.run(load, seed=7).ids for load in loads])
+        engine = TimedEngine(model, settings)
+        found.append([run_load(engine, load, seed=7).ids for load in loads])
     for load, ours, others in zip(loads, *found, strict=True):
         pairs = [(a, b) for name in ours for a, b in zip(ours[name], others[name], strict=True)]
         firsts = [

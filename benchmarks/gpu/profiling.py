@@ -8,7 +8,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.ceilings import wait_for
 from benchmarks.gpu.scale import Load
-from benchmarks.gpu.trace import TracedEngine
+from benchmarks.gpu.trace import start
+from benchmarks.timed_engine import TimedEngine
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -65,9 +66,9 @@ class StepProfile:
 
 def profile_decode(model: LoadedModel, settings: WorkerSettings, load: Load, num_steps: int) -> StepProfile:
     """Profile `num_steps` steps of a load once all of its rows decode; the model is of no use after it."""
-    engine = TracedEngine(model, settings)
-    engine.start(load, seed=-3)
-    while len(engine.trace.first_token_s) < load.num_requests:
+    engine = TimedEngine(model, settings)
+    trace = start(engine, load, seed=-3)
+    while len(trace.token_s) < load.num_requests:
         engine.step()
     device = model.cache.device
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")

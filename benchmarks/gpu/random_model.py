@@ -83,6 +83,7 @@ def q8_0_blocks(values: Tensor) -> Tensor:
 #: Values to blocks of uint8, where they are.
 BLOCKS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
     GGMLType.F32: lambda values: values.view(torch.uint8),
+    GGMLType.F16: lambda values: values.half().view(torch.uint8),
     GGMLType.BF16: lambda values: values.bfloat16().view(torch.uint8),
     GGMLType.Q8_0: q8_0_blocks,
 }

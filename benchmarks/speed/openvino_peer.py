@@ -1,11 +1,10 @@
-"""OpenVINO GenAI, by its continuous batching and at its defaults: `openvino_peer.py FILE THREADS`.
+"""OpenVINO GenAI, by its continuous batching and at its defaults: `openvino_peer.py FILE THREADS ROW CACHE`.
 
 Runs in the environment that `make bench-peers` makes. Where the processor can, it computes in bfloat16.
 """
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from benchmarks.speed.child import ids, serve
+from benchmarks.speed.child import Room, serve
 
 CACHE_GIB, BATCHED_TOKENS = 2, 4_096
 #: More than a row decodes before its batch is filled again.
@@ -23,13 +22,13 @@ MAX_TOKENS = 512
 class OpenVinoBatch:
     """Rows of the one pipeline. After others were at work they begin again, before a step is timed."""
 
-    def __init__(self, model: "OpenVino", lengths: Sequence[int]) -> None:
-        self._model, self._lengths = model, lengths
+    def __init__(self, model: "OpenVino", prompts: Sequence[list[int]]) -> None:
+        self._model, self._prompts = model, prompts
 
     def step(self) -> float:
         if self._model.at_work is not self:
             self._model.clear()
-            handles = [self._model.submit(ids(length), MAX_TOKENS) for length in self._lengths]
+            handles = [self._model.submit(prompt, MAX_TOKENS) for prompt in self._prompts]
             while not all(handle.can_read() for handle in handles):
                 self._model.pipeline.step()
             self._model.at_work = self
@@ -39,12 +38,12 @@ class OpenVinoBatch:
 
 
 class OpenVino:
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, room: Room) -> None:
         scheduling = genai.SchedulerConfig()
         scheduling.cache_size, scheduling.max_num_batched_tokens = CACHE_GIB, BATCHED_TOKENS
         scheduling.enable_prefix_caching = True  # so that a batch is soon filled again
-        properties = {"INFERENCE_NUM_THREADS": threads}
-        self.pipeline = genai.ContinuousBatchingPipeline(str(path), scheduling, "CPU", properties)
+        properties = {"INFERENCE_NUM_THREADS": room.threads}
+        self.pipeline = genai.ContinuousBatchingPipeline(str(room.path), scheduling, "CPU", properties)
         self.facts: dict[str, Any] = {"version": version("openvino-genai")}
         self.at_work: OpenVinoBatch | None = None
         self._handles: list[Any] = []
@@ -67,16 +66,17 @@ class OpenVino:
         while self.pipeline.has_non_finished_requests():
             self.pipeline.step()
 
-    def prefill_s(self, num_tokens: int) -> float:
+    def prefill_s(self, prompt: list[int]) -> float:
+        """By as many steps as the pipeline cuts it into."""
         self.clear()
-        self.submit(ids(num_tokens, self._num_jobs + 1), 1)
+        self.submit(prompt, 1)
         started_s = perf_counter()
         while self.pipeline.has_non_finished_requests():
             self.pipeline.step()
         return perf_counter() - started_s
 
-    def batch(self, lengths: Sequence[int]) -> OpenVinoBatch:
-        return OpenVinoBatch(self, lengths)
+    def batch(self, prompts: Sequence[list[int]]) -> OpenVinoBatch:
+        return OpenVinoBatch(self, prompts)
 
 
 if __name__ == "__main__":

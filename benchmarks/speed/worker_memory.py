@@ -1,19 +1,19 @@
 """What a worker takes for a model, beside the same worker with the bundled model."""
 
-import re
 from functools import cache
 from pathlib import Path
 
+from benchmarks import process_figures
+from benchmarks.jobs import greedy
 from benchmarks.warm_worker import warm_worker
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.sizes import BFLOAT16_BYTES, kv_bytes_per_token
-from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.settings import BUNDLED_MODEL
 
 ROWS, CONTEXT_TOKENS = 32, 256
 #: Of the cache these jobs touch a page each.
-SAMPLING = SamplingParams(max_tokens=PAGE_TOKENS // 2, temperature=0, ignore_eos=True)
+SAMPLING = greedy(PAGE_TOKENS // 2)
 
 
 def worker_bytes_over_file(path: Path, config: LlamaConfig, threads: int) -> float:
@@ -28,6 +28,4 @@ def peak_bytes(path: Path, threads: int) -> int:
     """The most memory of a worker that has run a full batch."""
     settings = {"model": path, "dtype": "auto", "threads": threads, "context_tokens": CONTEXT_TOKENS}
     with warm_worker(ROWS, SAMPLING, **settings) as queue:
-        status = Path(f"/proc/{queue.pid}/status").read_text()
-    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
-    return 1024 * int(kilobytes)
+        return process_figures.peak_bytes(queue.pid)

@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from benchmarks import queue_length
-from benchmarks.measured import Report
 from benchmarks.queue_length import LongQueue, Plan
+from benchmarks.report import Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 
@@ -19,21 +19,18 @@ pytestmark = pytest.mark.program
 GROWING = {"sweep"}
 
 
-def commands(report: Report) -> Iterator[tuple[str, float, float]]:
-    """Each call, with what it costs at the shortest and at the longest queue."""
-    first, last = report["runs"][0], report["runs"][-1]
-    for short, long in zip(first["calls"], last["calls"], strict=True):
-        yield short["call"], short["commands"], long["commands"]
+def check(tables: list[Table]) -> None:
+    """A call takes at the longest queue what it takes at the shortest."""
+    for what, short, long in (row.values() for row in tables[0].rows):
+        assert what in GROWING or float(str(long)) <= float(str(short)) + 1, what
 
 
 def test_no_call_takes_more_commands_for_a_longer_queue() -> None:
-    report = queue_length.measure(Plan(lengths=(50, 2_000), num_calls=5, waiting_s=3))
-    for what, short, long in commands(report):
-        assert what in GROWING or long <= short + 1, what
-    assert all(
-        one["sweeps until noticed"] == {"a deadline": 1, "a lost message": 1} for one in report["runs"]
-    )
-    assert len(list(queue_length.tables(report))) == 4
+    tables = list(queue_length.measure(Plan(lengths=(50, 2_000), num_calls=5, waiting_s=3)))
+    check(tables)
+    *costs, noticed = tables
+    assert [table.head[0] for table in costs] == ["commands", "bytes", "CPU of Redis, us"]
+    assert [list(row.values()) for row in noticed.rows] == [["a deadline", 1, 1], ["a lost message", 1, 1]]
 
 
 @pytest.fixture
@@ -75,8 +72,6 @@ def test_a_deadline_and_a_lost_message_are_noticed_within_two_seconds_among_a_mi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_call_takes_more_commands_for_a_million() -> None:
-    report = queue_length.measure(Plan(lengths=(1_000, 1_000_000)))
-    for what, short, long in commands(report):
-        assert what in GROWING or long <= short + 1, what
-    for table in queue_length.tables(report):
-        print(table)
+    tables = list(queue_length.measure(Plan(lengths=(1_000, 1_000_000))))
+    check(tables)
+    print(*tables, sep="\n\n")

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from benchmarks.stand_in_device import StandInDevice
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.engine import Engine, Sink
@@ -12,6 +11,7 @@ from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import Collector, finish
+from tests.worker.stand_in_device import StandInDevice
 
 
 class Overlapping:

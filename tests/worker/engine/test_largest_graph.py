@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks.stand_in_device import StandInDevice
 from llama_herd.model.cache import Cache
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
@@ -13,6 +12,7 @@ from llama_herd.worker.engine.graph_device import Replay
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from tests.worker.stand_in_device import StandInDevice
 
 
 class Measuring(StandInDevice):

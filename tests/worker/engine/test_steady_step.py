@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from benchmarks.stand_in_device import StandInDevice, TooEarlyError
 from llama_herd.worker.engine.graph_device import Replay
 from llama_herd.worker.engine.staging_buffer import SENT_BYTES, StagingBuffer
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import Collector, sequence
 from tests.worker.overlapping import Overlapping, with_layers
+from tests.worker.stand_in_device import StandInDevice, TooEarlyError
 from tests.worker.ways_to_draw import MODES, jobs
 
 #: What makes the host wait for a device: a number, or a shape that depends on numbers.

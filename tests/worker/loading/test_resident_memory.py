@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.shapes import random_config
-from benchmarks.speed.files import q4_k_m
+from benchmarks.speed.files import PRESETS
 from llama_herd.worker.settings import BUNDLED_MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.worker]
@@ -27,7 +27,7 @@ SHAPE = random_config(
 
 
 MIXES: dict[str, GGMLType | Callable[[str], GGMLType]] = {
-    "Q4_K_M": q4_k_m,
+    "Q4_K_M": PRESETS["Q4_K_M"],
     "IQ3_S": GGMLType.IQ3_S,
     "BF16": GGMLType.BF16,
 }

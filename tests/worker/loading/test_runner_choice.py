@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from benchmarks.stand_in_device import StandInDevice
 from llama_herd.model.cache import Cache
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs
 from llama_herd.worker.engine.graph_device import Replay
@@ -17,6 +16,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.settings import WorkerSettings
 from tests.model.plain_kernels import with_plain_kernels
+from tests.worker.stand_in_device import StandInDevice
 
 
 class Forgetful(StandInDevice):

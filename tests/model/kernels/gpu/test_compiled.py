@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks.measured import ROOT
+from benchmarks.report import ROOT
 
 #: Prints the forms of the kernels by which one token and up to five attend, beside each other in a batch.
 FORMS = """
