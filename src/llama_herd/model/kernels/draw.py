@@ -76,7 +76,8 @@ class Draw:
         As in torch, NaN counts as the largest.
         """
         logits = logits.contiguous()
-        values, ids = torch.empty_like(logits[:, 0]), torch.zeros(len(logits), dtype=torch.int64)
+        values = logits.new_empty((len(logits),))
+        ids = logits.new_empty((len(logits),), dtype=torch.int64)
         call = _Largest(logits.data_ptr(), *logits.shape, values.data_ptr(), ids.data_ptr())
         self.library.herd_largest(ctypes.byref(call), self.num_threads or torch.get_num_threads())
         return values, ids
