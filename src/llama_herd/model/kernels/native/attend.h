@@ -92,7 +92,7 @@ static inline void for_queries(int64_t count, Call call) {
 }
 
 // What one chunk works on. Numbers of a head stand in the order of lines.
-struct alignas(64) Desk {
+struct alignas(64) HeadBuffers {
   float queries[QUERIES_A_CHUNK][MAX_NUMBERS];
   float keys[MAX_NUMBERS][LANES];  // of LANES tokens, number by number
   float scores[QUERIES_A_CHUNK][BLOCK_KEYS];
@@ -201,7 +201,7 @@ static void weigh(float* scores, int64_t first, int64_t end, int64_t numbers, fl
 }
 
 template <class Cached>
-static void read_queries(const Attention& a, int64_t row, int64_t head, int64_t count, Desk& desk) {
+static void read_queries(const Attention& a, int64_t row, int64_t head, int64_t count, HeadBuffers& buffers) {
   constexpr int PER_WORD = Cached::PER_WORD;
   const int64_t num_words = a.head_dim / PER_WORD;
   const uint32_t* words = static_cast<const uint32_t*>(a.q) + (a.rows[row] * a.q_stride) / PER_WORD + head * num_words;
@@ -210,7 +210,7 @@ static void read_queries(const Attention& a, int64_t row, int64_t head, int64_t 
     for (int64_t at = 0; at < num_words; at += LANES) {
       const Words line = load_lanes(words + at, first_lanes(num_words - at));
       for (int i = 0; i < PER_WORD; i++)
-        store(desk.queries[q] + at * PER_WORD + i * LANES, multiply(Cached::numbers(line, i), scale));
+        store(buffers.queries[q] + at * PER_WORD + i * LANES, multiply(Cached::numbers(line, i), scale));
     }
 }
 
@@ -247,24 +247,24 @@ struct Tokens {
 // The keys from `first` to `end` of a row, which lie in one block, for some queries of a kv head.
 template <class Cached>
 static void attend_block(const Attention& a, int64_t row, int64_t kv_head, int64_t first, int64_t end, int64_t count,
-                         Desk& desk) {
+                         HeadBuffers& buffers) {
   const int64_t numbers = numbers_of<Cached>(a.head_dim);
   const Tokens<Cached> keys(a, a.keys, row, kv_head), values(a, a.values, row, kv_head);
   const int64_t start = first / PAGE_KEYS * PAGE_KEYS;  // where the block begins
   for (int64_t key = first / LANES * LANES; key < end; key += LANES) {
     const int64_t next = key + KEYS_AHEAD < a.lengths[row] ? key + KEYS_AHEAD : key;
-    lay_out_keys<Cached>(keys.at(key), keys.at(next), values.at(key), a.head_dim, desk.keys);
+    lay_out_keys<Cached>(keys.at(key), keys.at(next), values.at(key), a.head_dim, buffers.keys);
     for_queries(count, [&](auto number, int64_t q) {
-      score<decltype(number)::value>(desk.queries + q, desk.keys, numbers, desk.scores[q] + key - start);
+      score<decltype(number)::value>(buffers.queries + q, buffers.keys, numbers, buffers.scores[q] + key - start);
     });
   }
   for (int64_t q = 0; q < count; q++)
-    weigh(desk.scores[q], first - start, end - start, numbers, a.cap, &desk.found[q]);
+    weigh(buffers.scores[q], first - start, end - start, numbers, a.cap, &buffers.found[q]);
   for (int64_t key = first; key < end;) {
     const int64_t page_end = (key / PAGE_KEYS + 1) * PAGE_KEYS, num_keys = (page_end < end ? page_end : end) - key;
     for_queries(count, [&](auto number, int64_t q) {
-      const float* weights = desk.scores[q] + key - start;
-      add_values<Cached, decltype(number)::value>(values.at(key), a.head_dim, num_keys, weights, desk.found + q);
+      const float* weights = buffers.scores[q] + key - start;
+      add_values<Cached, decltype(number)::value>(values.at(key), a.head_dim, num_keys, weights, buffers.found + q);
     });
     key += num_keys;
   }
@@ -276,27 +276,27 @@ static void attend_chunk(const void* argument, int64_t chunk) {
   const Attention& a = job.a;
   const Part& part = job.parts[chunk / a.kv_heads];
   const int64_t kv_head = chunk % a.kv_heads, first_head = kv_head * a.group();
-  Desk desk;
+  HeadBuffers buffers;
   for (int64_t done = 0; done < a.group(); done += QUERIES_A_CHUNK) {
     const int64_t left = a.group() - done, count = left < QUERIES_A_CHUNK ? left : QUERIES_A_CHUNK;
     const int64_t head = first_head + done;
-    read_queries<Cached>(a, part.row, head, count, desk);
+    read_queries<Cached>(a, part.row, head, count, buffers);
     for (int64_t q = 0; q < count; q++) {
-      desk.found[q].largest = MINUS_INFINITY;
-      desk.found[q].total = 0;
-      memset(desk.found[q].sums, 0, size_t(numbers_of<Cached>(a.head_dim)) * 4);
+      buffers.found[q].largest = MINUS_INFINITY;
+      buffers.found[q].total = 0;
+      memset(buffers.found[q].sums, 0, size_t(numbers_of<Cached>(a.head_dim)) * 4);
     }
     for (int64_t first = part.first; first < part.end;) {
       const int64_t block_end = first / PAGE_KEYS * PAGE_KEYS + BLOCK_KEYS;
       const int64_t end = block_end < part.end ? block_end : part.end;
-      attend_block<Cached>(a, part.row, kv_head, first, end, count, desk);
+      attend_block<Cached>(a, part.row, kv_head, first, end, count, buffers);
       first = end;
     }
     for (int64_t q = 0; q < count; q++) {
       if (part.count == 1)
-        put_found<Cached>(a, part.row, head + q, desk.found[q]);
+        put_found<Cached>(a, part.row, head + q, buffers.found[q]);
       else
-        memcpy(&job.found_at(part.place, head + q), desk.found + q, size_t(job.found_bytes));
+        memcpy(&job.found_at(part.place, head + q), buffers.found + q, size_t(job.found_bytes));
     }
   }
 }

@@ -19,7 +19,7 @@ constexpr int WEIGHT_DEGREE = 3;  // of the polynomial: rounding a weight change
 constexpr int64_t FEWEST_ROWS = 4 * AT_ONCE;  // of a part: for fewer it does not pay to lay out keys and values
 
 // What a thread works on. Keys and values are those of a block; of tokens that nobody sees they are zeros.
-struct SpanDesk {
+struct SpanBuffers {
   int64_t slices;    // of 32 numbers of a head
   uint8_t* queries;  // (32 rows, slice, 16 rows): an AMX tile each, number pairs x rows
   float* sums;       // (32 rows, slice, even and odd numbers, 16 rows): numbers x rows
@@ -37,7 +37,7 @@ struct SpanDesk {
     return size_t(num_rows * (slices * 3 * 64 + 3 * 4) + BLOCK_SLICES * (2 * slices + 3) * PAIR_BYTES);
   }
 
-  SpanDesk(void* memory, int64_t slices, int64_t num_rows) : slices(slices) {
+  SpanBuffers(void* memory, int64_t slices, int64_t num_rows) : slices(slices) {
     uint8_t* next = static_cast<uint8_t*>(memory);
     const auto take = [&next](int64_t num_bytes) {
       uint8_t* taken = next;
@@ -90,7 +90,7 @@ struct KeyRange {
 };
 
 // What stands for rows beyond the last one is as the last one.
-static inline void read_span_queries(const SpanRows& rows, int64_t num_rows, SpanDesk& desk) {
+static inline void read_span_queries(const SpanRows& rows, int64_t num_rows, SpanBuffers& buffers) {
   const Attention& a = rows.a;
   const int64_t num_words = a.head_dim / 2;
   for (int64_t first = 0; first < num_rows; first += LANES) {
@@ -98,10 +98,10 @@ static inline void read_span_queries(const SpanRows& rows, int64_t num_rows, Spa
     for (int i = 0; i < LANES; i++) {
       const int64_t row = first + i < rows.count ? first + i : rows.count - 1;
       from[i] = static_cast<const uint32_t*>(a.q) + rows.batch_row(row) * a.q_stride / 2 + rows.head(row) * num_words;
-      desk.ends[first + i] = int32_t(rows.end_key(row));
+      buffers.ends[first + i] = int32_t(rows.end_key(row));
     }
-    uint8_t* to = desk.queries + first / AT_ONCE * desk.slices * PAIR_BYTES + first % AT_ONCE * 64;
-    for (int64_t slice = 0; slice < desk.slices; slice++, to += PAIR_BYTES) {
+    uint8_t* to = buffers.queries + first / AT_ONCE * buffers.slices * PAIR_BYTES + first % AT_ONCE * 64;
+    for (int64_t slice = 0; slice < buffers.slices; slice++, to += PAIR_BYTES) {
       Words words[LANES];
       for (int i = 0; i < LANES; i++)
         words[i] = load_lanes(from[i] + slice * LANES, first_lanes(num_words - slice * LANES));
@@ -138,20 +138,20 @@ static inline void lay_out_values(const Words* tokens, uint8_t* to) {
 }
 
 // The block that begins at a key.
-static inline void read_block(const SpanRows& rows, int64_t block, KeyRange seen, SpanDesk& desk) {
+static inline void read_block(const SpanRows& rows, int64_t block, KeyRange seen, SpanBuffers& buffers) {
   const Attention& a = rows.a;
   const Tokens<Bfloat16> keys(a, a.keys, rows.span, rows.kv_head), values(a, a.values, rows.span, rows.kv_head);
   for (int64_t k = 0; k < BLOCK_SLICES && block + k * SLICE_KEYS < seen.end; k++) {
     const int64_t key = block + k * SLICE_KEYS;
-    for (int64_t slice = 0; slice < desk.slices; slice++) {
+    for (int64_t slice = 0; slice < buffers.slices; slice++) {
       Words tokens[2 * LANES];
       read_tokens(keys, seen, key, slice, tokens);
       read_tokens(keys, seen, key + LANES, slice, tokens + LANES);
-      uint8_t* to = desk.keys + (k * desk.slices + slice) * PAIR_BYTES;
+      uint8_t* to = buffers.keys + (k * buffers.slices + slice) * PAIR_BYTES;
       for (int i = 0; i < 2 * LANES; i++) _mm512_store_si512(to + i * 64, tokens[i]);
       read_tokens(values, seen, key, slice, tokens);
       read_tokens(values, seen, key + LANES, slice, tokens + LANES);
-      lay_out_values(tokens, desk.values + (slice * BLOCK_SLICES + k) * PAIR_BYTES);
+      lay_out_values(tokens, buffers.values + (slice * BLOCK_SLICES + k) * PAIR_BYTES);
     }
   }
 }
@@ -245,41 +245,41 @@ static inline void shrink_sums(float* sums, int64_t slices, const Floats* shrink
 }
 
 // 32 rows and a block of keys.
-static inline void attend_tiles(const SpanRows& rows, int64_t row, int64_t block, SpanDesk& desk) {
+static inline void attend_tiles(const SpanRows& rows, int64_t row, int64_t block, SpanBuffers& buffers) {
   const int64_t window = rows.a.window;
-  const SeenKeys seen[2] = {SeenKeys(window, desk.ends + row), SeenKeys(window, desk.ends + row + LANES)};
+  const SeenKeys seen[2] = {SeenKeys(window, buffers.ends + row), SeenKeys(window, buffers.ends + row + LANES)};
   const int64_t first_key = seen[0].by_some.first - block, end_key = seen[1].by_some.end - block;
   const int64_t first = first_key > 0 ? first_key / SLICE_KEYS : 0;
   const int64_t end = end_key < BLOCK_KEYS ? (end_key + SLICE_KEYS - 1) / SLICE_KEYS : BLOCK_SLICES;
   if (first >= end) return;
-  const int64_t slices = desk.slices;
+  const int64_t slices = buffers.slices;
   for (int64_t k = first; k < end; k++) {
-    add_products(desk.keys + k * slices * PAIR_BYTES, desk.queries + row * slices * 64, slices, AT_ONCE, true,
-                 desk.scores + k * AT_ONCE * AT_ONCE);
+    add_products(buffers.keys + k * slices * PAIR_BYTES, buffers.queries + row * slices * 64, slices, AT_ONCE, true,
+                 buffers.scores + k * AT_ONCE * AT_ONCE);
   }
   Floats shrink[2];
   for (int half = 0; half < 2; half++) {
     const int64_t at = row + half * LANES;
-    shrink[half] = weigh_tiles(rows.a, seen[half], block, first, end, desk.scores + half * LANES * LANES,
-                               desk.largest + at, desk.totals + at, desk.weights + half * AMX_TILE_BYTES);
+    shrink[half] = weigh_tiles(rows.a, seen[half], block, first, end, buffers.scores + half * LANES * LANES,
+                               buffers.largest + at, buffers.totals + at, buffers.weights + half * AMX_TILE_BYTES);
   }
-  float* sums = desk.sums + row * slices * 32;
+  float* sums = buffers.sums + row * slices * 32;
   shrink_sums(sums, slices, shrink);
   for (int64_t slice = 0; slice < slices; slice++, sums += AT_ONCE * AT_ONCE)
-    add_products(desk.values + (slice * BLOCK_SLICES + first) * PAIR_BYTES, desk.weights + first * PAIR_BYTES,
+    add_products(buffers.values + (slice * BLOCK_SLICES + first) * PAIR_BYTES, buffers.weights + first * PAIR_BYTES,
                  end - first, AT_ONCE, false, sums);
 }
 
-static inline void put_rows(const SpanRows& rows, const SpanDesk& desk) {
+static inline void put_rows(const SpanRows& rows, const SpanBuffers& buffers) {
   const Attention& a = rows.a;
   const int64_t num_words = a.head_dim / 2;
   for (int64_t row = 0; row < rows.count; row += LANES) {
-    const Floats share = divide(all(1.0f), load(desk.totals + row));
-    const float* sums = desk.sums + row / AT_ONCE * AT_ONCE * desk.slices * 32 + row % AT_ONCE * LANES;
+    const Floats share = divide(all(1.0f), load(buffers.totals + row));
+    const float* sums = buffers.sums + row / AT_ONCE * AT_ONCE * buffers.slices * 32 + row % AT_ONCE * LANES;
     uint32_t* to[LANES];
     for (int64_t i = 0; i < LANES && row + i < rows.count; i++)
       to[i] = static_cast<uint32_t*>(a.y) + (rows.batch_row(row + i) * a.heads + rows.head(row + i)) * num_words;
-    for (int64_t slice = 0; slice < desk.slices; slice++, sums += AT_ONCE * AT_ONCE) {
+    for (int64_t slice = 0; slice < buffers.slices; slice++, sums += AT_ONCE * AT_ONCE) {
       Words even[LANES], odd[LANES];
       for (int i = 0; i < LANES; i++) {
         even[i] = as_words(multiply(load(sums + i * LANES), share));
@@ -302,27 +302,27 @@ static void attend_part(const void* argument, int64_t chunk) {
   const Attention& a = job.a;
   const SpanPart& part = job.parts[chunk / a.kv_heads];
   const SpanRows rows{a, part.span, chunk % a.kv_heads, part.first, part.count};
-  const int64_t slices = SpanDesk::slices_of(a.head_dim), num_rows = (part.count + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
-  void* memory = scratch.at_least(SpanDesk::bytes(slices, num_rows));
+  const int64_t slices = SpanBuffers::slices_of(a.head_dim), num_rows = (part.count + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
+  void* memory = scratch.at_least(SpanBuffers::bytes(slices, num_rows));
   if (memory == nullptr) {
     job.has_failed->store(true);
     return;
   }
-  SpanDesk desk(memory, slices, num_rows);
-  read_span_queries(rows, num_rows, desk);
+  SpanBuffers buffers(memory, slices, num_rows);
+  read_span_queries(rows, num_rows, buffers);
   configure_tiles();
   const KeyRange seen{rows.first_key(0), rows.end_key(part.count - 1)};
   for (int64_t block = seen.first / BLOCK_KEYS * BLOCK_KEYS; block < seen.end; block += BLOCK_KEYS) {
-    read_block(rows, block, seen, desk);
-    for (int64_t row = 0; row < num_rows; row += AT_ONCE) attend_tiles(rows, row, block, desk);
+    read_block(rows, block, seen, buffers);
+    for (int64_t row = 0; row < num_rows; row += AT_ONCE) attend_tiles(rows, row, block, buffers);
   }
   release_tiles();
-  put_rows(rows, desk);
+  put_rows(rows, buffers);
 }
 
 // Rows of a part: so many that what is known of them stays near, but a part for each thread, and some to spare.
 static inline int64_t rows_of_part(const Attention& a, int64_t num_rows) {
-  const int64_t most = PART_BYTES / (SpanDesk::slices_of(a.head_dim) * 3 * 64);
+  const int64_t most = PART_BYTES / (SpanBuffers::slices_of(a.head_dim) * 3 * 64);
   const int64_t share = num_rows * a.kv_heads / (CHUNKS_A_THREAD * a.num_threads);
   const int64_t wanted = share < FEWEST_ROWS ? FEWEST_ROWS : share;
   return (wanted < most ? wanted : most) / AT_ONCE * AT_ONCE;

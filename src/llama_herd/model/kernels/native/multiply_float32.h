@@ -85,23 +85,24 @@ static void multiply_few(const Product& p, const float* x, const Group<Type>* gr
 }
 
 // What some groups of rows are at work on: the values of a slice, and the sums of all tokens.
-struct alignas(64) ManyDesk {
+struct alignas(64) SliceBuffers {
   float values[SLICE_COLUMNS][GROUPS][LANES];
   float sums[READ_TOKENS][GROUPS][LANES];
 };
 
 // Add a slice to the sums of TOKENS tokens, whose inputs lie `columns` apart.
 template <int TOKENS>
-static __attribute__((noinline)) void add_values(ManyDesk& desk, const float* x, int64_t columns, int64_t token) {
+static __attribute__((noinline)) void add_values(SliceBuffers& buffers, const float* x, int64_t columns,
+                                                 int64_t token) {
   Floats sums[TOKENS][GROUPS];
 #pragma GCC unroll 4
   for (int t = 0; t < TOKENS; t++)
 #pragma GCC unroll 4
-    for (int g = 0; g < GROUPS; g++) sums[t][g] = load(desk.sums[token + t][g]);
+    for (int g = 0; g < GROUPS; g++) sums[t][g] = load(buffers.sums[token + t][g]);
   for (int column = 0; column < SLICE_COLUMNS; column++) {
     Floats values[GROUPS];
 #pragma GCC unroll 4
-    for (int g = 0; g < GROUPS; g++) values[g] = load(desk.values[column][g]);
+    for (int g = 0; g < GROUPS; g++) values[g] = load(buffers.values[column][g]);
 #pragma GCC unroll 4
     for (int t = 0; t < TOKENS; t++) {
       const Floats input = all(x[t * columns + column]);
@@ -112,33 +113,34 @@ static __attribute__((noinline)) void add_values(ManyDesk& desk, const float* x,
 #pragma GCC unroll 4
   for (int t = 0; t < TOKENS; t++)
 #pragma GCC unroll 4
-    for (int g = 0; g < GROUPS; g++) store(desk.sums[token + t][g], sums[t][g]);
+    for (int g = 0; g < GROUPS; g++) store(buffers.sums[token + t][g], sums[t][g]);
 }
 
 // As many tokens at once as there are registers for.
-static inline void add_values(ManyDesk& desk, const float* x, int64_t columns, int64_t count) {
+static inline void add_values(SliceBuffers& buffers, const float* x, int64_t columns, int64_t count) {
   int64_t token = 0;
   const auto at = [&] { return x + token * columns; };
   for (; token + TOKENS_AT_ONCE <= count; token += TOKENS_AT_ONCE)
-    add_values<TOKENS_AT_ONCE>(desk, at(), columns, token);
-  for (; token < count; token++) add_values<1>(desk, at(), columns, token);
+    add_values<TOKENS_AT_ONCE>(buffers, at(), columns, token);
+  for (; token < count; token++) add_values<1>(buffers, at(), columns, token);
 }
 
 // Groups from `first` on for some tokens: each slice of them becomes values once.
 template <class Type>
 static void multiply_some(const Product& p, const float* x, int64_t token, int64_t count, const Group<Type>* groups,
                           int64_t first, int64_t end) {
-  ManyDesk desk;
-  memset(desk.sums, 0, size_t(count) * sizeof desk.sums[0]);
+  SliceBuffers buffers;
+  memset(buffers.sums, 0, size_t(count) * sizeof buffers.sums[0]);
   for (int64_t k = 0; k < p.slices(); k++) {
     for_columns<Type, GROUPS>(groups, k, [&](int column, const Floats* values) {
 #pragma GCC unroll 4
-      for (int g = 0; g < GROUPS; g++) store(desk.values[column][g], values[g]);
+      for (int g = 0; g < GROUPS; g++) store(buffers.values[column][g], values[g]);
     });
-    add_values(desk, x + token * p.columns + k * SLICE_COLUMNS, p.columns, count);
+    add_values(buffers, x + token * p.columns + k * SLICE_COLUMNS, p.columns, count);
   }
   for (int64_t t = 0; t < count; t++)
-    for (int g = 0; g < GROUPS && first + g < end; g++) put(p, token + t, (first + g) * LANES, load(desk.sums[t][g]));
+    for (int g = 0; g < GROUPS && first + g < end; g++)
+      put(p, token + t, (first + g) * LANES, load(buffers.sums[t][g]));
 }
 
 template <class Type>

@@ -42,7 +42,8 @@ static inline void configure_tiles(int64_t rows_of_x = AT_ONCE) {
   TileConfig config;
   memset(&config, 0, sizeof config);
   config.palette = 1;
-  const uint8_t first = uint8_t(rows_of_x < 16 ? rows_of_x : 16), second = uint8_t(rows_of_x <= 16 ? 16 : rows_of_x - 16);
+  const uint8_t first = uint8_t(rows_of_x < 16 ? rows_of_x : 16);
+  const uint8_t second = uint8_t(rows_of_x <= 16 ? 16 : rows_of_x - 16);
   const uint8_t rows[8] = {first, first, second, second, first, second, 16, 16};
   for (int i = 0; i < 8; i++) {
     config.column_bytes[i] = 64;
@@ -94,7 +95,8 @@ static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, bo
 }
 
 template <int AHEAD = 0>
-static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, int num_rows, bool is_first, float* sums) {
+static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, int num_rows, bool is_first,
+                                float* sums) {
   if (is_first) zero_sums();
   else load_sums(sums);
   add_products<AHEAD>(x, pairs, count, num_rows <= 16);
@@ -137,7 +139,8 @@ static inline void add_products_of_rows(const uint8_t* x, Pairs pairs, int64_t c
 }
 
 template <int AHEAD = 0>
-static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, int num_rows, bool is_first, float* sums) {
+static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, int num_rows, bool is_first,
+                                float* sums) {
   for (int row = 0; row < num_rows;) {
     const uint8_t* from = x + row * 64;
     float* to = sums + row / LANES * 2 * LANES * LANES + row % LANES * LANES;

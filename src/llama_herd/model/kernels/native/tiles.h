@@ -1,8 +1,8 @@
 // How the blocks of a matrix lie in memory: tiles of 16 rows x one block, a row of tiles after the other.
 //
 // Word v (4 bytes) of row n stands at 64 v + 4 n, and behind all words stand the block's numbers of 16 bits, those of
-// 16 rows side by side, or its one byte. So one load of 64 bytes is the same columns of 16 rows. No byte is added: a tile is 16 blocks
-// of the file. It is read by slices of 32 columns.
+// 16 rows side by side, or its one byte. So one load of 64 bytes is the same columns of 16 rows. No byte is added: a tile
+// is 16 blocks of the file. It is read by slices of 32 columns.
 #pragma once
 
 #include <cstdint>
