@@ -47,13 +47,18 @@ class KernelsThere(UnloadedKernels):
     prefill_attention: ClassVar[object] = "of torch"  # type: ignore[assignment]
 
 
-def planned(model: Path, card_gb: float) -> dict[str, Any]:
-    """What a worker takes of a card of this size, or why it does not start."""
+def plan_for(model: Path, card_gb: float) -> MemoryPlan:
+    """The plan of a worker on a card of this size that is empty but for the driver."""
     settings = WorkerSettings(model=model, device="cuda:0", slots=default_slots(card_gb))
     with open_model(model) as file:
         kernels = KernelsThere("planned", PARTED_TYPES)
-        plan = MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
-    facts = {"slots": settings.slots, "cache_tokens": plan.kv_cache_tokens, "bytes": plan.num_bytes}
+        return MemoryPlan.for_model(settings, file, "cuda:0", kernels, free=int(card_gb * GB - DRIVER_BYTES))
+
+
+def planned(model: Path, card_gb: float) -> dict[str, Any]:
+    """What a worker takes of a card of this size, or why it does not start."""
+    plan = plan_for(model, card_gb)
+    facts = {"slots": plan.step.slots, "cache_tokens": plan.kv_cache_tokens, "bytes": plan.num_bytes}
     try:
         plan.check(model.name)
     except SettingsError:

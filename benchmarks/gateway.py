@@ -36,9 +36,9 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End, Started, Token
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.sampling import SamplingParams
 
 OWNER = "bench"
@@ -168,9 +168,9 @@ class Herd:
     def begin(self) -> Self:
         """Claim all jobs, and say so."""
         for job_id in self.job_ids:
-            run(self._redis, self._ledger.claim(job_id, OWNER))
+            run_call(self._redis, self._ledger.claim(job_id, OWNER))
         same: dict[str, Any] = {"epoch": 1, "attempt": 1, "worker": OWNER, "model": "tales", "seed": 7}
-        self._emit([Entry.of(Started(seq=1, job=job_id, **same), 0) for job_id in self.job_ids])
+        self._emit([EmitEntry.from_event(Started(seq=1, job=job_id, **same), 0) for job_id in self.job_ids])
         self._seqs = [1] * len(self._lots)
         return self
 
@@ -184,7 +184,7 @@ class Herd:
         place = number % len(self._lots)
         i, seq, text = self._seqs[place] - 1, self._seqs[place] + 1, f"{time():.6f}"
         tokens = (Token(seq=seq, job=one, epoch=1, i=i, ids=(i,), text=text) for one in self._lots[place])
-        self._emit([Entry.of(token, i) for token in tokens])
+        self._emit([EmitEntry.from_event(token, i) for token in tokens])
         self._seqs[place] = seq
 
     @property
@@ -196,11 +196,11 @@ class Herd:
         same: dict[str, Any] = {"epoch": 1, "finish_reason": "stop", "attempts": 1}
         for seq, lot in zip(self._seqs, self._lots, strict=True):
             ends = (End(seq=seq + 1, job=one, n=seq - 1, **same) for one in lot)
-            self._emit([Entry.of(end, seq - 1) for end in ends])
+            self._emit([EmitEntry.from_event(end, seq - 1) for end in ends])
 
-    def _emit(self, entries: list[Entry]) -> None:
+    def _emit(self, entries: list[EmitEntry]) -> None:
         for start in range(0, len(entries), ROWS):
-            run(self._redis, self._ledger.emit(OWNER, entries[start : start + ROWS]))
+            run_call(self._redis, self._ledger.emit(OWNER, entries[start : start + ROWS]))
 
 
 def streams(plan: Plan, num: int, num_gateways: int) -> dict[str, float]:

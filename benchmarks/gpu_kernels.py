@@ -16,11 +16,10 @@ import torch
 import triton
 from gguf import GGMLQuantizationType as GGMLType
 
-from benchmarks.compiled import MAX_REGISTERS, TARGETS, Compiled, Target
+from benchmarks.compiled import HOPPER, MAX_REGISTERS, TARGETS, Compiled, Target
 from benchmarks.conditions import conditions
-from benchmarks.floors import Floors, Format
+from benchmarks.gpu_estimates import CARDS, TYPES, Unpacking, workloads
 from benchmarks.measured import Report, Table, run_command
-from benchmarks.shapes import random_config
 from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
@@ -30,9 +29,6 @@ from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turni
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 
-LLAMA_7B = random_config(
-    hidden_size=4_096, num_layers=32, num_heads=32, ffn_size=11_008, vocab_size=32_000, context_length=4_096
-)
 #: Heads, kv heads, numbers of a head, window, cap: Llama 2, Llama 3, a small one, Phi 3, Gemma 2.
 ATTENTIONS = [
     (32, 32, 128, 0, 0.0),
@@ -41,10 +37,6 @@ ATTENTIONS = [
     (32, 32, 96, 2_047, 0.0),
     (16, 8, 256, 4_096, 50.0),
 ]
-#: Bytes and operations a second of an H200, as benchmarks/gpu means to measure them.
-H200_BYTES_PER_S, H200_FLOP_PER_S = 4.3e12, 788e12
-FORMATS = {"bf16": Format.BF16, "Q8_0": Format.Q8_0, "Q4_0": Format.Q4_0, "Q4_K": Format.Q4_K_M}
-ROWS, CONTEXT = (1, 16, 64, 128, 256), 512
 
 
 def attention_launches() -> Iterator[tuple[str, Launch]]:
@@ -153,15 +145,16 @@ def check(names: list[str]) -> int:
     return int(bool(bad))
 
 
-def predicted_ms(format: Format, num_rows: int) -> float:
-    """The least time of a step of a 7B model; from 65 rows on blocks are first made numbers in a scratch."""
-    floors, dense = (
-        Floors(LLAMA_7B, kind, H200_BYTES_PER_S, H200_FLOP_PER_S) for kind in (format, Format.BF16)
-    )
-    if num_rows <= TILES[-1].num_tokens or format is Format.BF16:
-        return 1_000 * floors.decode_s(num_rows, CONTEXT)
-    scratch_s = (floors.weight_bytes + dense.weight_bytes) / H200_BYTES_PER_S
-    return 1_000 * (dense.decode_s(num_rows, CONTEXT) + scratch_s)
+def unpackings(kernels: list[dict[str, Any]]) -> dict[tuple[str, int], Unpacking]:
+    """What estimates need to know of the fused products of whole tiles in bfloat16."""
+    by_name = {one["kernel"]: one for one in kernels}
+    found = {}
+    for type in TYPES:
+        for tile in TILES:
+            one = by_name[f"multiply, {type}, 4096 columns, to {tile.num_tokens} tokens, bfloat16"]
+            facts = (one["instructions_a_weight"], tile.num_rows, one["num_warps"], one["programs"])
+            found[type, tile.num_tokens] = Unpacking(*facts)
+    return found
 
 
 def measure() -> Report:
@@ -172,9 +165,7 @@ def measure() -> Report:
         "triton": triton.__version__,
         "cards": {target.name: _most(kernels[target.name], target) for target in TARGETS},
         "products": _products(kernels),
-        "predicted_ms": {
-            name: [predicted_ms(format, num_rows) for num_rows in ROWS] for name, format in FORMATS.items()
-        },
+        "estimates": [one._asdict() for one in workloads(unpackings(kernels[HOPPER.name]))],
     }
 
 
@@ -204,11 +195,14 @@ def tables(report: Report) -> list[Table]:
         [name, *(f"{per_weight:.1f} ({registers})" for per_weight, registers in by_card.values())]
         for name, by_card in report["products"].items()
     ]
-    steps = [[name, *times] for name, times in report["predicted_ms"].items()]
+    estimates = [
+        [one["name"], one["unit"], one["goal"], *map(float, one["by_card"])] for one in report["estimates"]
+    ]
+    workload_head = ["workload", "unit", "goal on an H200", *(card.name for card in CARDS)]
     return [
         Table(head, by_card, f"All kernels, by triton {report['triton']}"),
         Table(["product", *cards], products, "Instructions a weight in a lane (registers)"),
-        Table(["ms a step", *(f"{num_rows} rows" for num_rows in ROWS)], steps, "Predicted, never measured"),
+        Table(workload_head, estimates, "Estimates for Llama 2 7B, none of them measured"),
     ]
 
 

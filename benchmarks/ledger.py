@@ -22,9 +22,10 @@ from benchmarks.measured import Report, Table, run_command
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
-from llama_herd.tasks.ledger.redis_call import Call, run, run_many
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS, sweep_tenant
 from llama_herd.tasks.message import Envelope
 
 JOB = GenerationJob(prompt="x" * 400, model="tales")
@@ -56,11 +57,11 @@ class Meter:
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
 
-    def cost(self, what: str, calls: Sequence[Call[Any]]) -> dict[str, str | float]:
+    def cost(self, what: str, calls: Sequence[RedisCall[Any]]) -> dict[str, str | float]:
         """Mean of a call in microseconds."""
         cpu_s, started_s = self._cpu_s(), perf_counter()
         for call in calls:
-            run(self.redis, call)
+            run_call(self.redis, call)
         wall_s, cpu_s = perf_counter() - started_s, self._cpu_s() - cpu_s
         per_call = 1e6 / len(calls)
         return {
@@ -97,9 +98,9 @@ def steps(meter: Meter, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]
     """An event of each job of the batch, of so many tokens."""
     for num_rows, num_tokens in product(plan.batches, plan.tokens_an_event):
         ids = [f"row-{num_rows}-{num_tokens}-{number}" for number in range(num_rows)]
-        run_many(meter.redis, [_submit(ledger, job_id) for job_id in ids])
-        run_many(meter.redis, [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids])
-        run(meter.redis, _emit(ledger, [_started(job_id) for job_id in ids]))
+        run_calls(meter.redis, [_submit(ledger, job_id) for job_id in ids])
+        run_calls(meter.redis, [ledger.claim(job_id, OWNER, queue=QUEUE) for job_id in ids])
+        run_call(meter.redis, _emit(ledger, [_started(job_id) for job_id in ids]))
         num_steps = max(plan.num_steps, plan.num_events // num_rows)
         calls = [_tokens(ledger, ids, step, num_tokens) for step in range(num_steps)]
         cost = float(meter.cost("", calls)["CPU of Redis, us"])
@@ -125,42 +126,44 @@ def streams(redis: Any, ledger: Ledger, plan: Plan) -> Iterator[dict[str, float]
 
 
 def _fill(redis: Redis, ledger: Ledger, job_id: str, num_events: int) -> None:
-    run(redis, _submit(ledger, job_id))
-    run(redis, ledger.claim(job_id, OWNER, queue=QUEUE))
-    run(redis, _emit(ledger, [_started(job_id)]))
+    run_call(redis, _submit(ledger, job_id))
+    run_call(redis, ledger.claim(job_id, OWNER, queue=QUEUE))
+    run_call(redis, _emit(ledger, [_started(job_id)]))
     sizes = [128 * (n + 1) // num_events - 128 * n // num_events for n in range(num_events)]
     firsts = [0, *accumulate(sizes)]
     for number, (i, size) in enumerate(zip(firsts, sizes, strict=False)):
-        run(redis, ledger.emit(OWNER, [Entry.of(_token(job_id, 2 + number, i, size), i)]))
+        run_call(redis, ledger.emit(OWNER, [EmitEntry.from_event(_token(job_id, 2 + number, i, size), i)]))
     end = End(seq=2 + num_events, job=job_id, epoch=1, finish_reason="length", n=128, attempts=1)
-    run(redis, ledger.emit(OWNER, [Entry.of(end, 128)]))
+    run_call(redis, ledger.emit(OWNER, [EmitEntry.from_event(end, 128)]))
 
 
-def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> Call[Any]:
+def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> RedisCall[Any]:
     i = step * size
-    return ledger.emit(OWNER, [Entry.of(_token(job_id, 2 + step, i, size), i) for job_id in job_ids])
+    return ledger.emit(
+        OWNER, [EmitEntry.from_event(_token(job_id, 2 + step, i, size), i) for job_id in job_ids]
+    )
 
 
 def sweeps(meter: Meter, ledger: Ledger, plan: Plan) -> dict[str, str | float]:
     """The median of sweeps over a backlog. The time of the last sweep is set back, so that each one runs."""
     for start in range(0, plan.num_waiting, 1000):
         ids = [f"waiting-{number}" for number in range(start, min(start + 1000, plan.num_waiting))]
-        run_many(meter.redis, [_submit(ledger, job_id) for job_id in ids])
+        run_calls(meter.redis, [_submit(ledger, job_id) for job_id in ids])
     sleep(plan.waiting_s)
     costs = []
     for _ in range(plan.num_sweeps):
         last_ms = int(1000 * time()) - LEASE_MS // 2
         meter.redis.hset(ledger.key("sweep"), mapping={"last": last_ms, "hold": 0})
-        costs.append(meter.cost(f"a sweep with {plan.num_waiting:,} waiting", [ledger.sweep()]))
+        costs.append(meter.cost(f"a sweep with {plan.num_waiting:,} waiting", [sweep_tenant(ledger)]))
     return sorted(costs, key=lambda cost: cost["us"])[plan.num_sweeps // 2]
 
 
-def _submit(ledger: Ledger, job_id: str) -> Call[Any]:
-    return ledger.submit(job_id, JOB, Envelope.of(job_id, QUEUE))
+def _submit(ledger: Ledger, job_id: str) -> RedisCall[Any]:
+    return ledger.submit(job_id, JOB, Envelope.for_job(job_id, QUEUE))
 
 
-def _emit(ledger: Ledger, events: Sequence[Event]) -> Call[Any]:
-    return ledger.emit(OWNER, [Entry.of(event, max(0, event.seq - 2)) for event in events])
+def _emit(ledger: Ledger, events: Sequence[Event]) -> RedisCall[Any]:
+    return ledger.emit(OWNER, [EmitEntry.from_event(event, max(0, event.seq - 2)) for event in events])
 
 
 def _started(job_id: str) -> Started:

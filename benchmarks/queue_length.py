@@ -22,8 +22,9 @@ from llama_herd.errors import JobNotFound
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS, sweep_tenant
 from llama_herd.tasks.message import Envelope, queue_name
 
 PROMPT = "x" * 400
@@ -128,7 +129,7 @@ class LongQueue:
     def claim_next(self) -> None:
         """As a worker does that has just taken the message."""
         message = json.loads(self.redis.rpop(self.queue))
-        run(self.redis, self.ledger.claim(message["headers"]["id"], "owner", queue=self.queue))
+        run_call(self.redis, self.ledger.claim(message["headers"]["id"], "owner", queue=self.queue))
 
     def purge_nothing(self) -> None:
         try:
@@ -141,18 +142,18 @@ class LongQueue:
         """A sweep that is due, however soon after the last one."""
         last_ms = int(1000 * time()) - LEASE_MS // 2
         self.redis.hset(self.ledger.key("sweep"), mapping={"last": last_ms, "hold": 0})
-        run(self.redis, self.ledger.sweep())
+        run_call(self.redis, sweep_tenant(self.ledger))
 
     def add_lost(self, job_id: str) -> None:
         job = GenerationJob(prompt=PROMPT, model="other")
-        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, OTHER)))
+        run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, OTHER)))
         self.redis.delete(OTHER)
 
     def is_back(self) -> bool:
         return bool(self.redis.exists(OTHER))
 
     def has_ended(self, job_id: str) -> bool:
-        record = run(self.redis, self.ledger.record(job_id))
+        record = run_call(self.redis, self.ledger.record(job_id))
         return record is not None and record.is_final
 
     def num_sweeps(self, signs: Mapping[str, Callable[[], bool]], most: int) -> dict[str, int]:

@@ -26,7 +26,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.worker.settings import WorkerSettings
 
 SIZES = (1_000, 32_000, 500_000, 1_900_000)
@@ -114,7 +114,7 @@ def _cost_of_one(
     wait_until(lambda: redis.exists(ledger.result_key(job_id)), "Celery's result")
     wait_until(lambda: not redis.hlen(ledger.unacked_key), "the acknowledgement")
     spent_s = _time_s(process) - before_s
-    record = run(redis, ledger.record(job_id))
+    record = run_call(redis, ledger.record(job_id))
     if record is not None and record.state != "failed":
         raise RuntimeError(f"the job is {record.state}, it should have been refused")
     return len(raw), _num_bytes(redis) - before_bytes, spent_s

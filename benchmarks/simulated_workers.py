@@ -24,7 +24,7 @@ from llama_herd.tasks.connection import connect
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -112,7 +112,7 @@ class SimulatedWorker:
         self._rows: list[SequenceInfo] = []
 
     def _tenancy(self, own: WorkerSettings) -> Tenancy:
-        ledger = Ledger.of(own, self._name)
+        ledger = Ledger.from_settings(own, self._name)
         return Tenancy(
             own,
             LeaseHolder(self._redis, ledger, self._owner),
@@ -178,8 +178,8 @@ class SimulatedWorker:
         job_id, ledger = str(uuid4()), tenancy.ledger
         job = GenerationJob(prompt="a tale", model=MODEL, tenant=ledger.tenant)
         queue = queue_name(MODEL, ledger.tenant)
-        run(self._redis, ledger.submit(job_id, job, Envelope.of(job_id, queue)))
-        claimed = run(self._redis, ledger.claim(job_id, self._owner, queue=queue))
+        run_call(self._redis, ledger.submit(job_id, job, Envelope.for_job(job_id, queue)))
+        claimed = run_call(self._redis, ledger.claim(job_id, self._owner, queue=queue))
         if not isinstance(claimed, Yours):
             raise RuntimeError(f"{job_id} is {claimed}")
         info = SequenceInfo(job_id, ledger.tenant, num_prompt_tokens=4)

@@ -20,10 +20,10 @@ from llama_herd.tasks.connection import connect
 from llama_herd.tasks.events import End, Failure, Started, Timings, Token, Usage
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -76,7 +76,7 @@ class StandIn:
         while not self._is_stopping.is_set():
             with suppress(RedisError):
                 if monotonic() >= report_at_s:
-                    run(self._redis, self._reports.report_worker(self._status))
+                    run_call(self._redis, self._reports.report_worker(self._status))
                     report_at_s = monotonic() + REPORT_S
                 if self._may_answer.is_set():
                     self._answer(self._messages())
@@ -85,7 +85,7 @@ class StandIn:
                     self._may_answer.wait(0.01)
 
     def __enter__(self) -> Self:
-        run(self._redis, self._reports.report_worker(self._status))
+        run_call(self._redis, self._reports.report_worker(self._status))
         self._thread.start()
         return self
 
@@ -104,16 +104,16 @@ class StandIn:
     def _answer(self, messages: list[bytes]) -> None:
         job_ids = [json.loads(message)["headers"]["id"] for message in messages]
         queue = queue_name(self._status.model)
-        claims = run_many(self._redis, [self._ledger.claim(one, OWNER, queue=queue) for one in job_ids])
-        entries: list[Entry] = []
+        claims = run_calls(self._redis, [self._ledger.claim(one, OWNER, queue=queue) for one in job_ids])
+        entries: list[EmitEntry] = []
         for job_id, claim in zip(job_ids, claims, strict=True):
             if isinstance(claim, Claimed):
                 entries += self._entries(job_id, claim)
                 self.answered.append(job_id)
         if entries:
-            run(self._redis, self._ledger.emit(OWNER, entries))
+            run_call(self._redis, self._ledger.emit(OWNER, entries))
 
-    def _entries(self, job_id: str, claim: Claimed) -> list[Entry]:
+    def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
         job, n = GenerationJob.model_validate_json(claim.body), self._num_tokens
         failure = self._verdict(job_id, job)
         of_job = {"job": job_id, "epoch": claim.epoch}
@@ -132,7 +132,11 @@ class StandIn:
             timings=Timings(ttft_s=0.01),
             **of_job,
         )
-        return [Entry.of(started, claim.n), Entry.of(token, claim.n), Entry.of(end, claim.n + n)]
+        return [
+            EmitEntry.from_event(started, claim.n),
+            EmitEntry.from_event(token, claim.n),
+            EmitEntry.from_event(end, claim.n + n),
+        ]
 
 
 if __name__ == "__main__":

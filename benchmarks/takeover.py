@@ -25,7 +25,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.chaos.sabotage import Sabotage
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from llama_herd.worker.settings import BUNDLED_MODEL
@@ -95,8 +95,8 @@ def submit(herd: Herd, prefix: str, num_jobs: int) -> list[str]:
     job_ids = [f"{prefix}-{number}" for number in range(num_jobs)]
     for start in range(0, num_jobs, NUM_AT_ONCE):
         lot = job_ids[start : start + NUM_AT_ONCE]
-        calls = [herd.jobs.ledger.submit(one, job, Envelope.of(one, herd.queue)) for one in lot]
-        run_many(herd.jobs.redis, calls)
+        calls = [herd.jobs.ledger.submit(one, job, Envelope.for_job(one, herd.queue)) for one in lot]
+        run_calls(herd.jobs.redis, calls)
     return job_ids
 
 

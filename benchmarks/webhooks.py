@@ -31,9 +31,9 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.ledger.webhooks import SENDER
+from llama_herd.tasks.ledger.webhook_configs import SENDER
 from llama_herd.tasks.webhook_secret import new_secret
-from llama_herd.tasks.webhooks.setup import set_webhooks
+from llama_herd.tasks.webhooks.setup import store_webhooks
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Receiver:
 
     def tell_of_all(self, redis: Any, *hosts: str) -> None:
         """Let it be told of all ends; jobs may name these hosts."""
-        run_dialogue(redis, set_webhooks("default", self.url, hosts, jobs=True, secret=self.secret))
+        run_dialogue(redis, store_webhooks("default", self.url, hosts, jobs=True, secret=self.secret))
 
     @property
     def num(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.security import acl_folder
-from llama_herd.tasks.security.acl import Dialect, Rights
+from llama_herd.tasks.security.rights import Dialect, Rights
 
 ROOT = "user root on >root ~* &* +@all"
 

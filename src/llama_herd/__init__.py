@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     )
     from llama_herd.tasks.chat import ChatMessage
     from llama_herd.tasks.client.async_client import AsyncClient
-    from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+    from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.herds import Herds
     from llama_herd.tasks.client.job_status import JobStatus
     from llama_herd.tasks.client.lots import SubmitOutcome
-    from llama_herd.tasks.client.status import QueueStatus, Status
-    from llama_herd.tasks.client.waiting import Queued
+    from llama_herd.tasks.client.place_watch import Queued
+    from llama_herd.tasks.client.tenant_status import QueueStatus, Status
     from llama_herd.tasks.events import End, Event, Started, Token
     from llama_herd.tasks.job import GenerationJob
     from llama_herd.tasks.job_fields import SamplingFields
@@ -64,13 +64,13 @@ _HOMES = {
     ),
     "tasks.chat": ("ChatMessage",),
     "tasks.client.async_client": ("AsyncClient",),
-    "tasks.client.batch.row": ("BatchItem", "BatchRow"),
+    "tasks.client.batch.batch_row": ("BatchItem", "BatchRow"),
     "tasks.client.client": ("Client",),
     "tasks.client.herds": ("Herds",),
     "tasks.client.job_status": ("JobStatus",),
     "tasks.client.lots": ("SubmitOutcome",),
-    "tasks.client.status": ("QueueStatus", "Status"),
-    "tasks.client.waiting": ("Queued",),
+    "tasks.client.tenant_status": ("QueueStatus", "Status"),
+    "tasks.client.place_watch": ("Queued",),
     "tasks.events": ("End", "Event", "Started", "Token"),
     "tasks.job": ("GenerationJob",),
     "tasks.job_fields": ("SamplingFields",),

@@ -12,7 +12,7 @@ from llama_herd.chaos.listener import event_fingerprint
 from llama_herd.chaos.sabotage import POISONS
 from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.outbox import Entry
+from llama_herd.tasks.ledger.outbox import WebhookEntry
 from llama_herd.tasks.result import Result
 from tests.tasks.herd import Herd
 
@@ -23,7 +23,7 @@ LO = Token(seq=3, job="j", epoch=2, i=2, ids=(7,), text="lo")
 END = End(seq=4, job="j", epoch=2, finish_reason="stop", n=3, text_sha256=TEXT_SHA256, attempts=1)
 
 
-TOLD = Entry("msg_j", "job.completed", "j", "done", ended_ms=1, finish_reason="stop")
+TOLD = WebhookEntry("msg_j", "job.completed", "j", "done", ended_ms=1, finish_reason="stop")
 
 
 def prints(*events: Event) -> list[int]:

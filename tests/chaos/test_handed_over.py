@@ -6,14 +6,14 @@ import pytest
 
 from llama_herd.chaos.faults.leaving import check_release
 from llama_herd.chaos.verdict import BrokenLaw
-from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.answers import JobRecord
 
-HELD = Record("running", "herd.tales", "w", "w", 2, 9, 40, 1, 2, None, 0, 0, None)
+HELD = JobRecord("running", "herd.tales", "w", "w", 2, 9, 40, 1, 2, None, 0, 0, None)
 LEFT = replace(HELD, state="queued", owner=None)
 
 
 @pytest.mark.parametrize("left", [LEFT, replace(LEFT, attempts=0), replace(LEFT, state="running", owner="v")])
-def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: Record) -> None:
+def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: JobRecord) -> None:
     check_release("j", HELD, left)
 
 
@@ -25,6 +25,6 @@ def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: R
         (replace(HELD, attempts=2), LEFT, "1 deaths, not 2"),
     ],
 )
-def test_a_job_that_is_left_or_counted_was_not(held: Record, left: Record, broken: str) -> None:
+def test_a_job_that_is_left_or_counted_was_not(held: JobRecord, left: JobRecord, broken: str) -> None:
     with pytest.raises(BrokenLaw, match=broken):
         check_release("j", held, left)

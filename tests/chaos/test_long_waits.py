@@ -9,7 +9,7 @@ from llama_herd.chaos.faults.long_waits import VISIBILITY_S, backlog, long_jobs
 from llama_herd.chaos.fragile_redis import FragileRedis
 from llama_herd.chaos.herd import Herd
 from llama_herd.tasks.events import Timings
-from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
 from tests.chaos.sampling import SHORT
 
 #: So many messages, for so long: a sweep that goes by age alone would have pushed each of them many times.

@@ -16,7 +16,7 @@ from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -92,7 +92,7 @@ def seconds_until_a_good_job_has_run(herd: Herd, worker: WorkerProcess, kind: st
 
 
 def dead(herd: Herd) -> list[DeadLetter]:
-    letters = run(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
+    letters = run_call(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
     assert all(letter.reason for letter in letters)
     return letters
 

@@ -40,7 +40,7 @@ def test_no_second_message_takes_a_job_from_its_live_worker_after_an_outage(herd
     job_ids = herd.jobs.submit(6, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 10)
     for job_id in job_ids * 2:
-        herd.jobs.redis.lpush(herd.queue, Envelope.of(job_id, herd.queue).with_tag(f"{job_id}-again"))
+        herd.jobs.redis.lpush(herd.queue, Envelope.for_job(job_id, herd.queue).with_tag(f"{job_id}-again"))
     wait_until(lambda: not herd.jobs.redis.llen(herd.queue), "all messages taken")
     with redis_faults.redis_away(herd) as met:  # says so when a job has changed hands
         assert not recovery(herd.jobs, met).stuck

@@ -11,9 +11,9 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import Client
 from llama_herd.tasks.connection import connect
-from llama_herd.tasks.ledger.outbox import Outbox, message_of
-from llama_herd.tasks.ledger.redis_call import run, run_dialogue
-from llama_herd.tasks.webhooks.setup import set_webhooks
+from llama_herd.tasks.ledger.outbox import Outbox, webhook_message_id
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.webhooks.setup import store_webhooks
 from tests.cli.gateway_process import GatewayProcess
 from tests.durable_redis import DurableRedis
 from tests.tasks.webhooks.conftest import SECRET
@@ -62,7 +62,7 @@ def test_kills_of_gateways_and_redis_lose_no_webhook(tmp_path: Path, figures: li
         Client(server.url) as client,
         connect(server.url) as redis,
     ):
-        run_dialogue(redis, set_webhooks("default", receiver.url, ("localhost",), jobs=True, secret=SECRET))
+        run_dialogue(redis, store_webhooks("default", receiver.url, ("localhost",), jobs=True, secret=SECRET))
         gateways = [sender(server, tmp_path, stack) for _ in range(2)]
         for number, job_id in enumerate(jobs):
             end(client, job_id, f"http://localhost:{dead.port}/" if number % 4 == 3 else None)
@@ -79,8 +79,10 @@ def test_kills_of_gateways_and_redis_lose_no_webhook(tmp_path: Path, figures: li
             return {*receiver.ids} >= told
 
         wait_until(has_arrived, "each end has arrived", TAKEOVER_S)
-        wait_until(lambda: run(redis, Outbox().num("waiting")) == NUM_JOBS - len(told), "the rest waits")
+        wait_until(
+            lambda: run_call(redis, Outbox().count("waiting")) == NUM_JOBS - len(told), "the rest waits"
+        )
     assert {*receiver.ids} == told
     pairs = {(request.message, request.verified(SECRET)["data"]["id"]) for request in receiver.requests}
-    assert pairs == {(message_of(job_id), job_id) for job_id in told}
+    assert pairs == {(webhook_message_id(job_id), job_id) for job_id in told}
     figures.append(f"webhooks: 7 kills, {len(told)} ends, {len(receiver.requests)} deliveries, none missing")

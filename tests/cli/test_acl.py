@@ -8,7 +8,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.place_watch import Queued
 from tests.cli.herd_command import invoke
 from tests.guarded_redis import GuardedRedis, newest_dialect
 

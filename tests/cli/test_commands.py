@@ -13,7 +13,7 @@ from llama_herd.cli.terminal import harmless
 from llama_herd.extras import install_command
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -225,7 +225,7 @@ def test_a_waiting_job_is_cancelled_and_then_watched_to_its_end(redis_url: str) 
 def test_status_counts_jobs_and_workers(redis: Redis, redis_url: str) -> None:
     assert "no worker is up" in invoke("status", HERD_REDIS_URL=redis_url).stdout
     worker = WorkerStatus(name="a@b", state="ready", model="tales", device="cpu", slots=4, running=3)
-    run(redis, Reports().report_worker(worker))
+    run_call(redis, Reports().report_worker(worker))
     with Client(redis_url) as client:
         client.submit(prompt="a llama")
     shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
@@ -245,8 +245,10 @@ def test_status_names_a_queue_that_is_left_out_and_the_fix_once(
     plain = {"state": "ready", "model": "tales", "device": "cpu", "slots": 4}
     spoilt = {"left_out": "herd.tales", "spoilt_key": "herd.tales\x06\x163", "spoilt_type": kind}
     for name in ("a@b", "c@d"):
-        run(redis, Reports().report_worker(WorkerStatus.model_validate({"name": name, **plain, **spoilt})))
-    run(redis, Reports().report_worker(WorkerStatus.model_validate({"name": "e@f", **plain})))
+        run_call(
+            redis, Reports().report_worker(WorkerStatus.model_validate({"name": name, **plain, **spoilt}))
+        )
+    run_call(redis, Reports().report_worker(WorkerStatus.model_validate({"name": "e@f", **plain})))
     shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
     fix = rf'its key "herd.tales\x06\x163" is {held}. Fix: delete or rename it'
     assert [line for line in shown.splitlines() if "left out" in line] == [f"herd.tales is left out: {fix}"]
@@ -268,7 +270,7 @@ def test_health_asks_for_a_ready_worker_of_this_machine(
 
     def report(name: str, state: str) -> None:
         status = WorkerStatus(name=name, state=state, model="m", device="cpu", slots=1)
-        run(redis, Reports().report_worker(status))
+        run_call(redis, Reports().report_worker(status))
 
     assert not is_healthy()
     report("one@elsewhere", "ready")

@@ -10,7 +10,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.priority import URGENT
 from tests.cli.herd_command import invoke
 from tests.tasks.herd import QUEUE, Herd
@@ -35,8 +35,8 @@ def number(redis: Redis) -> str:
     redis.delete(QUEUE)
     redis.zincrby("herd:default:quarantine", -1000, "job-1")
     letters = DeadLetters()
-    run(redis, letters.bury(PROMPT.encode(), queue=QUEUE, reason=NASTY, worker="gpu1"))
-    (letter,) = run(redis, letters.letters())
+    run_call(redis, letters.bury(PROMPT.encode(), queue=QUEUE, reason=NASTY, worker="gpu1"))
+    (letter,) = run_call(redis, letters.letters())
     return letter.number
 
 

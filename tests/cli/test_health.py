@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.cli.herd_command import environment, invoke
@@ -27,7 +27,7 @@ except SystemExit: print(*sys.modules)
 
 def say(redis: Redis, name: str, state: str, tenant: str = "default", **fields: Any) -> None:
     status = WorkerStatus(name=name, state=state, model="m", device="cpu", slots=1, **fields)
-    run(redis, Reports(tenant).report_worker(status))
+    run_call(redis, Reports(tenant).report_worker(status))
 
 
 def test_a_worker_of_several_tenants_is_looked_for_where_it_is(redis: Redis, redis_url: str) -> None:

@@ -14,14 +14,14 @@ from rich.console import Console, Group
 
 from llama_herd.cli.status_view import jobs_view, status_view
 from llama_herd.errors import UnservedModel
-from llama_herd.tasks.client import status
+from llama_herd.tasks.client import tenant_status
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
-from llama_herd.tasks.client.notes import duration
-from llama_herd.tasks.client.status import QueueStatus, Status
+from llama_herd.tasks.client.status_texts import duration_text
+from llama_herd.tasks.client.tenant_status import QueueStatus, Status
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -32,7 +32,7 @@ LONG = "Llama-3.1-8B-Instruct-Q4_K_M"
 
 def report(redis: Redis, name: str, model: str, **fields: object) -> None:
     plain = {"name": name, "state": "ready", "model": model, "device": "cpu", "slots": 4}
-    run(redis, Reports().report_worker(WorkerStatus.model_validate(plain | fields)))
+    run_call(redis, Reports().report_worker(WorkerStatus.model_validate(plain | fields)))
 
 
 @pytest.mark.redis
@@ -152,7 +152,7 @@ def test_an_id_can_be_copied_at(width: int) -> None:
     ],
 )
 def test_a_duration_is_short(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text
+    assert duration_text(seconds) == text
 
 
 def scaler() -> str:
@@ -174,8 +174,8 @@ def test_a_scaler_buys_workers_for_what_is_due_for_their_model_alone(redis: Redi
     def submit(num_jobs: int, model: str, **fields: int) -> None:
         job = GenerationJob.model_validate({"prompt": "a", "model": model, **fields})
         ids = [".".join((model, *fields, f"{number}")) for number in range(num_jobs)]
-        envelopes = [Envelope.of(job_id, f"herd.{model}") for job_id in ids]
-        run_many(redis, [Ledger().submit(name, job, one) for name, one in zip(ids, envelopes, strict=True)])
+        envelopes = [Envelope.for_job(job_id, f"herd.{model}") for job_id in ids]
+        run_calls(redis, [Ledger().submit(name, job, one) for name, one in zip(ids, envelopes, strict=True)])
 
     assert wanted() == 1
     submit(300, "nobodys")
@@ -186,7 +186,7 @@ def test_a_scaler_buys_workers_for_what_is_due_for_their_model_alone(redis: Redi
     assert wanted() == 3
     for number in range(40):
         redis.rpop("herd.tales")
-        run(redis, Ledger(worker="a@b").claim(f"tales.{number}", "one"))
+        run_call(redis, Ledger(worker="a@b").claim(f"tales.{number}", "one"))
     assert wanted() == 3
     redis.lpush("herd.tales", *(f"a bare message {number}" for number in range(40)))
     assert wanted() == 4
@@ -198,11 +198,11 @@ def test_a_scaler_buys_workers_for_what_is_due_for_their_model_alone(redis: Redi
 def test_the_running_jobs_of_a_large_herd_are_estimated(
     redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "MAX_LOOKS", 10)
+    monkeypatch.setattr(tenant_status, "MAX_LOOKS", 10)
     job = GenerationJob(prompt="a", model="tales")
     for number in range(40):
-        run(redis, Ledger().submit(f"{number}", job, Envelope.of(f"{number}", "herd.tales")))
-        run(redis, Ledger(worker="a@b").claim(f"{number}", "one"))
+        run_call(redis, Ledger().submit(f"{number}", job, Envelope.for_job(f"{number}", "herd.tales")))
+        run_call(redis, Ledger(worker="a@b").claim(f"{number}", "one"))
     with Client(redis_url) as client:
         (queue,) = client.status().queues
     assert queue.running == 40

@@ -11,7 +11,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from tests.cli.herd_command import fork_herd, invoke
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.sender_thread import SenderThread
@@ -46,7 +46,7 @@ def herd_webhooks(redis_url: str, *words: str) -> str:
 def end_a_job(redis: Redis, job_id: str) -> None:
     herd = Herd(redis, Ledger(lease_ms=60_000, worker="w"))
     herd.submit(job_id, JOB.model_copy(update={"webhook": URL, "webhook_secret": OWN_SECRET}))
-    run(redis, herd.ledger.cancel(job_id))
+    run_call(redis, herd.ledger.cancel(job_id))
 
 
 def test_a_secret_is_shown_once_and_stays_until_another_is_wanted(redis: Redis, redis_url: str) -> None:
@@ -111,8 +111,8 @@ def test_what_waits_and_what_is_dead_is_listed_and_tried_again(redis: Redis, red
     assert herd_webhooks(redis_url, "list") == "everything is delivered\n"
     for job_id in ("a", "b", "c"):
         end_a_job(redis, job_id)
-    for entry in run(redis, Outbox().due(2, 1)):
-        run(redis, Outbox().give_up(entry.failed("HTTP 410")))
+    for entry in run_call(redis, Outbox().due(2, 1)):
+        run_call(redis, Outbox().give_up(entry.failed("HTTP 410")))
     lines = [json.loads(line) for line in herd_webhooks(redis_url, "list", "--json").splitlines()]
     assert [(line["id"], line["is_dead"], line["tries"]) for line in lines] == [
         *(("c", False, 0), ("a", True, 1), ("b", True, 1))
@@ -140,7 +140,7 @@ def test_a_listener_checks_and_tells_what_comes(redis: Redis, redis_url: str, tm
         herd = Herd(redis, Ledger(lease_ms=60_000, worker="w"))
         with SenderThread(redis_url):
             herd.submit("a")
-            run(redis, herd.ledger.cancel("a"))
+            run_call(redis, herd.ledger.cancel("a"))
             told = process.stdout.readline()
             wait_until(lambda: not redis.exists("herd:default:outbox"), "it is delivered")
             herd_webhooks(redis_url, "set", url, "--new-secret")
@@ -157,5 +157,5 @@ def _end_and_count(redis: Redis, herd: Herd) -> bool:
     """End one job more, and say whether any was refused."""
     job_id = f"b{redis.incr('count')}"
     herd.submit(job_id)
-    run(redis, herd.ledger.cancel(job_id))
+    run_call(redis, herd.ledger.cancel(job_id))
     return any(b"HTTP 400" in raw for raw in redis.hvals("herd:default:outbox:entries"))

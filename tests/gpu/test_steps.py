@@ -83,7 +83,7 @@ def test_what_cannot_be_captured_leaves_the_card_well(tiny_file: Path) -> None:
             return logits
 
         patch.setattr(type(model.llama), "forward", reads_a_number)
-        assert "captur" in runner.check()
+        assert "captur" in runner.graphs.check()
     assert torch.ones(3, device=CARD).sum().item() == 3
     large = torch.empty(1 << 28, dtype=torch.uint8, device=CARD)
     reserved = torch.cuda.memory_reserved()

@@ -10,9 +10,10 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End, Event, FinishReason, Started, Token
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.sweep import sweep_tenant
 from llama_herd.tasks.message import Envelope
 
 QUEUE = "herd.tales"
@@ -28,7 +29,7 @@ class Herd:
     ledger: Ledger
 
     def submit(self, job_id: str, job: GenerationJob = JOB) -> None:
-        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, QUEUE)))
+        run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, QUEUE)))
 
     def wait_for_listener(self, job_id: str) -> None:
         """Wait until somebody has subscribed to a job's channel."""
@@ -36,7 +37,7 @@ class Herd:
         wait_until(lambda: self.redis.pubsub_numsub(channel)[0][1] == 1, f"somebody listens to {job_id}")
 
     def claim(self, job_id: str, owner: str = "one") -> ClaimAnswer:
-        return run(self.redis, self.ledger.claim(job_id, owner))
+        return run_call(self.redis, self.ledger.claim(job_id, owner))
 
     def claimed(self, job_id: str, owner: str = "one") -> Claimed:
         """Claim a job that is there to be had."""
@@ -44,14 +45,14 @@ class Herd:
         assert isinstance(answer, Yours | Adopt)
         return answer
 
-    def emit(self, owner: str, *entries: Entry) -> list[Emitted]:
-        return run(self.redis, self.ledger.emit(owner, entries))
+    def emit(self, owner: str, *entries: EmitEntry) -> list[Emitted]:
+        return run_call(self.redis, self.ledger.emit(owner, entries))
 
-    def kinds(self, owner: str, *entries: Entry) -> list[Emission]:
+    def kinds(self, owner: str, *entries: EmitEntry) -> list[Emission]:
         return [answer.kind for answer in self.emit(owner, *entries)]
 
     def events(self, job_id: str) -> list[Event]:
-        return run(self.redis, self.ledger.read(job_id))
+        return run_call(self.redis, self.ledger.read(job_id))
 
     def field(self, job_id: str, name: str) -> str:
         return str(self.redis.hget(self.ledger.job_key(job_id), name).decode())
@@ -82,20 +83,22 @@ class Herd:
         return list(reversed(self.redis.lrange(QUEUE, 0, -1)))
 
 
-def started(job_id: str, seq: int = 1, epoch: int = 1, i: int = 0) -> Entry:
+def started(job_id: str, seq: int = 1, epoch: int = 1, i: int = 0) -> EmitEntry:
     event = Started(seq=seq, job=job_id, epoch=epoch, attempt=1, worker="w", model="tales", seed=7)
-    return Entry.of(event, i)
+    return EmitEntry.from_event(event, i)
 
 
-def token(job_id: str, seq: int, i: int, *ids: int, epoch: int = 1) -> Entry:
+def token(job_id: str, seq: int, i: int, *ids: int, epoch: int = 1) -> EmitEntry:
     """An event with `ids` (by default one), whose text names seq and epoch."""
     ids = ids or (100 + i,)
-    return Entry.of(Token(seq=seq, job=job_id, epoch=epoch, i=i, ids=ids, text=f"<{seq}.{epoch}>"), i)
+    return EmitEntry.from_event(
+        Token(seq=seq, job=job_id, epoch=epoch, i=i, ids=ids, text=f"<{seq}.{epoch}>"), i
+    )
 
 
-def end(job_id: str, seq: int, n: int, epoch: int = 1, finish_reason: FinishReason = "stop") -> Entry:
+def end(job_id: str, seq: int, n: int, epoch: int = 1, finish_reason: FinishReason = "stop") -> EmitEntry:
     event = End(seq=seq, job=job_id, epoch=epoch, finish_reason=finish_reason, n=n, attempts=1)
-    return Entry.of(event, n)
+    return EmitEntry.from_event(event, n)
 
 
 def ids(herd: Herd) -> list[str]:
@@ -107,7 +110,7 @@ def sweep(herd: Herd) -> Swept:
     """A sweep that comes a second after the last one, in the ordinary course of things."""
     now_s = herd.redis.time()[0]
     herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
-    return run(herd.redis, herd.ledger.sweep())
+    return run_call(herd.redis, sweep_tenant(herd.ledger))
 
 
 def commands(redis: Any, act: Callable[[], object], *, by_scripts: bool) -> list[str]:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from llama_herd.errors import NotPermitted, RedisUnavailable, SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.complaint import SIGNS, complaint_of, sign_of
+from llama_herd.tasks.complaint import SIGNS, error_sign, redis_complaint
 from llama_herd.tasks.connection import connect, connect_async, redis_errors
 from llama_herd.tasks.redis_url import complete_url
 from tests.tls import Identity, TlsFront, needs_openssl
@@ -91,8 +91,8 @@ SIGNED = (
 
 
 def test_every_sign_is_met_and_none_hides_another() -> None:
-    assert [SIGNS.index(sign_of(error)) for error in SIGNED] == list(range(len(SIGNS)))
-    complaints = [complaint_of(error) for error in SIGNED]
+    assert [SIGNS.index(error_sign(error)) for error in SIGNED] == list(range(len(SIGNS)))
+    complaints = [redis_complaint(error) for error in SIGNED]
     assert [told for told in complaints[:-1] if ". Fix: " not in told] == []
 
 

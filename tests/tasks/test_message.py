@@ -62,7 +62,7 @@ def test_an_envelope_of_a_bare_message_keeps_its_links_and_drops_its_prompt() ->
         "stamps": {"gap": "@tag@"},
     }
     embed = {"callbacks": [{"task": "next"}], "errbacks": None, "chain": [{"task": "then"}], "chord": None}
-    envelope = Envelope.of_request(request, embed, QUEUE)
+    envelope = Envelope.from_request(request, embed, QUEUE)
     assert envelope.queue == QUEUE
     assert "secret" not in envelope.text
     message = json.loads(envelope.with_tag("a:1:5"))
@@ -137,9 +137,9 @@ TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 
 def test_a_job_is_of_the_trace_that_its_sender_names() -> None:
     assert trace_id_of({"traceparent": TRACEPARENT}) == TRACE_ID
-    ours = json.loads(Envelope.of("a", QUEUE, traceparent=TRACEPARENT).text)
+    ours = json.loads(Envelope.for_job("a", QUEUE, traceparent=TRACEPARENT).text)
     assert trace_id_of(ours["headers"]) == TRACE_ID
-    bare = Envelope.of_request({"id": "a", "traceparent": TRACEPARENT}, None, QUEUE)
+    bare = Envelope.from_request({"id": "a", "traceparent": TRACEPARENT}, None, QUEUE)
     assert trace_id_of(json.loads(bare.text)["headers"]) == TRACE_ID
 
 
@@ -153,7 +153,7 @@ WRONG = [
 @pytest.mark.parametrize("header", WRONG)
 def test_a_header_that_names_no_trace_is_not_kept(header: Any) -> None:
     assert trace_id_of({"traceparent": header}) is None
-    bare = Envelope.of_request({"id": "a", "traceparent": header}, None, QUEUE)
+    bare = Envelope.from_request({"id": "a", "traceparent": header}, None, QUEUE)
     assert "traceparent" not in json.loads(bare.text)["headers"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Swept
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT, lane_of, lanes_in_turn
 from tests.tasks.herd import QUEUE, Herd, age_messages, sweep
 
@@ -30,21 +30,21 @@ def depths(herd: Herd) -> dict[str, int]:
 def test_a_job_waits_in_the_list_of_its_priority(herd: Herd, priority: int, lane: str) -> None:
     submit(herd, "a", priority)
     assert depths(herd) == {lane: 1}
-    assert run(herd.redis, herd.ledger.queue_depth(QUEUE)) == 1
+    assert run_call(herd.redis, herd.ledger.queue_depth(QUEUE)) == 1
 
 
 def test_a_job_that_is_pushed_again_waits_in_the_same_list(herd: Herd) -> None:
     submit(herd, "a", 3)
     herd.redis.delete(QUEUE + URGENT)
     claimed = herd.claimed("a", "one")
-    run(herd.redis, herd.ledger.release("a", "one", claimed.epoch, push=True))
+    run_call(herd.redis, herd.ledger.release("a", "one", claimed.epoch, push=True))
     assert depths(herd) == {URGENT: 1}
 
 
 def test_all_lists_count_as_one_queue(herd: Herd) -> None:
     for number, priority in enumerate((-3, 0, 0, 7)):
         submit(herd, f"job-{number}", priority)
-    assert run(herd.redis, herd.ledger.queue_depth(QUEUE)) == 4
+    assert run_call(herd.redis, herd.ledger.queue_depth(QUEUE)) == 4
     assert herd.redis.hget(herd.ledger.key("waiting"), f"{QUEUE}:jobs") == b"4"
 
 

@@ -22,7 +22,7 @@ def test_the_message_of_the_page_has_what_ours_has() -> None:
     (text,) = [
         block for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "delivery_tag" in block
     ]
-    shown, ours = json.loads(text), json.loads(Envelope.of("<id>", "herd.tales").with_tag("unique"))
+    shown, ours = json.loads(text), json.loads(Envelope.for_job("<id>", "herd.tales").with_tag("unique"))
     assert places(ours) - places(shown) == {"headers.argsrepr", "headers.kwargsrepr", "headers.root_id"}
     assert places(shown) <= places(ours)
     assert shown["properties"] == ours["properties"]

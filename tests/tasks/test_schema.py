@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.end_tail import end_tail
-from llama_herd.tasks.schema import schemas, text_of
+from llama_herd.tasks.ledger.script_events import end_tail
+from llama_herd.tasks.schema import schema_text, schemas
 from tests.tasks.test_events import EVENTS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 
 @pytest.mark.parametrize("name", schemas())
 def test_the_committed_schema_is_current(name: str) -> None:
-    expected = text_of(schemas()[name])
+    expected = schema_text(schemas()[name])
     found = (FOLDER / name).read_text(encoding="utf-8")
     assert found == expected, "run: python -m llama_herd.tasks.schema docs/schemas"
 

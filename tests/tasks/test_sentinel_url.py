@@ -15,18 +15,18 @@ URL = "sentinel://me:hunter%402@a:26380,b,[::1]:26381/3?master=herd&sentinel_use
 
 
 def test_each_part_is_read() -> None:
-    found = SentinelUrl.of(checked_url(URL))
+    found = SentinelUrl.parse(checked_url(URL))
     assert found.hosts == (("a", 26380), ("b", 26379), ("::1", 26381))
     assert found.master == "herd"
     assert found.redis_options == {"db": 3, "username": "me", "password": "hunter@2"}
     assert found.sentinel_options == {"username": "watch"}
-    assert SentinelUrl.of(checked_url("sentinel://a")).master == "mymaster"
-    assert SentinelUrl.of(checked_url("sentinel://a?db=2")).redis_options == {"db": 2}
+    assert SentinelUrl.parse(checked_url("sentinel://a")).master == "mymaster"
+    assert SentinelUrl.parse(checked_url("sentinel://a?db=2")).redis_options == {"db": 2}
 
 
 def test_passwords_of_redis_and_of_sentinels_come_from_settings_of_their_own() -> None:
     url = complete_url("sentinel://me@a,b/0", password="p/1", sentinel_password="s&2")
-    found = SentinelUrl.of(url)
+    found = SentinelUrl.parse(url)
     assert found.redis_options == {"db": 0, "username": "me", "password": "p/1"}
     assert found.sentinel_options == {"password": "s&2"}
     assert complete_url(url, password="other", sentinel_password="other") == url
@@ -77,8 +77,8 @@ def test_tls_goes_to_sentinels_and_redis_alike(tmp_path: Path) -> None:
     ca = str(Identity.make(tmp_path, "127.0.0.1").file)
     url = complete_url("sentinels://a,b/0", ca_file=ca)
     tls = {"ssl_cert_reqs": "required", "ssl_ca_certs": ca}
-    assert SentinelUrl.of(url).redis_options == {"db": 0, "ssl": True, **tls}
-    assert SentinelUrl.of(url).sentinel_options == {"ssl": True, **tls}
+    assert SentinelUrl.parse(url).redis_options == {"db": 0, "ssl": True, **tls}
+    assert SentinelUrl.parse(url).sentinel_options == {"ssl": True, **tls}
     with make_app(Settings.read(redis_url=url)) as app:
         assert app.conf.broker_use_ssl == app.conf.redis_backend_use_ssl == tls
     with pytest.raises(SettingsError, match="sentinels:// instead of sentinel://"):

@@ -10,10 +10,10 @@ import pytest
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client.line import Line
+from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.events import Event
-from llama_herd.tasks.gateway.desk import Desk
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.gateway.tenant_client import TenantClient
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started, token
 
@@ -40,19 +40,19 @@ def by_async_client(url: str, job_id: str, after: int) -> Iterator[Event]:
 def by_gateway(url: str, job_id: str, after: int) -> Iterator[Event]:
     async def stream() -> AsyncGenerator[Event]:
         settings = GatewaySettings.read(redis_url=url)
-        line = Line(url)
-        desk = Desk(settings, "default", line)
+        connections = SharedConnections(url)
+        client = TenantClient(settings, "default", connections)
         try:
             async with (
-                desk.reading(job_id, after=after) as reader,
-                aclosing(desk.events_of(reader)) as rounds,
+                client.reading(job_id, after=after) as reader,
+                aclosing(client.events_of(reader)) as rounds,
             ):
                 async for events in rounds:
                     for event in events:
                         yield event
         finally:
-            await desk.close()
-            await line.close()
+            await client.close()
+            await connections.close()
 
     return in_a_loop(stream())
 

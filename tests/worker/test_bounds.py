@@ -59,4 +59,4 @@ def test_a_worker_runs_jobs_and_stops_with_its_numbers_at_their_greatest(
             assert client.result(job_id, timeout_s=PATIENCE_S).finish_reason in ("stop", "length")
         assert worker.stop() == 0
         assert " error" not in worker.log.lower()
-    assert redis.ttl(Ledger.of(worker.settings).events_key(job_id)) > MAX_TTL_S - 60
+    assert redis.ttl(Ledger.from_settings(worker.settings).events_key(job_id)) > MAX_TTL_S - 60

@@ -13,8 +13,8 @@ from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
-from llama_herd.tasks.ledger.api_keys import API_KEYS
 from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.stored_api_keys import API_KEYS
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key

@@ -16,7 +16,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
@@ -83,13 +83,13 @@ def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) 
 def give_up(root: Redis) -> None:
     """A job that three workers have died of; its message comes to the one that lives."""
     herd = Herd(root, Ledger())
-    elsewhere = Envelope.of("poison", queue_name("elsewhere"))
-    run(root, herd.ledger.submit("poison", GenerationJob.model_validate(JOB), elsewhere))
+    elsewhere = Envelope.for_job("poison", queue_name("elsewhere"))
+    run_call(root, herd.ledger.submit("poison", GenerationJob.model_validate(JOB), elsewhere))
     for number in range(1, 4):
         claimed = herd.claimed("poison")
         assert herd.kinds("one", started("poison", number, claimed.epoch)) == ["ok"]
         herd.pass_lease("poison")
-    root.lpush(QUEUE, Envelope.of("poison", QUEUE).with_tag("poison"))
+    root.lpush(QUEUE, Envelope.for_job("poison", QUEUE).with_tag("poison"))
 
 
 def arguments_of(worker: WorkerProcess) -> str:

@@ -17,7 +17,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started
 from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.answers import DeadLetter
-from llama_herd.tasks.ledger.keys import Keys, joined
+from llama_herd.tasks.ledger.keys import Keys, joint_tenant
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
@@ -252,7 +252,7 @@ def test_each_tenant_sees_the_worker_and_forgets_its_own_jobs(
 
 
 def test_nothing_is_left_of_what_was_under_way(root: Redis, clients: dict[str, Client]) -> None:
-    unacked = Keys(joined(TENANTS)).unacked_key
+    unacked = Keys(joint_tenant(TENANTS)).unacked_key
     wait_until(lambda: root.hlen(unacked) == 0, "every message is acknowledged")
     assert not root.exists(*(Keys(tenant).unacked_key for tenant in ("default", *TENANTS)))
     assert {client.status().running for client in clients.values()} == {0}

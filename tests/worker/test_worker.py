@@ -20,7 +20,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End, Event, Started, Token
 from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME, queue_name
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -279,8 +279,8 @@ def test_a_stopped_worker_hands_over_what_it_cannot_finish(
     ledger = Ledger()
     with Redis.from_url(server.url) as redis:
         wait_until(lambda: redis.hlen(ledger.unacked_key) == 0, "every message acknowledged")
-        assert run(redis, ledger.num_running()) == 0
-        assert run(redis, ledger.num_pending()) == 0
+        assert run_call(redis, ledger.num_running()) == 0
+        assert run_call(redis, ledger.num_pending()) == 0
 
 
 @NUM_JOBS

@@ -20,10 +20,10 @@ from llama_herd.chaos.verdict import Violation
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.events import End, Event, Started, Token, parse_event
-from llama_herd.tasks.ledger.entry import final_state
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS, Ledger
-from llama_herd.tasks.ledger.outbox import Entry
+from llama_herd.tasks.ledger.outbox import WebhookEntry
 from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.script_events import final_state
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.webhooks.setup import find_entry
 
@@ -51,7 +51,7 @@ class Evidence:
     immortal_keys: Sequence[str]
     written: Sequence[int]
     heard: Sequence[Sequence[int]] = ()
-    told: Entry | None = None
+    told: WebhookEntry | None = None
     max_attempts: int = 3
 
     def violations(self) -> list[Violation]:

@@ -25,7 +25,7 @@ from llama_herd.chaos.verdict import Verdict
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.webhooks.setup import set_webhooks
+from llama_herd.tasks.webhooks.setup import store_webhooks
 from llama_herd.worker.settings import WorkerSettings
 
 #: Slow enough that a fault meets a job of a few hundred tokens in its middle, fast enough for a short run.
@@ -184,7 +184,7 @@ class Herd:
     def __enter__(self) -> Self:
         self._stack.enter_context(self.proxy)
         # Nobody sends, so the webhook of each end stays in the outbox until it is checked.
-        webhooks = set_webhooks(self.settings.tenant, NOWHERE, (), jobs=True, secret=None)
+        webhooks = store_webhooks(self.settings.tenant, NOWHERE, (), jobs=True, secret=None)
         run_dialogue(self.jobs.redis, webhooks)
         self._listener.start()
         self._stack.callback(self._listener.stop)

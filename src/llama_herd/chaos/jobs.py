@@ -11,9 +11,9 @@ from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.events import Event, Started
-from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.result import Result
 from llama_herd.worker.settings import WorkerSettings
 
@@ -29,7 +29,7 @@ class Jobs:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self.ledger = Ledger.of(settings)
+        self.ledger = Ledger.from_settings(settings)
         # redis-py types each reply as text or bytes or nothing
         self.redis: Any = connect(settings.redis_url, tries=REDIS_TRIES)
         self.client = Client(settings=settings, model=settings.served_model)
@@ -76,7 +76,7 @@ class Jobs:
 
     def events(self, job_id: str) -> list[Event]:
         """The events in the stream now."""
-        return run(self.redis, self.ledger.read(job_id))
+        return run_call(self.redis, self.ledger.read(job_id))
 
     def starts(self, job_id: str) -> list[str]:
         """The workers that have started the job, in order."""
@@ -97,9 +97,9 @@ class Jobs:
                 pipeline.hget(self.ledger.job_key(job_id), name)
             return [int(number or 0) for number in pipeline.execute()]
 
-    def record(self, job_id: str) -> Record | None:
+    def record(self, job_id: str) -> JobRecord | None:
         """The record of a job; None if Redis does not know it."""
-        return run(self.redis, self.ledger.record(job_id))
+        return run_call(self.redis, self.ledger.record(job_id))
 
     def has_ended(self, job_id: str) -> bool:
         record = self.record(job_id)
@@ -108,7 +108,7 @@ class Jobs:
     def unfinished(self) -> list[str]:
         """The jobs that have not ended."""
         job_ids = list(self._open)
-        records = run_many(self.redis, [self.ledger.record(job_id) for job_id in job_ids])
+        records = run_calls(self.redis, [self.ledger.record(job_id) for job_id in job_ids])
         pairs = zip(job_ids, records, strict=True)
         self._open.difference_update(job_id for job_id, record in pairs if getattr(record, "is_final", False))
         return [job_id for job_id in job_ids if job_id in self._open]

@@ -14,7 +14,7 @@ from kombu.transport import redis as kombu_redis
 from llama_herd.chaos import stand_in
 from llama_herd.chaos.sabotage import Poison, Sabotage
 from llama_herd.tasks.app import app
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.broker import queue_channel as channel
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.engine import Engine
@@ -59,7 +59,7 @@ def die_of_computing(_: Engine, rows: Rows[Row]) -> None:
         die_of("poison-forward", row.sequence.job_id)
 
 
-def die_of_a_token(_: Publisher, attempt: Attempt, entry: Entry) -> None:
+def die_of_a_token(_: Publisher, attempt: Attempt, entry: EmitEntry) -> None:
     if entry.kind == "token":
         die_of("poison-token", attempt.job_id)
 

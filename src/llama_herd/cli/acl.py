@@ -38,8 +38,9 @@ def acl(
     """
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.message import queue_name
-    from llama_herd.tasks.security.acl import Acl, Dialect, Role
+    from llama_herd.tasks.security.acl import Acl, Role
     from llama_herd.tasks.security.acl_folder import write_users
+    from llama_herd.tasks.security.rights import Dialect
     from llama_herd.tasks.settings import Settings
 
     found = read_settings(Settings)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llama_herd.cli.terminal import harmless
-from llama_herd.tasks.client.notes import UNKNOWN
+from llama_herd.tasks.client.status_texts import UNKNOWN_TEXT
 
 
 class ColumnKind(Enum):
@@ -73,7 +73,7 @@ class FoldingTable:
 
 
 def _has_content(cell: str) -> bool:
-    return cell not in ("", UNKNOWN)
+    return cell not in ("", UNKNOWN_TEXT)
 
 
 def _lines(facts: Sequence[str], width: int) -> Iterator[str]:

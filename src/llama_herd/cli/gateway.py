@@ -29,7 +29,7 @@ def gateway(
 
     from llama_herd.tasks.feeder.batch_count import BatchCount
     from llama_herd.tasks.gateway.answer_count import AnswerCount
-    from llama_herd.tasks.gateway.serve import serve
+    from llama_herd.tasks.gateway.serve import serve_gateway
     from llama_herd.worker.metrics.exporter import Exporter
     from llama_herd.worker.metrics.gateway_collector import GatewayCollector
     from llama_herd.worker.settings import WorkerSettings
@@ -38,4 +38,4 @@ def gateway(
     exporter = Exporter.start(WorkerSettings.read())  # of the ledger it tells what a worker would tell
     if exporter is not None:
         exporter.show(GatewayCollector(answers, batches))
-    serve(settings, answers, batches)
+    serve_gateway(settings, answers, batches)

@@ -39,15 +39,15 @@ def list_keys(
 ) -> None:
     """List all keys, without what would let anybody in."""
     from llama_herd.cli.terminal import harmless, utc_text
-    from llama_herd.tasks.ledger.api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.ledger.redis_call import ask
+    from llama_herd.tasks.ledger.stored_api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.priority import MAX_PRIORITY
 
     found = run_in_redis(ask(all_keys()))
     if not any(found) and not as_json:
         print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
     for fingerprint in found.unreadable:
-        print(f"herd: {harmless(UnreadableKey.of(fingerprint).args[0])}", file=sys.stderr)
+        print(f"herd: {harmless(UnreadableKey.for_fingerprint(fingerprint).args[0])}", file=sys.stderr)
     for key in found.keys:
         if as_json:
             print(json.dumps({name: value for name, value in asdict(key).items() if name != "digest"}))

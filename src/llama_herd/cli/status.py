@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from llama_herd.tasks.client.job_status import JobStatus
-    from llama_herd.tasks.client.status import Status
+    from llama_herd.tasks.client.tenant_status import Status
 
 #: Workers report once a second.
 REFRESH_S = 1.0
@@ -69,7 +69,7 @@ def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
 
     from llama_herd.cli.status_view import job_view, status_view
     from llama_herd.tasks.client.job_status import JobStatus
-    from llama_herd.tasks.client.status import Status
+    from llama_herd.tasks.client.tenant_status import Status
 
     def shown(found: Status | JobStatus) -> "Group | Table":
         return job_view(found) if isinstance(found, JobStatus) else status_view(found)

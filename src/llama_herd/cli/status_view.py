@@ -9,8 +9,8 @@ from llama_herd.cli.batch.summary import progress_line
 from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
 from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.job_status import JobStatus
-from llama_herd.tasks.client.notes import UNKNOWN, duration, place_note, unserved_note
-from llama_herd.tasks.client.status import QueueStatus, Status
+from llama_herd.tasks.client.status_texts import UNKNOWN_TEXT, duration_text, place_note, unserved_note
+from llama_herd.tasks.client.tenant_status import QueueStatus, Status
 from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
 
 _QUEUE: ColumnKinds = {"model": NAME} | dict.fromkeys(
@@ -66,8 +66,8 @@ def job_view(job: JobStatus) -> Table:
         "state": job.state,
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
-        "due": f"{duration(job.waited_s)} ago",
-        "deadline": f"in {duration(job.left_s)}" if job.left_s else "",
+        "due": f"{duration_text(job.waited_s)} ago",
+        "deadline": f"in {duration_text(job.left_s)}" if job.left_s else "",
         "worker": job.worker or "",
         "tokens": f"{job.tokens:,}",
         "attempts": f"{job.attempts}" if job.attempts else "",
@@ -83,9 +83,9 @@ def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """The view of jobs, a line for each."""
     table = FoldingTable(_JOB)
     for job in jobs:
-        age = UNKNOWN if job.state == "delayed" else duration(job.waited_s)
+        age = UNKNOWN_TEXT if job.state == "delayed" else duration_text(job.waited_s)
         place = "" if job.position is None else f"{job.position:,}"
-        wait = "" if job.estimated_wait_s is None else duration(job.estimated_wait_s)
+        wait = "" if job.estimated_wait_s is None else duration_text(job.estimated_wait_s)
         table.add(job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or "")
     notes = dict.fromkeys(job.note for job in jobs if job.note)
     return Group(table, *map(harmless, notes))
@@ -98,7 +98,7 @@ def _queues(queues: Sequence[QueueStatus]) -> FoldingTable:
             queue.model,
             f"{queue.waiting:,}",
             f"{queue.depth:,}",
-            duration(queue.oldest_s),
+            duration_text(queue.oldest_s),
             f"{queue.running:,}",
             *_figures(queue),
         )
@@ -108,10 +108,15 @@ def _queues(queues: Sequence[QueueStatus]) -> FoldingTable:
 def _figures(queue: QueueStatus) -> Sequence[str]:
     """The cells about a queue's workers; those that still load come after a plus."""
     if not queue.is_served:
-        return UNKNOWN, UNKNOWN, UNKNOWN, "none"
+        return UNKNOWN_TEXT, UNKNOWN_TEXT, UNKNOWN_TEXT, "none"
     loading = f"+{queue.loading}" if queue.loading else ""
     speed = f"{queue.tokens_per_s:,.0f}"
-    return speed, duration(queue.ttft_s), f"{queue.num_failed:,}", f"{queue.workers - queue.loading}{loading}"
+    return (
+        speed,
+        duration_text(queue.ttft_s),
+        f"{queue.num_failed:,}",
+        f"{queue.workers - queue.loading}{loading}",
+    )
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> FoldingTable:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from llama_herd.cli.terminal import harmless
 from llama_herd.error_code import known_code
 from llama_herd.errors import HerdError
-from llama_herd.tasks.client.notes import place_note
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.place_watch import Queued
+from llama_herd.tasks.client.status_texts import place_note
 from llama_herd.tasks.events import End, Event, Token
 from llama_herd.tasks.result import Result
 

@@ -13,7 +13,7 @@ from llama_herd.cli.terminal import table_console
 
 if TYPE_CHECKING:
     from llama_herd.cli.folding_table import FoldingTable
-    from llama_herd.tasks.ledger.outbox import Listed
+    from llama_herd.tasks.ledger.outbox import ListedWebhook
 
 webhooks = typer.Typer(
     no_args_is_help=True, help="Requests by which a tenant is told of the ends of its jobs."
@@ -42,7 +42,7 @@ def configure_webhooks(
     from llama_herd.tasks.webhooks import setup
 
     secret = None if secret_file is None else _secret(secret_file)
-    dialogue = setup.set_webhooks(
+    dialogue = setup.store_webhooks(
         _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret
     )
     made = run_in_redis(dialogue).secret
@@ -52,12 +52,12 @@ def configure_webhooks(
 @webhooks.command("show")
 def show_webhooks(tenant: Tenant = None) -> None:
     """Show as JSON where a tenant is told of ends, without the secret."""
-    from llama_herd.tasks.webhook_url import shown
-    from llama_herd.tasks.webhooks.setup import config_of
+    from llama_herd.tasks.webhook_url import url_without_query
+    from llama_herd.tasks.webhooks.setup import webhook_config_of
 
-    config = run_in_redis(config_of(_tenant(tenant)))
+    config = run_in_redis(webhook_config_of(_tenant(tenant)))
     facts = {name: value for name, value in asdict(config).items() if name != "secret"}
-    print(json.dumps(facts | {"url": shown(config.url)}))
+    print(json.dumps(facts | {"url": url_without_query(config.url)}))
 
 
 @webhooks.command("remove")
@@ -100,9 +100,9 @@ def retry_webhooks(
 
     if bool(name) == is_all:
         raise BadInput("herd webhooks retry needs an ID or --all. Fix: give one of them")
-    num = run_in_redis(setup.retry_all(_tenant(tenant))) if is_all else 1
+    num = run_in_redis(setup.retry_all_webhooks(_tenant(tenant))) if is_all else 1
     if not is_all:
-        run_in_redis(setup.retry(_tenant(tenant), name))
+        run_in_redis(setup.retry_webhook(_tenant(tenant), name))
     print(f"due now: {num}")
 
 
@@ -119,12 +119,14 @@ def listen_for_webhooks(
 
     need_gateway_extra("herd webhooks listen")
 
-    from llama_herd.tasks.webhooks.listener import Listener
-    from llama_herd.tasks.webhooks.setup import config_of
+    from llama_herd.tasks.webhooks.setup import webhook_config_of
+    from llama_herd.tasks.webhooks.webhook_listener import WebhookListener
 
-    secret = _secret(secret_file) if secret_file else run_in_redis(config_of(_tenant(tenant))).secret
+    secret = _secret(secret_file) if secret_file else run_in_redis(webhook_config_of(_tenant(tenant))).secret
     try:
-        listener = Listener(port, secret, lambda line: print(harmless(line).replace("\n", " "), flush=True))
+        listener = WebhookListener(
+            port, secret, lambda line: print(harmless(line).replace("\n", " "), flush=True)
+        )
     except OSError:
         raise BadInput(f"cannot listen at 127.0.0.1:{port}. Fix: choose another --port") from None
     print(f"herd: webhooks are received at {listener.url}", file=sys.stderr, flush=True)
@@ -135,16 +137,16 @@ def listen_for_webhooks(
             return
 
 
-def _facts(one: "Listed") -> dict[str, Any]:
-    from llama_herd.tasks.webhook_url import shown
+def _facts(one: "ListedWebhook") -> dict[str, Any]:
+    from llama_herd.tasks.webhook_url import url_without_query
 
     entry = one.entry
-    facts = asdict(entry) | {"url": entry.url and shown(entry.url)}
+    facts = asdict(entry) | {"url": entry.url and url_without_query(entry.url)}
     facts["own_secret"] = facts.pop("secret") is not None
     return facts | {"is_dead": one.is_dead, "at_ms": one.at_ms}
 
 
-def _table(found: "list[Listed]") -> "FoldingTable":
+def _table(found: "list[ListedWebhook]") -> "FoldingTable":
     from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, FoldingTable
     from llama_herd.cli.terminal import utc_text
 

@@ -10,7 +10,7 @@ from llama_herd.errors import GenerationError
 from llama_herd.tasks.events import Event, Failure, parse_event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
@@ -58,7 +58,7 @@ class LocalJob:
         try:
             sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))
         except GenerationError as error:
-            failure = Failure.of(error)
+            failure = Failure.from_error(error)
             yield _event(attempt.end("error", failure))
             return
         attempt.sequences = [sequence.info for sequence in sequences]
@@ -77,5 +77,5 @@ class LocalJob:
             yield from map(_event, [*entries, *attempt.stream.flush()])
 
 
-def _event(entry: Entry) -> Event:
+def _event(entry: EmitEntry) -> Event:
     return parse_event(entry.event)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llama_herd.tasks.client.async_client import AsyncClient
-    from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+    from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.herds import Herds
     from llama_herd.tasks.client.lots import SubmitOutcome
@@ -29,8 +29,8 @@ __all__ = [
 
 _HOMES = {
     "AsyncClient": "client.async_client",
-    "BatchItem": "client.batch.row",
-    "BatchRow": "client.batch.row",
+    "BatchItem": "client.batch.batch_row",
+    "BatchRow": "client.batch.batch_row",
     "Client": "client.client",
     "GenerationJob": "job",
     "Herds": "client.herds",

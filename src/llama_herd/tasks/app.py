@@ -18,7 +18,7 @@ from llama_herd.tasks.worker_checks import check_worker_start, refuse_settings
 def make_app(settings: Settings) -> Celery:
     """A Celery app for one Redis and tenant."""
     app = Celery("llama_herd", include=["llama_herd.tasks.generate"])
-    url, ledger = celery_url(settings.redis_url), Ledger.of(settings)
+    url, ledger = celery_url(settings.redis_url), Ledger.from_settings(settings)
     app.conf.update(
         # Queue, ledger and results share one database: a job and its message come into being in one script.
         broker_url=url,
@@ -108,13 +108,13 @@ def sentinel_options(url: str) -> dict[str, Any]:
     """Celery's options for Redis behind Sentinels: its name there, and how to log in to the Sentinels."""
     if not is_sentinel(url):
         return {}
-    found = SentinelUrl.of(checked_url(url))
+    found = SentinelUrl.parse(checked_url(url))
     return {"master_name": found.master, "sentinel_kwargs": options_of_sentinels(found)}
 
 
 def celery_tls(url: str) -> dict[str, str] | None:
     """TLS with Sentinels and Redis; for a rediss:// URL Celery reads it there."""
-    return SentinelUrl.of(checked_url(url)).tls or None if is_sentinel(url) else None
+    return SentinelUrl.parse(checked_url(url)).tls or None if is_sentinel(url) else None
 
 
 try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llama_herd.tasks.strict_model import Few, StrictModel, check_length
+from llama_herd.tasks.strict_model import MaxItems, StrictModel, check_length
 
 #: Turns of a conversation, of whatever length: each takes a worker some time.
 MAX_MESSAGES = 4096
@@ -87,7 +87,7 @@ class ChatMessage(StrictModel):
     )
     name: str | None = Field(default=None, description="Name of the speaker, for templates that use it.")
     tool_call_id: str | None = Field(default=None, description="Id of the tool call that this turn answers.")
-    tool_calls: Annotated[tuple[JsonObject, ...], Few(MAX_TOOLS)] | None = Field(
+    tool_calls: Annotated[tuple[JsonObject, ...], MaxItems(MAX_TOOLS)] | None = Field(
         default=None,
         description="Calls of tools that the assistant asked for, in the form that the template expects.",
     )
@@ -97,13 +97,13 @@ class ChatMessage(StrictModel):
 
     @field_validator("name", "tool_call_id", "reasoning_content")
     @classmethod
-    def _whole_text(cls, value: str | None) -> str | None:
+    def _check_texts(cls, value: str | None) -> str | None:
         if value is not None:
             _check_text(value)
         return value
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_has_content(self) -> Self:
         if self.content is None and self.tool_calls is None:
             raise ValueError("must have content")
         return self
@@ -137,7 +137,7 @@ def check_json(values: Collection[object]) -> None:
             raise ValueError(f"must hold at most {MAX_VALUES} values")
         if depth > MAX_DEPTH:
             raise ValueError(f"must be at most {MAX_DEPTH} levels deep")
-        for item in _items(items):
+        for item in _values_and_names(items):
             if isinstance(item, dict | list | tuple):
                 waiting.append((item, depth + 1))
             else:
@@ -154,7 +154,7 @@ def num_bytes(texts: Iterable[str]) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-def _items(values: Collection[object]) -> Iterator[object]:
+def _values_and_names(values: Collection[object]) -> Iterator[object]:
     """The values in an array or object, and an object's names."""
     if isinstance(values, Mapping):
         if not all(isinstance(name, str) for name in values):

@@ -31,9 +31,9 @@ def did_you_mean(names: Sequence[str]) -> str:
 @lru_cache(maxsize=256)  # whoever submits a thousand jobs makes a mistake a thousand times
 def _close_names(name: str, known: tuple[str, ...], most: int, likeness: float) -> tuple[str, ...]:
     short = (one for one in known if len(one) <= MAX_NAME_CHARS)
-    named = {_plain(one): one for one in islice(short, MAX_KNOWN)}
-    return tuple(named[one] for one in get_close_matches(_plain(name), named, most, likeness))
+    named = {_normalized(one): one for one in islice(short, MAX_KNOWN)}
+    return tuple(named[one] for one in get_close_matches(_normalized(name), named, most, likeness))
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("-", "_")

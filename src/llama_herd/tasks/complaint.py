@@ -80,49 +80,49 @@ _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_sc
 _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
 
 
-def complaint_of(error: RedisError, *, is_tls: bool = False) -> str:
+def redis_complaint(error: RedisError, *, is_tls: bool = False) -> str:
     """Explain an error of Redis, with the fix; the text follows the address. is_tls: that of the address."""
-    told = sign_of(error).told
-    if told is HANGS_UP and is_tls:
+    complaint = error_sign(error).complaint
+    if complaint is HANGS_UP and is_tls:
         # After a handshake of TLS 1.3 a refused certificate may be seen as nothing but that.
         return BROKEN_TLS
-    return told if isinstance(told, str) else told(error)
+    return complaint if isinstance(complaint, str) else complaint(error)
 
 
 def is_denied(error: RedisError) -> bool:
     """Whether the user lacks a right."""
-    return sign_of(error).told is denial
+    return error_sign(error).complaint is denied_complaint
 
 
 def distrusts(error: BaseException) -> bool:
     """Whether TLS has failed by a certificate, which no waiting mends."""
-    return _cause(error, ssl.SSLCertVerificationError) is not None
+    return _cause_of_kind(error, ssl.SSLCertVerificationError) is not None
 
 
-def denial(error: RedisError, what: str = "do that") -> str:
+def denied_complaint(error: RedisError, what: str = "do that") -> str:
     """Say that the user lacks a right, with Redis's own words and the fix."""
     return (
-        f"does not let this user {what} (NOPERM): {_plain(error)}. "
+        f"does not let this user {what} (NOPERM): {_short_message(error)}. "
         "Fix: give it the role that it needs (herd acl), see docs/security.md"
     )
 
 
-def _silence(error: RedisError) -> str:
+def _timeout_complaint(error: RedisError) -> str:
     """Say that Redis did not answer in time."""
     if "handshake" in str(error.__context__):
         return f"does not answer in TLS. Fix: {CHECK_ADDRESS}; write redis:// if it speaks no TLS"
     return f"does not answer. Fix: check that it is running, and {CHECK_ADDRESS}"
 
 
-def _unreachable(error: RedisError) -> str:
+def _unreachable_complaint(error: RedisError) -> str:
     """Say that Redis cannot be reached, with the system's words and the fix."""
-    lost = _cause(error, OSError)
+    lost = _cause_of_kind(error, OSError)
     return f"cannot be reached: {(lost and lost.strerror) or type(lost).__name__}. Fix: {START_IT}"
 
 
-def _distrust(error: RedisError) -> str:
+def _untrusted_complaint(error: RedisError) -> str:
     """Say why the certificate that Redis shows is not trusted, with the fix."""
-    untrusted = _cause(error, ssl.SSLCertVerificationError)
+    untrusted = _cause_of_kind(error, ssl.SSLCertVerificationError)
     reason = untrusted.verify_message.rstrip(".") if untrusted else ""
     if "not valid for" in reason:
         fix = "write the host that its certificate names into HERD_REDIS_URL"
@@ -133,7 +133,7 @@ def _distrust(error: RedisError) -> str:
     return f"shows a certificate that is not trusted ({reason}). Fix: {fix}"
 
 
-def _cause(error: BaseException, kind: type[E]) -> E | None:
+def _cause_of_kind(error: BaseException, kind: type[E]) -> E | None:
     """The first error of a kind behind this one, itself included; redis-py repeats it in words only."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, kind):
@@ -141,27 +141,27 @@ def _cause(error: BaseException, kind: type[E]) -> E | None:
     return found
 
 
-def _unknown(error: RedisError) -> str:
-    return f"answers with an error: {_plain(error)}"
+def _unknown_complaint(error: RedisError) -> str:
+    return f"answers with an error: {_short_message(error)}"
 
 
-def _plain(error: RedisError) -> str:
+def _short_message(error: RedisError) -> str:
     """The beginning of an error's message, without the place in our script where it occurred."""
     words = " ".join(_PLACE_IN_SCRIPT.sub("", str(error)).split())
     return words if len(words) <= MAX_ERROR_CHARS else f"{words[:MAX_ERROR_CHARS]}..."
 
 
-class Sign(NamedTuple):
-    """The marks of an error of Redis: its kind, words in it, an error behind it; and what it is told as."""
+class ErrorSign(NamedTuple):
+    """The marks of an error: its kind, words in it, an error behind it. complaint: how it is explained."""
 
     kinds: type[RedisError] | tuple[type[RedisError], ...]
-    told: str | Callable[[RedisError], str]
+    complaint: str | Callable[[RedisError], str]
     words: str = ""  # a regular expression
     cause: type[OSError] | None = None
 
     def fits(self, error: RedisError) -> bool:
         """Return whether an error has all of these marks."""
-        is_caused = self.cause is None or _cause(error, self.cause) is not None
+        is_caused = self.cause is None or _cause_of_kind(error, self.cause) is not None
         return is_caused and isinstance(error, self.kinds) and re.search(self.words, str(error)) is not None
 
 
@@ -170,35 +170,35 @@ _UNCONNECTED = (redis.ConnectionError, TimeoutError)
 #: The first that fits an error counts. The last one fits all.
 SIGNS = (
     # redis-py leaves the code NOAUTH out.
-    Sign(AuthenticationError, NO_PASSWORD, "Authentication required|already authenticated"),
-    Sign(AuthenticationError, WRONG_PASSWORD),
-    Sign(NoPermissionError, denial),
-    Sign(RedisError, denial, _DENIED),
-    Sign(NoScriptError, NO_SCRIPT),
-    Sign(OutOfMemoryError, FULL),
-    Sign(RedisError, FULL, "OOM command not allowed"),  # met by a script
-    Sign(RedisError, NO_DISK, "MISCONF "),
-    Sign((ReadOnlyError, MasterDownError), READ_ONLY),
-    Sign(ResponseError, READ_ONLY, "READONLY "),
-    Sign((ClusterCrossSlotError, MovedError, ClusterDownError), CLUSTER),
-    Sign(ResponseError, CLUSTER, "non local key"),
-    Sign(ResponseError, SENTINEL, "^unknown command"),
-    Sign(BusyLoadingError, LOADING),
-    Sign(_UNCONNECTED, MAX_CLIENTS, "max number of clients"),
-    Sign(_UNCONNECTED, CLOSED_SENTINELS, "(?s)No master found.*uthenticat"),
-    Sign(_UNCONNECTED, NO_PRIMARY, "No master found"),
-    Sign(_UNCONNECTED, _distrust, cause=ssl.SSLCertVerificationError),
-    Sign(_UNCONNECTED, BROKEN_TLS, cause=ssl.SSLError),
-    Sign(TimeoutError, _silence),
-    Sign(_UNCONNECTED, UNKNOWN_HOST, cause=socket.gaierror),
-    Sign(_UNCONNECTED, NO_LISTENER, cause=ConnectionRefusedError),
-    Sign(_UNCONNECTED, HANGS_UP, cause=ConnectionError),
-    Sign(_UNCONNECTED, _unreachable, cause=OSError),
-    Sign(_UNCONNECTED, HANGS_UP),
-    Sign(RedisError, _unknown),
+    ErrorSign(AuthenticationError, NO_PASSWORD, "Authentication required|already authenticated"),
+    ErrorSign(AuthenticationError, WRONG_PASSWORD),
+    ErrorSign(NoPermissionError, denied_complaint),
+    ErrorSign(RedisError, denied_complaint, _DENIED),
+    ErrorSign(NoScriptError, NO_SCRIPT),
+    ErrorSign(OutOfMemoryError, FULL),
+    ErrorSign(RedisError, FULL, "OOM command not allowed"),  # met by a script
+    ErrorSign(RedisError, NO_DISK, "MISCONF "),
+    ErrorSign((ReadOnlyError, MasterDownError), READ_ONLY),
+    ErrorSign(ResponseError, READ_ONLY, "READONLY "),
+    ErrorSign((ClusterCrossSlotError, MovedError, ClusterDownError), CLUSTER),
+    ErrorSign(ResponseError, CLUSTER, "non local key"),
+    ErrorSign(ResponseError, SENTINEL, "^unknown command"),
+    ErrorSign(BusyLoadingError, LOADING),
+    ErrorSign(_UNCONNECTED, MAX_CLIENTS, "max number of clients"),
+    ErrorSign(_UNCONNECTED, CLOSED_SENTINELS, "(?s)No master found.*uthenticat"),
+    ErrorSign(_UNCONNECTED, NO_PRIMARY, "No master found"),
+    ErrorSign(_UNCONNECTED, _untrusted_complaint, cause=ssl.SSLCertVerificationError),
+    ErrorSign(_UNCONNECTED, BROKEN_TLS, cause=ssl.SSLError),
+    ErrorSign(TimeoutError, _timeout_complaint),
+    ErrorSign(_UNCONNECTED, UNKNOWN_HOST, cause=socket.gaierror),
+    ErrorSign(_UNCONNECTED, NO_LISTENER, cause=ConnectionRefusedError),
+    ErrorSign(_UNCONNECTED, HANGS_UP, cause=ConnectionError),
+    ErrorSign(_UNCONNECTED, _unreachable_complaint, cause=OSError),
+    ErrorSign(_UNCONNECTED, HANGS_UP),
+    ErrorSign(RedisError, _unknown_complaint),
 )
 
 
-def sign_of(error: RedisError) -> Sign:
+def error_sign(error: RedisError) -> ErrorSign:
     """The first sign that fits an error."""
     return next(sign for sign in SIGNS if sign.fits(error))

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from llama_herd.errors import HerdError, NotPermitted, RedisUnavailable
-from llama_herd.tasks.complaint import complaint_of, is_denied
+from llama_herd.tasks.complaint import is_denied, redis_complaint
 from llama_herd.tasks.redis_url import checked_url, masked
 from llama_herd.tasks.sentinel_url import SentinelUrl, is_sentinel
 
@@ -36,7 +36,7 @@ def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -
     """A connection of redis-py. Raises SettingsError if `url` is not the URL of a Redis."""
     url, retry = checked_url(url), Retry(_backoff(), tries)
     if is_sentinel(url):
-        found = SentinelUrl.of(url)
+        found = SentinelUrl.parse(url)
         sentinels = sentinel.Sentinel(
             found.hosts, sentinel_kwargs=options_of_sentinels(found), **found.redis_options
         )  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     """`connect` for asyncio."""
     url, retry = checked_url(url), AsyncRetry(_backoff(), tries)
     if is_sentinel(url):
-        found = SentinelUrl.of(url)
+        found = SentinelUrl.parse(url)
         asked = {**options_of_sentinels(found), "retry": AsyncRetry(NoBackoff(), 0)}
         sentinels = async_sentinel.Sentinel(found.hosts, sentinel_kwargs=asked, **found.redis_options)  # type: ignore[no-untyped-call]
         primary: redis.asyncio.Redis = sentinels.master_for(found.master, retry=retry, **_options(url))
@@ -95,4 +95,4 @@ def unavailable(error: RedisError, url: str) -> RedisUnavailable:
     """An error of redis-py as ours."""
     kind = NotPermitted if is_denied(error) else RedisUnavailable
     is_tls = url.startswith(("rediss:", "sentinels:"))
-    return kind(f"Redis at {masked(url)} {complaint_of(error, is_tls=is_tls)}")
+    return kind(f"Redis at {masked(url)} {redis_complaint(error, is_tls=is_tls)}")

@@ -45,7 +45,7 @@ class Failure(BaseModel):
     )
 
     @classmethod
-    def of(cls, error: GenerationError) -> Self:
+    def from_error(cls, error: GenerationError) -> Self:
         return cls(code=error.code, message=error.message, retriable=error.retriable)
 
 
@@ -68,10 +68,10 @@ def _finite(score: Any) -> Any:
     return score
 
 
-Score = Annotated[float, BeforeValidator(_finite)]
-Scores = tuple[Score, ...]
+LogProb = Annotated[float, BeforeValidator(_finite)]
+LogProbs = tuple[LogProb, ...]
 #: For each position, pairs of id and log-probability.
-TopScores = tuple[tuple[tuple[int, Score], ...], ...]
+TopLogProbs = tuple[tuple[tuple[int, LogProb], ...], ...]
 #: What ids stand for, each byte as the character of its number: a token need not be whole characters.
 Pieces = dict[int, str]
 
@@ -170,19 +170,19 @@ class Token(_Event):
         default=None, description="Calls of tools that are now complete; absent: none."
     )
     # All fields from here on are scores: `read.lua` cuts them off.
-    logprobs: Scores | None = Field(
+    logprobs: LogProbs | None = Field(
         default=None,
         description=f"One for each id, if requested. {LOWEST_LOGPROB} stands for minus infinity.",
     )
-    top_logprobs: TopScores | None = Field(
+    top_logprobs: TopLogProbs | None = Field(
         default=None,
         description="For each id the most likely tokens at its position, as pairs of id and log-probability.",
     )
-    prompt_logprobs: Scores | None = Field(
+    prompt_logprobs: LogProbs | None = Field(
         default=None,
         description="One for each prompt token except the first, if requested; in the first token event.",
     )
-    top_prompt_logprobs: TopScores | None = Field(
+    top_prompt_logprobs: TopLogProbs | None = Field(
         default=None, description="For each of these the most likely tokens at its position."
     )
     pieces: Pieces | None = Field(

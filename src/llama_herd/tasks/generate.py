@@ -18,7 +18,7 @@ from celery.utils.nodenames import gethostname
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 
@@ -60,7 +60,7 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
     return result.model_dump(mode="json")
 
 
-def trace(
+def run_tracer(
     task: Task, request: Mapping[str, Any], embed: Mapping[str, Any] | None, outcome: Result
 ) -> tuple[int, Any]:
     """Run Celery's own tracer for a job that has ended: links, result, chord and signals.
@@ -119,7 +119,7 @@ def _is_list_of_tasks(link: Any) -> bool:
     return isinstance(link, list) and all(isinstance(task, dict | str) for task in link)
 
 
-def start(job_id: str, worker: str, backend: Backend) -> Call[None]:
+def store_started(job_id: str, worker: str, backend: Backend) -> RedisCall[None]:
     """A call that stores that the job runs, as Celery does with `task_track_started`.
 
     It leaves a state that Celery has alone: that of an earlier start, or of a job that has ended meanwhile.
@@ -128,16 +128,16 @@ def start(job_id: str, worker: str, backend: Backend) -> Call[None]:
     state = {"status": STARTED, "result": about, "traceback": None, "children": [], "date_done": None}
     key = backend.get_key_for_task(job_id).decode()
     value = backend.encode({**state, "task_id": job_id})
-    return Call("SET", (key,), (value, "EX", int(backend.expires), "NX"), lambda _: None)
+    return RedisCall("SET", (key,), (value, "EX", int(backend.expires), "NX"), lambda _: None)
 
 
-def fail(job_id: str, error: GenerationError, backend: Backend) -> None:
+def store_failure(job_id: str, error: GenerationError, backend: Backend) -> None:
     """Store an error in place of a result that could not be stored, unless Celery already has a result."""
     if backend.get_task_meta(job_id, cache=False)["status"] not in READY_STATES:
         backend.store_result(job_id, error, FAILURE)
 
 
-def correct(result: Result, backend: Backend) -> None:
+def correct_state(result: Result, backend: Backend) -> None:
     """Store REVOKED for a job that was cancelled, and replace it if the job ended otherwise.
 
     Celery stores it by itself for a message that has expired, which is a deadline here. It also stores it for

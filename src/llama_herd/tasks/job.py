@@ -35,7 +35,7 @@ from llama_herd.tasks.chat import (
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
-from llama_herd.tasks.strict_model import Few, StrictModel, at_most, check_length
+from llama_herd.tasks.strict_model import MaxItems, StrictModel, at_most, check_length
 from llama_herd.tasks.structured_outputs import OutputForm, ResponseFormat, StructuredOutputs, output_form
 from llama_herd.tasks.tools import Tool, ToolChoice, check_choice_among
 from llama_herd.tasks.webhook_secret import MAX_SECRET_LENGTH, check_webhook_secret
@@ -79,7 +79,7 @@ class GenerationJob(StrictModel):
         Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
         | None
     ) = Field(default=None, description="The prompt as token ids of the model. Nothing is added to them.")
-    messages: Annotated[tuple[ChatMessage, ...], Few(MAX_MESSAGES)] | None = Field(
+    messages: Annotated[tuple[ChatMessage, ...], MaxItems(MAX_MESSAGES)] | None = Field(
         default=None, description="A conversation. The model's own chat template turns it into a prompt."
     )
     add_special_tokens: bool | None = Field(
@@ -92,7 +92,7 @@ class GenerationJob(StrictModel):
         description="The event `started` says what the prompt's ids are, and what they stand for. With it "
         "`max_tokens` may be 0.",
     )
-    tools: Annotated[tuple[Tool, ...], Few(MAX_TOOLS)] | None = Field(
+    tools: Annotated[tuple[Tool, ...], MaxItems(MAX_TOOLS)] | None = Field(
         default=None,
         description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
         "arguments. The template writes of them.",
@@ -105,7 +105,7 @@ class GenerationJob(StrictModel):
     parallel_tool_calls: bool | None = Field(
         default=None, description="False: the output has one call at most. Absent: true."
     )
-    documents: Annotated[tuple[JsonObject, ...], Few(MAX_DOCUMENTS)] | None = Field(
+    documents: Annotated[tuple[JsonObject, ...], MaxItems(MAX_DOCUMENTS)] | None = Field(
         default=None, description="Documents with `title` and `text`, for the template."
     )
     chat_template: str | None = Field(
@@ -194,7 +194,7 @@ class GenerationJob(StrictModel):
 
     @field_validator("prompt")
     @classmethod
-    def _usable(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _check_prompt(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is None:
             return None
         if not value:
@@ -206,13 +206,13 @@ class GenerationJob(StrictModel):
 
     @field_validator("prompt_ids", mode="before")
     @classmethod
-    def _few_ids(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_num_ids(cls, value: Any, info: ValidationInfo) -> Any:
         limits: Settings | None = info.context
         return value if limits is None else check_length(value, limits.max_prompt_bytes // PROMPT_ID_BYTES)
 
     @field_validator("prompt_ids")
     @classmethod
-    def _usable_ids(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+    def _check_ids(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
         if value is None:
             return None
         if not value:
@@ -222,7 +222,7 @@ class GenerationJob(StrictModel):
 
     @field_validator("messages")
     @classmethod
-    def _usable_messages(
+    def _check_messages(
         cls, value: tuple[ChatMessage, ...] | None, info: ValidationInfo
     ) -> tuple[ChatMessage, ...] | None:
         if value is None:
@@ -235,7 +235,7 @@ class GenerationJob(StrictModel):
 
     @field_validator("tools", "documents")
     @classmethod
-    def _bounded_json(cls, value: tuple[JsonObject, ...] | None, info: ValidationInfo) -> Any:
+    def _check_json_length(cls, value: tuple[JsonObject, ...] | None, info: ValidationInfo) -> Any:
         if value is not None:
             check_json(value)
             _check_prompt_bytes(num_bytes([json_text(value)]), info)
@@ -243,14 +243,16 @@ class GenerationJob(StrictModel):
 
     @field_validator("tool_choice")
     @classmethod
-    def _of_tools(cls, value: str | JsonObject | None, info: ValidationInfo) -> str | JsonObject | None:
+    def _check_tool_choice(
+        cls, value: str | JsonObject | None, info: ValidationInfo
+    ) -> str | JsonObject | None:
         if value is not None and "tools" in info.data:
             check_choice_among(value, info.data["tools"] or ())
         return value
 
     @field_validator("chat_template_kwargs")
     @classmethod
-    def _usable_options(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
+    def _check_template_options(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
         if value is not None:
             check_options(value)
             check_json(value)
@@ -259,21 +261,21 @@ class GenerationJob(StrictModel):
 
     @field_validator("response_format", "structured_outputs")
     @classmethod
-    def _bounded_form(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
+    def _check_form_length(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
         if value is not None:
             _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
     @field_validator("timeout_s")
     @classmethod
-    def _one_limit(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _check_one_time_limit(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and info.data.get("deadline_ms") is not None:
             raise ValueError("must not stand beside deadline_ms: give one of them")
         return value
 
     @field_validator("not_before")
     @classmethod
-    def _before_deadline(cls, value: int | None, info: ValidationInfo) -> int | None:
+    def _check_not_before(cls, value: int | None, info: ValidationInfo) -> int | None:
         deadline_ms = info.data.get("deadline_ms")
         if value is not None and deadline_ms is not None and value >= deadline_ms:
             raise ValueError(f"must be before deadline_ms, {deadline_ms}, got {value}")
@@ -281,14 +283,14 @@ class GenerationJob(StrictModel):
 
     @field_validator("webhook")
     @classmethod
-    def _usable_webhook(cls, value: str | None) -> str | None:
+    def _check_webhook(cls, value: str | None) -> str | None:
         if value is not None:
             check_webhook_url(value)
         return value
 
     @field_validator("webhook_secret")
     @classmethod
-    def _usable_secret(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _check_webhook_secret(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
             check_webhook_secret(value)
             if info.data.get("webhook", "") is None:
@@ -297,19 +299,19 @@ class GenerationJob(StrictModel):
 
     @field_validator("metadata")
     @classmethod
-    def _in_order(cls, value: dict[str, str]) -> dict[str, str]:
+    def _sort_metadata(cls, value: dict[str, str]) -> dict[str, str]:
         return dict(sorted(value.items()))
 
     @field_validator("tenant")
     @classmethod
-    def _own_tenant(cls, value: str, info: ValidationInfo) -> str:
+    def _check_tenant(cls, value: str, info: ValidationInfo) -> str:
         limits: Settings | None = info.context
         if limits is not None and value != limits.tenant:
             raise ValueError(f"must be the tenant of this process, {limits.tenant}")
         return value
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _check_sources(self) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
             raise ValueError(SOURCE_MESSAGE)
         if self.add_special_tokens is not None and self.prompt is None:
@@ -387,8 +389,8 @@ class GenerationJob(StrictModel):
             num_sources = sum(fields.get(name) is not None for name in SOURCES)
             if num_sources != 1 and not any(entry.field == "prompt" for entry in found):
                 found.append(FieldError("prompt", SOURCE_MESSAGE))
-            raise InvalidJob([*_wants_nothing(fields), *found]) from None
-        if not job.sampling.max_tokens and (wrong := _wants_nothing(job.model_dump())):
+            raise InvalidJob([*_empty_output_errors(fields), *found]) from None
+        if not job.sampling.max_tokens and (wrong := _empty_output_errors(job.model_dump())):
             raise InvalidJob(wrong)
         return job
 
@@ -398,17 +400,17 @@ class GenerationJob(StrictModel):
 
 
 SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
-_NOTHING_MESSAGE = "must be at least 1, got 0: only a job that asks for its prompt needs no output"
+_EMPTY_OUTPUT_MESSAGE = "must be at least 1, got 0: only a job that asks for its prompt needs no output"
 
 
-def _wants_nothing(fields: Mapping[str, Any]) -> list[FieldError]:
+def _empty_output_errors(fields: Mapping[str, Any]) -> list[FieldError]:
     """Refuse a `max_tokens` of 0, unless the job asks for its prompt."""
     sampling = fields["sampling"]
     if not isinstance(sampling, Mapping) or sampling.get("max_tokens") != 0:
         return []
     if fields.get("echo") or sampling.get("prompt_logprobs") is not None:
         return []
-    return [FieldError("sampling.max_tokens", _NOTHING_MESSAGE)]
+    return [FieldError("sampling.max_tokens", _EMPTY_OUTPUT_MESSAGE)]
 
 
 def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:

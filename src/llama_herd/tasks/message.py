@@ -75,19 +75,19 @@ class Envelope:
     text: str
 
     @classmethod
-    def of(
+    def for_job(
         cls, job_id: str, queue: str, *, ignore_result: bool = False, traceparent: str | None = None
     ) -> Self:
         """The message of a job that our client submits. `ignore_result`: Celery stores no result."""
         return cls(queue, _dumps(job_id)[1:-1].join(_around_id(queue, ignore_result, traceparent)))
 
     @classmethod
-    def of_unread(cls, job_id: str, queue: str, headers: Mapping[str, Any]) -> Self:
+    def for_unread(cls, job_id: str, queue: str, headers: Mapping[str, Any]) -> Self:
         """A message that replaces one that cannot be read; `headers` say why."""
         return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
-    def of_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None, queue: str) -> Self:
+    def from_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None, queue: str) -> Self:
         """The envelope of a bare message, made from what Celery knows of it.
 
         `request` is Celery's request dictionary. `embed`, the third part of the message's body, holds links,

@@ -139,7 +139,7 @@ def celery_url(url: str) -> str:
     """`url` in Celery's form, which differs for sockets and Sentinels; see also `celery_options`."""
     url = checked_url(url)
     if is_sentinel(url):
-        return SentinelUrl.of(url).celery_url
+        return SentinelUrl.parse(url).celery_url
     parts = urlsplit(url)
     if parts.scheme != "unix":
         return url

@@ -65,13 +65,13 @@ class Output(BaseModel):
         return self.text if self.content is None else self.content
 
 
-class Choice(Output):
+class ResultChoice(Output):
     """One of several outputs of a job."""
 
     index: int = Field(description="Number of the output, from 0.")
 
     @classmethod
-    def of(cls, index: int, tokens: Sequence[Token], end: End) -> Self:
+    def from_events(cls, index: int, tokens: Sequence[Token], end: End) -> Self:
         """Fold the events of one output. If it was not complete, it ended as the job did."""
         last = next((token for token in tokens if token.finish_reason), end)
         return cls(
@@ -80,8 +80,8 @@ class Choice(Output):
             ids=tuple(token_id for token in tokens for token_id in token.ids),
             finish_reason=last.finish_reason or end.finish_reason,
             stop_reason=last.stop_reason,
-            reasoning=_text(token.reasoning for token in tokens),
-            content=_text(token.content for token in tokens),
+            reasoning=_joined_texts(token.reasoning for token in tokens),
+            content=_joined_texts(token.content for token in tokens),
             tool_calls=_joined(token.tool_calls for token in tokens),
             logprobs=_joined(token.logprobs for token in tokens),
             top_logprobs=_joined(token.top_logprobs for token in tokens),
@@ -122,7 +122,9 @@ class Result(Output):
         description="With scores or `echo`: what each id stands for, each byte as the character of its "
         "number.",
     )
-    choices: tuple[Choice, ...] | None = Field(default=None, description="All outputs, if there are several.")
+    choices: tuple[ResultChoice, ...] | None = Field(
+        default=None, description="All outputs, if there are several."
+    )
 
     def parsed(self, kind: type[M]) -> M:
         """The output as an object of the class that the job gave as `response_format`.
@@ -143,18 +145,18 @@ class Result(Output):
                 case Token():
                     tokens.append(event)
                 case End():
-                    return cls._of(event, starts, tokens)
+                    return cls._from_parts(event, starts, tokens)
         raise RecordUnreadable(
             "the events of this job have no end: Redis has lost it, or somebody has deleted it"
         )
 
     @classmethod
-    def _of(cls, end: End, starts: list[Started], tokens: list[Token]) -> Self:
+    def _from_parts(cls, end: End, starts: list[Started], tokens: list[Token]) -> Self:
         started = starts[-1] if starts else None
         echoed = next((one for one in starts if one.prompt_ids is not None), None)
         scored = next((one for one in tokens if one.prompt_logprobs is not None), None)
         choices = [
-            Choice.of(index, [token for token in tokens if (token.choice or 0) == index], end)
+            ResultChoice.from_events(index, [token for token in tokens if (token.choice or 0) == index], end)
             for index in range(min(started.n, MAX_CHOICES) if started else 1)
         ]
         first = {name: getattr(choices[0], name) for name in Output.model_fields}
@@ -167,7 +169,7 @@ class Result(Output):
             prompt_ids=echoed and echoed.prompt_ids,
             prompt_text=echoed and echoed.prompt_text,
             context_tokens=echoed and echoed.context_tokens,
-            pieces=_united([*(one.pieces for one in starts), *(one.pieces for one in tokens)]),
+            pieces=_merged_pieces([*(one.pieces for one in starts), *(one.pieces for one in tokens)]),
             choices=tuple(choices) if len(choices) > 1 else None,
             usage=end.usage,
             error=end.error,
@@ -186,7 +188,7 @@ class Result(Output):
         return self
 
 
-def _text(parts: Iterable[str | None]) -> str | None:
+def _joined_texts(parts: Iterable[str | None]) -> str | None:
     """All texts that are not None, joined; None if there is none."""
     found = [part for part in parts if part is not None]
     return "".join(found) if found else None
@@ -198,6 +200,6 @@ def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:
     return tuple(value for part in found for value in part) if found else None
 
 
-def _united(parts: Iterable[Pieces | None]) -> Pieces | None:
+def _merged_pieces(parts: Iterable[Pieces | None]) -> Pieces | None:
     """All pieces; None if there are none."""
     return {token_id: piece for part in parts for token_id, piece in (part or {}).items()} or None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from llama_herd.tasks.strict_model import Few, StrictModel, check_length
+from llama_herd.tasks.strict_model import MaxItems, StrictModel, check_length
 
 if TYPE_CHECKING:
     from llama_herd.tasks.settings import Settings
@@ -90,10 +90,10 @@ class SamplingParams(StrictModel):
     seed: int | None = Field(
         default=None, ge=0, lt=2**63, description="Absent: derived from the id of the job."
     )
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Few(MAX_STOPS)] = Field(
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], MaxItems(MAX_STOPS)] = Field(
         default=(), description=f"Strings that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long."
     )
-    stop_token_ids: Annotated[tuple[TokenId, ...], Few(MAX_STOPS)] = Field(
+    stop_token_ids: Annotated[tuple[TokenId, ...], MaxItems(MAX_STOPS)] = Field(
         default=(), description="Token ids that end the output. The id is in `ids`, but not in the text."
     )
     ignore_eos: bool = Field(default=False, description="Continue after an end-of-sequence token.")
@@ -122,43 +122,45 @@ class SamplingParams(StrictModel):
 
     @field_validator("logit_bias", mode="before")
     @classmethod
-    def _from_json_keys(cls, value: Any) -> Any:
+    def _read_json_keys(cls, value: Any) -> Any:
         """Read keys of digits as numbers, since JSON keys are strings."""
         if not isinstance(value, Mapping):
             return value
         check_length(value, MAX_BIASES)
-        return {_number(key): bias for key, bias in value.items()}
+        return {_number_of_key(key): bias for key, bias in value.items()}
 
     @field_validator("logit_bias")
     @classmethod
-    def _in_order(cls, value: Mapping[int, float]) -> Mapping[int, float]:
+    def _sort_biases(cls, value: Mapping[int, float]) -> Mapping[int, float]:
         return dict(sorted(value.items()))
 
     @field_validator("max_tokens")
     @classmethod
-    def _within_limit(cls, value: int, info: ValidationInfo) -> int:
-        limits: Settings | None = info.context
+    def _check_max_tokens(cls, value: int, info: ValidationInfo) -> int:
+        limits: Settings | None = (
+            info.context
+        )  # given by `GenerationJob.parse`, the check of jobs from outside
         if limits is not None and value > limits.max_tokens_limit:
             raise ValueError(f"must be at most {limits.max_tokens_limit}, got {value}")
         return value
 
     @field_validator("truncate_prompt_tokens")
     @classmethod
-    def _not_none_left(cls, value: int | None) -> int | None:
+    def _check_truncation(cls, value: int | None) -> int | None:
         if value == 0:
             raise ValueError("must be -1 or at least 1, got 0")
         return value
 
     @field_validator("stop")
     @classmethod
-    def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_stop_lengths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         longest = max((len(text.encode()) for text in value), default=0)
         if longest > MAX_STOP_BYTES:
             raise ValueError(f"each must be at most {MAX_STOP_BYTES} UTF-8 bytes long, got {longest}")
         return value
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_together(self) -> Self:
         if self.min_tokens > self.max_tokens:
             raise ValueError(
                 f"min_tokens must be at most max_tokens, {self.max_tokens}, got {self.min_tokens}"
@@ -174,5 +176,5 @@ class SamplingParams(StrictModel):
         return self
 
 
-def _number(key: Any) -> Any:
+def _number_of_key(key: Any) -> Any:
     return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20 else key

@@ -14,19 +14,19 @@ def schemas() -> dict[str, dict[str, Any]]:
     return {"job.json": GenerationJob.model_json_schema(), "event.json": EVENT.json_schema()}
 
 
-def text_of(schema: dict[str, Any]) -> str:
+def schema_text(schema: dict[str, Any]) -> str:
     """A schema as the text of its file."""
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
-def write(folder: Path) -> None:
+def write_schemas(folder: Path) -> None:
     """Write all schemas into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, schema in schemas().items():
-        (folder / name).write_text(text_of(schema), encoding="utf-8")
+        (folder / name).write_text(schema_text(schema), encoding="utf-8")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where to write job.json and event.json")
-    write(parser.parse_args().folder)
+    write_schemas(parser.parse_args().folder)

@@ -44,7 +44,7 @@ class SentinelUrl:
     query: Mapping[str, str]
 
     @classmethod
-    def of(cls, url: str) -> Self:
+    def parse(cls, url: str) -> Self:
         parts = urlsplit(url)
         return cls(parts, dict(parse_qsl(parts.query)))
 

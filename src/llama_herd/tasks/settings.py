@@ -48,14 +48,14 @@ MAX_SHOWN_CHARS = 60
 ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file", "sentinel_password")
 
 
-def _readable(path: str) -> str:
+def _check_readable(path: str) -> str:
     if path and (problem := problem_with_file(path)):
         raise ValueError(problem)
     return path
 
 
 #: The path of a certificate or a key; empty: none.
-ReadableFile = Annotated[str, AfterValidator(_readable)]
+ReadableFile = Annotated[str, AfterValidator(_check_readable)]
 
 
 class Settings(BaseSettings):
@@ -188,7 +188,7 @@ class Settings(BaseSettings):
 
     @field_validator("models")
     @classmethod
-    def _names_of_models(cls, models: str) -> str:
+    def _check_models(cls, models: str) -> str:
         names = list(dict.fromkeys(name.strip() for name in models.split(","))) if models.strip() else []
         if wrong := [name for name in names if re.fullmatch(MODEL_PATTERN, name) is None]:
             raise ValueError(
@@ -201,7 +201,7 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _names_a_redis(cls, url: str, others: ValidationInfo) -> str:
+    def _complete_redis_url(cls, url: str, others: ValidationInfo) -> str:
         try:
             checked_url(url)
         except SettingsError as error:
@@ -233,7 +233,7 @@ class Settings(BaseSettings):
                 check_env_file(env_file, PREFIX)
                 return cls(**given)  # type: ignore[arg-type]
             except ValidationError as error:
-                wrong = [cls._explained(detail, given) for detail in error.errors(include_url=False)]
+                wrong = [cls._explain(detail, given) for detail in error.errors(include_url=False)]
                 raise SettingsError("; ".join(wrong)) from None
             except (OSError, UnicodeDecodeError) as error:
                 raise SettingsError(f"{env_file} cannot be read: {error}") from None
@@ -247,16 +247,16 @@ class Settings(BaseSettings):
         )
 
     @classmethod
-    def _explained(cls, detail: Mapping[str, Any], given: Mapping[str, object]) -> str:
+    def _explain(cls, detail: Mapping[str, Any], given: Mapping[str, object]) -> str:
         names = {name: field for field in cls.model_fields for name in (field, *cls.variables(field))}
         field = names[detail["loc"][0]]
-        name = field if field in given else cls._written_name(field)
+        name = field if field in given else cls._variable_in_use(field)
         value = f"={_shortened(detail['input'])}" if cls.model_fields[field].repr else ""
         message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         return f"{name}{value}: {message[0].lower()}{message[1:]}"
 
     @classmethod
-    def _written_name(cls, field: str) -> str:
+    def _variable_in_use(cls, field: str) -> str:
         names = cls.variables(field)
         for source in (EnvSettingsSource(cls), DotEnvSettingsSource(cls)):
             for name in names:

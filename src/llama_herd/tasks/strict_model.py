@@ -21,7 +21,7 @@ class StrictModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _few_unknown(cls, value: Any) -> Any:
+    def _drop_many_unknown(cls, value: Any) -> Any:
         known = cls.model_fields
         if not isinstance(value, Mapping) or len(value) <= len(known) + MAX_FIELD_ERRORS:
             return value
@@ -42,7 +42,7 @@ def at_most(limit: int) -> BeforeValidator:
 
 
 @dataclass(frozen=True, slots=True)
-class Few(GroupedMetadata):
+class MaxItems(GroupedMetadata):
     """Part of a list's type: at most `limit` items, of which none is read after a wrong one."""
 
     limit: int

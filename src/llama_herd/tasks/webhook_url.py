@@ -39,6 +39,6 @@ def host_of(url: str) -> str:
         return ""
 
 
-def shown(url: str) -> str:
+def url_without_query(url: str) -> str:
     """An address without its query, which may hold a secret."""
     return url.partition("?")[0]

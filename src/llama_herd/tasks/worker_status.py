@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 #: Only a ready worker takes jobs and runs them.
-State = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
+WorkerState = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
 
 #: Each other state: what is wrong with the worker, and what follows.
 TROUBLE: Mapping[str, str] = {
@@ -35,7 +35,7 @@ class WorkerStatus(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str = Field(description="Its name.")
-    state: str = Field(description=f"{', '.join(get_args(State))}; other versions may have others.")
+    state: str = Field(description=f"{', '.join(get_args(WorkerState))}; other versions may have others.")
     model: str = Field(description="The model that it serves.")
     device: str = Field(description="Where the model is.")
     slots: int = Field(description="Most rows of its batch.")

@@ -18,18 +18,20 @@ _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: The parts of a job that have fields of their own.
 _PARTS: Mapping[str, type[BaseModel]] = {"sampling": SamplingParams, "messages": ChatMessage}
 
-Place = tuple[int | str, ...]
+Location = tuple[int | str, ...]
 
 
 def field_errors(error: ValidationError, of_job: Iterable[str]) -> list[FieldError]:
     """An entry for each wrong field. of_job: names of the job's own fields."""
     names = frozenset(of_job)
     details = error.errors(include_url=False)
-    found = [FieldError(_path(detail["loc"]), _message(detail["loc"], detail, names)) for detail in details]
+    found = [
+        FieldError(_shown_path(detail["loc"]), _message(detail["loc"], detail, names)) for detail in details
+    ]
     return list(dict.fromkeys(found))
 
 
-def _path(loc: Place) -> str:
+def _shown_path(loc: Location) -> str:
     """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
     if not loc:
         return "prompt"
@@ -39,24 +41,24 @@ def _path(loc: Place) -> str:
     return ".".join(map(str, names))
 
 
-def _message(loc: Place, detail: Any, of_job: frozenset[str]) -> str:
+def _message(loc: Location, detail: Any, of_job: frozenset[str]) -> str:
     """Say what is wrong with a field, with the limit and the wrong number."""
     kind, given, limits = detail["type"], detail["input"], detail.get("ctx", {})
     if set(loc) & RESERVED:
         return "not supported by this version"
     if kind == "extra_forbidden":
-        return _unknown(loc, of_job)
+        return _unknown_field(loc, of_job)
     if kind == "value_error":
         return str(limits["error"])
     message: str = detail["msg"][0].lower() + detail["msg"][1:]
     if isinstance(given, int | float) and not isinstance(given, bool):
-        return f"{message}, got {_shown(given)}"
+        return f"{message}, got {_shown_number(given)}"
     if kind in ("string_too_long", "string_too_short"):
         return f"{message}, got {len(given)}"
     return message
 
 
-def _unknown(loc: Place, of_job: frozenset[str]) -> str:
+def _unknown_field(loc: Location, of_job: frozenset[str]) -> str:
     """Say of an unknown field where it belongs, or which field it may have been meant to be."""
     *above, name = map(str, loc)
     of_sampling = SamplingParams.model_fields
@@ -72,7 +74,7 @@ def _unknown(loc: Place, of_job: frozenset[str]) -> str:
     return f"unknown field{did_you_mean(meant)}"
 
 
-def _shown(number: float) -> str:
+def _shown_number(number: float) -> str:
     """Show a number; if it is longer than any field allows, only its size."""
     num_bits = number.bit_length() if isinstance(number, int) else 0
     return str(number) if num_bits <= 64 else f"a number of {num_bits} bits"

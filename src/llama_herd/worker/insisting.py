@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import structlog
 
-from llama_herd.tasks.ledger.passing import passes
+from llama_herd.tasks.ledger.temporary_errors import is_temporary
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ class Stopped(Exception):
 
 def refuse_lasting(error: Exception) -> None:
     """Raise an error that will not pass by itself."""
-    if not passes(error):
+    if not is_temporary(error):
         raise error
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from llama_herd.model.hub.name import PART, HubName
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import AUTO, NONE
-from llama_herd.tasks.ledger.keys import joined
+from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settings
 
@@ -220,7 +220,7 @@ class WorkerSettings(Settings):
     @property
     def joined_tenant(self) -> str:
         """The combined name of all tenants of this worker, for keys that they share."""
-        return joined(self._tenant_names)
+        return joint_tenant(self._tenant_names)
 
     @property
     def _tenant_names(self) -> list[str]:

@@ -14,7 +14,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.batch.run import HOPELESS_ROWS
+from llama_herd.tasks.batch.batch_run import HOPELESS_ROWS
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Failure

@@ -9,8 +9,8 @@ from pyarrow.parquet import write_table
 
 from llama_herd.cli.batch.source_file import open_source
 from llama_herd.cli.batch.tables import RowColumns
-from llama_herd.tasks.batch.request import RequestReader
 from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.settings import Settings
 
 

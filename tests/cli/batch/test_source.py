@@ -19,7 +19,7 @@ from llama_herd.cli.batch.standard_input import ArrivingLines, StandardInput
 from llama_herd.cli.batch.tables import RowColumns
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
-from llama_herd.tasks.batch.lines import MAX_LINE_BYTES, Line, read_lines
+from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, NumberedLine, read_lines
 from llama_herd.tasks.batch.source_row import SourceRow
 
 ROWS = [{"prompt": "a"}, {"prompt": "ä\n"}]
@@ -36,16 +36,20 @@ def fields(path: Path, prompt: str = "prompt", id: str | None = None) -> list[ob
 
 def test_lines_are_counted_also_empty_ones_which_are_no_rows() -> None:
     stream = io.BytesIO(b"\xef\xbb\xbf{1}\r\n\r\n  \n{2}\n{3}")
-    assert list(read_lines(stream)) == [Line(1, b"{1}"), Line(4, b"{2}"), Line(5, b"{3}")]
+    assert list(read_lines(stream)) == [
+        NumberedLine(1, b"{1}"),
+        NumberedLine(4, b"{2}"),
+        NumberedLine(5, b"{3}"),
+    ]
 
 
 def test_a_line_that_is_too_long_is_skipped_without_being_held() -> None:
     stream = io.BytesIO(b"x" * 100_000 + b"\nshort\n" + b"y" * 11 + b"\n" + b"z" * 9)
     assert list(read_lines(stream, 10)) == [
-        Line(1, None),
-        Line(2, b"short"),
-        Line(3, None),
-        Line(4, b"z" * 9),
+        NumberedLine(1, None),
+        NumberedLine(2, b"short"),
+        NumberedLine(3, None),
+        NumberedLine(4, b"z" * 9),
     ]
 
 
@@ -161,7 +165,12 @@ def test_a_line_from_a_pipe_is_held_up_to_its_limit(pipe: tuple[int, BinaryIO]) 
     end.write(b"x" * 9 + b"\nshort\n" + b"y" * 100 + b"\n" + b"z" * 10)
     end.close()
     lines = read_lines(ArrivingLines(number), 10)
-    assert list(lines) == [Line(1, b"x" * 9), Line(2, b"short"), Line(3, None), Line(4, b"z" * 10)]
+    assert list(lines) == [
+        NumberedLine(1, b"x" * 9),
+        NumberedLine(2, b"short"),
+        NumberedLine(3, None),
+        NumberedLine(4, b"z" * 10),
+    ]
 
 
 def test_a_closed_standard_input_is_one_line() -> None:

@@ -10,8 +10,8 @@ from llama_herd.cli.batch.plan import BatchPlan
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
-from llama_herd.tasks.batch.done_lines import DoneLines
-from llama_herd.tasks.batch.line_id import line_id
+from llama_herd.tasks.batch.answer_line import line_id
+from llama_herd.tasks.batch.done_rows import DoneRows
 from llama_herd.tasks.batch.row_options import RowOptions
 from tests.full_disk import room_for
 
@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
 
 
 def test_done_lines_are_a_set_of_numbers() -> None:
-    done = DoneLines([1, 9, 9, 1_000_000])
+    done = DoneRows([1, 9, 9, 1_000_000])
     assert len(done) == 3
     assert [line for line in (0, 1, 2, 8, 9, 10, 999_999, 1_000_000, 1_000_001) if line in done] == [
         1,

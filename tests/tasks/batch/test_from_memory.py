@@ -11,13 +11,12 @@ import pytest
 import llama_herd.tasks.batch
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks import Client
-from llama_herd.tasks.batch.done_lines import DoneLines
-from llama_herd.tasks.batch.figures import Figures
-from llama_herd.tasks.batch.line_id import row_of
-from llama_herd.tasks.batch.reply import error_line, output_line
-from llama_herd.tasks.batch.request import RequestReader
+from llama_herd.tasks.batch.answer_line import answered_row, error_line, output_line
+from llama_herd.tasks.batch.batch_progress import BatchProgress
+from llama_herd.tasks.batch.batch_run import BatchRun
+from llama_herd.tasks.batch.done_rows import DoneRows
 from llama_herd.tasks.batch.row_options import RowOptions
-from llama_herd.tasks.batch.run import BatchRun
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.settings import Settings
 
@@ -31,13 +30,13 @@ class Run:
     """Rows from memory and answers to memory, under one run's id; each start begins a new one."""
 
     def __init__(self, client: Client, answers: list[bytes], **options: Any) -> None:
-        done = DoneLines(row for answer in answers if (row := row_of(answer, RUN_ID)) is not None)
+        done = DoneRows(row for answer in answers if (row := answered_row(answer, RUN_ID)) is not None)
         rows = (SourceRow(n, {"prompt": "" if n == BAD_LINE else f"tale {n}"}) for n in ROWS)
         left = RequestReader(Settings(), RowOptions(), RUN_ID).rows_left(rows, done)
         max_errors = options.pop("max_errors", None)
         self.batch = client.batch(left, run_id=RUN_ID, **options)
         num_failed = sum(json.loads(answer)["error"] is not None for answer in answers)
-        figures = Figures(RUN_ID, "memory", NUM_ROWS, len(answers) - num_failed, num_failed)
+        figures = BatchProgress(RUN_ID, "memory", NUM_ROWS, len(answers) - num_failed, num_failed)
         self.run = BatchRun(self.batch.window, figures, max_errors=max_errors)
         self.answers = answers
 
@@ -52,7 +51,7 @@ class Run:
 
     @property
     def rows(self) -> list[int]:
-        return [row for one in self.answers if (row := row_of(one, RUN_ID)) is not None]
+        return [row for one in self.answers if (row := answered_row(one, RUN_ID)) is not None]
 
 
 @pytest.mark.redis
@@ -110,5 +109,5 @@ def test_the_engine_of_a_batch_brings_no_tables_no_torch_and_no_command() -> Non
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert "run" in names
+    assert "batch_run" in names
     assert not set(done.stdout.split()) & {"torch", "numpy", "pyarrow", "llama_herd.cli", "llama_herd.worker"}

@@ -2,7 +2,7 @@
 
 import threading
 
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from tests.tasks.herd import Herd, end, started, token
 
 NUM_TOKENS = 40
@@ -27,7 +27,7 @@ class PlayingWorker(threading.Thread):
                 assert self.may_go_on.wait(10)
             self.herd.emit("one", self.entry(seq))
 
-    def entry(self, seq: int) -> Entry:
+    def entry(self, seq: int) -> EmitEntry:
         if seq == 1:
             return started(self.job_id)
         if seq == NUM_TOKENS + 2:

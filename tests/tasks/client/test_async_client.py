@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import AsyncClient
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Cancellation
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker

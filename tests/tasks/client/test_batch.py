@@ -14,15 +14,16 @@ from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.batch.pace import MAX_PAUSE_S, MIN_PAUSE_S, Pace
+from llama_herd.tasks.client.batch.poll_pace import MAX_PAUSE_S, MIN_PAUSE_S, PollPace
 from llama_herd.tasks.client.batch.window import HELD_BACK, LOOK_AHEAD, MIN_WINDOW
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS, Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.priority import LOW
-from llama_herd.tasks.security.acl import Acl, Dialect, Role
+from llama_herd.tasks.security.acl import Acl, Role
+from llama_herd.tasks.security.rights import Dialect
 from tests.tasks.herd import Herd, commands, end, started
 
 pytestmark = pytest.mark.redis
@@ -42,7 +43,7 @@ def prompts(num: int) -> list[dict[str, Any]]:
 
 
 def depth(redis: Redis) -> int:
-    return run(redis, Ledger().queue_depth("herd.tales"))
+    return run_call(redis, Ledger().queue_depth("herd.tales"))
 
 
 def texts(items: Sequence[BatchItem]) -> dict[int, str]:
@@ -400,7 +401,7 @@ def test_a_batch_that_fell_silent_is_not_listed_and_an_ended_one_is_for_a_while(
 
 
 def test_it_looks_often_where_jobs_end_fast_and_seldom_where_they_do_not() -> None:
-    pace = Pace()
+    pace = PollPace()
     for _ in range(50):
         pace.note(0)
     assert pace.pause_s == MAX_PAUSE_S

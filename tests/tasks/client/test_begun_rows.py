@@ -7,8 +7,8 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
-from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.events import Failure
@@ -32,7 +32,7 @@ def verdict(job_id: str, job: GenerationJob) -> Failure | None:
 def test_each_row_that_has_begun_is_found_whatever_is_read_at_once(
     redis: Redis, redis_url: str, size: int
 ) -> None:
-    core = ClientCore.of(Settings.read(redis_url=redis_url, model_name="tales"))
+    core = ClientCore.from_settings(Settings.read(redis_url=redis_url, model_name="tales"))
     rows = [BatchRow(number, {"prompt": "x"}) for number in range(1, ALL + 1)]
     with StandIn(redis_url, verdict=verdict) as worker:
         run_dialogue(redis, BatchWindow(core, rows, run_id=RUN, size=BEGUN).round(0.0))

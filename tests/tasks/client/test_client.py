@@ -10,10 +10,10 @@ from redis import Redis
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, QueueFull, RedisUnavailable, SettingsError
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SamplingParams
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.status import Status
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.place_watch import Queued
+from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.ledger.answers import Cancellation
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -151,7 +151,7 @@ def test_the_status_counts_jobs_and_lists_workers(client: Client, herd: Herd) ->
         client.submit(prompt="x", job_id=job_id)
     herd.claim("a")
     status = WorkerStatus(name="w1", state="ready", model="tales", device="cpu", slots=4, kv_cache_usage=0.25)
-    run(herd.redis, Reports().report_worker(status))
+    run_call(herd.redis, Reports().report_worker(status))
     seen = client.status()
     assert (seen.queue, seen.depth, seen.pending, seen.running) == (QUEUE, 3, 2, 1)
     assert [worker.model_copy(update={"beat_ms": 0}) for worker in seen.workers] == [status]
@@ -164,7 +164,7 @@ def test_the_status_is_one_round_trip(redis: Redis) -> None:
     dialogue = ClientCore(Settings(model_name="tales")).status()
     asked = next(dialogue)
     assert isinstance(asked, list)
-    answers = run_many(redis, asked)
+    answers = run_calls(redis, asked)
     with pytest.raises(StopIteration) as caught:
         dialogue.send(answers)
     seen = caught.value.value
@@ -173,10 +173,10 @@ def test_the_status_is_one_round_trip(redis: Redis) -> None:
 
 def test_a_worker_that_fell_silent_is_not_listed(client: Client, herd: Herd) -> None:
     status = WorkerStatus(name="w1", state="ready", model="tales", device="cpu", slots=4)
-    run(herd.redis, Reports().report_worker(status))
+    run_call(herd.redis, Reports().report_worker(status))
     herd.redis.delete("herd:default:worker:w1")
     assert client.workers() == []
-    run(herd.redis, Reports().report_worker(status))
+    run_call(herd.redis, Reports().report_worker(status))
     herd.redis.zadd("herd:default:workers", {"w1": 1})
     assert client.workers() == []
     assert herd.redis.zcard("herd:default:workers") == 0
@@ -189,7 +189,7 @@ def test_a_worker_whose_words_are_not_understood_hides_no_other(
     """One of another version, say."""
     for name in ("odd", "here"):
         status = WorkerStatus(name=name, state="ready", model="tales", device="cpu", slots=4)
-        run(herd.redis, Reports().report_worker(status))
+        run_call(herd.redis, Reports().report_worker(status))
     herd.redis.delete("herd:default:worker:odd")
     herd.redis.hset("herd:default:worker:odd", mapping={"name": "odd", **fields})
     assert [worker.name for worker in client.workers()] == ["here"]
@@ -199,7 +199,7 @@ def test_workers_that_are_gone_are_forgotten_though_nobody_asks_for_them(herd: H
     """Names of pods are never used again."""
     for name in ("gone", "here"):
         status = WorkerStatus(name=name, state="ready", model="tales", device="cpu", slots=4)
-        run(herd.redis, Reports().report_worker(status))
+        run_call(herd.redis, Reports().report_worker(status))
         herd.redis.zadd("herd:default:workers", {"gone": 1}, xx=True)
     assert herd.redis.zrange("herd:default:workers", 0, -1) == [b"here"]
 

@@ -12,7 +12,7 @@ from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.job_status import ActiveState
 from llama_herd.tasks.ledger import overview
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.filterwarnings("ignore::llama_herd.
 def client(redis_url: str, herd: Herd) -> Iterator[Client]:
     """Of a herd that serves tales."""
     worker = WorkerStatus(name="w", state="ready", model="tales", device="cpu", slots=4)
-    run(herd.redis, Reports().report_worker(worker))
+    run_call(herd.redis, Reports().report_worker(worker))
     with Client(redis_url) as client:
         yield client
 

@@ -16,9 +16,9 @@ from llama_herd.tasks.events import Token
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Ended
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import QUEUE, Herd, age_messages, commands, end, started, sweep
 
@@ -72,7 +72,7 @@ def finish(herd: Herd, job_id: str) -> None:
     """A worker runs the job, and Celery stores its result."""
     claimed = herd.claimed(job_id)
     text = Token(seq=2, job=job_id, epoch=claimed.epoch, i=0, ids=(1,), text=TEXT.decode())
-    herd.emit("one", started(job_id), Entry.of(text, 0), end(job_id, 3, 1))
+    herd.emit("one", started(job_id), EmitEntry.from_event(text, 0), end(job_id, 3, 1))
     herd.redis.set(f"celery-task-meta-{job_id}", json.dumps({"result": {"text": TEXT.decode()}}))
 
 
@@ -104,7 +104,7 @@ def hold_bare_message(herd: Herd) -> None:
 
 def bury_bare_message(herd: Herd) -> None:
     letter = DeadLetters().bury(bare_message("a"), queue=QUEUE, reason="unknown task", worker="w")
-    run(herd.redis, letter)
+    run_call(herd.redis, letter)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_bare_message_is_forgotten_wherever_it_is(
     client: Client, herd: Herd, leave: Callable[[Herd], None], has_record: bool
 ) -> None:
     if has_record:
-        call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.of("a", QUEUE))
-        run(herd.redis, call)
+        call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.for_job("a", QUEUE))
+        run_call(herd.redis, call)
         herd.emit("one", started("a"), end("a", 2, 0))
     leave(herd)
     herd.redis.lpush(QUEUE, b"junk", bare_message("b"))
@@ -137,8 +137,8 @@ def test_a_bare_message_that_was_on_its_way_is_not_run_after_a_purge(client: Cli
     """A worker has taken it from the queue and not claimed it yet."""
     herd.redis.lpush(QUEUE, bare_message("a"))
     client.purge("a", search=True)
-    call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.of("a", QUEUE))
-    assert run(herd.redis, call) is Ended.FINISHED
+    call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.for_job("a", QUEUE))
+    assert run_call(herd.redis, call) is Ended.FINISHED
     assert holders(herd.redis) == set()
 
 
@@ -175,8 +175,8 @@ def test_purging_nothing_leaves_nothing(client: Client, herd: Herd, search: bool
 
 def test_a_bare_message_beside_a_submitted_job_is_forgotten_too(client: Client, herd: Herd) -> None:
     client.submit(prompt="x", job_id="a")
-    call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.of("a", QUEUE))
-    run(herd.redis, call)
+    call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.for_job("a", QUEUE))
+    run_call(herd.redis, call)
     herd.emit("one", started("a"), end("a", 2, 0))
     hold_bare_message(herd)
     client.purge("a")
@@ -278,7 +278,7 @@ def test_the_asyncio_client_purges_too(redis_url: str, redis: Redis) -> None:
 
 
 def cancel(herd: Herd, job_id: str) -> None:
-    run(herd.redis, herd.ledger.cancel(job_id))
+    run_call(herd.redis, herd.ledger.cancel(job_id))
 
 
 @pytest.mark.long

@@ -14,13 +14,13 @@ from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.errors import JobNotFound, NotPermitted, RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client import hub
+from llama_herd.tasks.client import subscription_hub
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.follow import Follower
-from llama_herd.tasks.client.line import Line
+from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import Settings
@@ -44,17 +44,19 @@ def own_redis() -> Iterator[EmbeddedRedis]:
 @asynccontextmanager
 async def readers_at(url: str, silence_s: float = SILENCE_S) -> AsyncIterator[Readers]:
     """Readers that are soon taken for silent."""
-    readers = Readers(Ledger(), Line(url), silence_s)
+    readers = Readers(Ledger(), SharedConnections(url), silence_s)
     try:
         yield readers
     finally:
-        await readers.end()
-        await readers.line.close()
+        await readers.close()
+        await readers.connections.close()
 
 
 async def rounds_of(readers: Readers, reader: Reader, url: str) -> AsyncGenerator[list[Event]]:
     core = ClientCore(Settings.read(redis_url=url))
-    async with aclosing(reader.rounds(lambda: readers.line.run(core.catch_up(reader.follower)))) as found:
+    async with aclosing(
+        reader.events(lambda: readers.connections.run(core.read_new(reader.follower)))
+    ) as found:
         async for events in found:
             yield events
 
@@ -315,8 +317,8 @@ def test_a_client_that_is_never_closed_ends_with_its_loop(redis_url: str, herd: 
 def test_the_subscription_ends_once_nobody_has_listened_for_a_while(
     own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "IDLE_S", 0.05)
-    monkeypatch.setattr(hub, "PING_S", 0.05)
+    monkeypatch.setattr(subscription_hub, "IDLE_S", 0.05)
+    monkeypatch.setattr(subscription_hub, "PING_S", 0.05)
 
     def subscribers(redis: Any) -> list[Any]:
         return [one for one in redis.client_list() if one["cmd"] in ("subscribe", "unsubscribe", "ping")]

@@ -14,10 +14,10 @@ from llama_herd.errors import BadInput, InvalidJob, JobConflict, QueueFull, Redi
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SubmitOutcome
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES, Posted, cut
+from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES, PreparedJob, cut_into_lots
 from llama_herd.tasks.client.submission import new_job
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Apart, run_many
+from llama_herd.tasks.ledger.redis_call import IndependentCalls, run_calls
 from llama_herd.tasks.settings import Settings
 from tests.tasks.herd import QUEUE
 
@@ -115,10 +115,10 @@ def test_a_lot_is_one_round_trip_of_a_few_calls(redis: Redis) -> None:
     (lot,) = lots
     dialogue = lots.submit(lot)
     asked = next(dialogue)
-    assert isinstance(asked, Apart)
+    assert isinstance(asked, IndependentCalls)
     assert len(asked.calls) == -(-120 // MAX_CALL_JOBS)
     with pytest.raises(StopIteration) as caught:
-        dialogue.send(run_many(redis, asked.calls))
+        dialogue.send(run_calls(redis, asked.calls))
     assert [outcome.error for outcome in caught.value.value.outcomes] == [None] * 120
 
 
@@ -144,11 +144,11 @@ def test_lots_are_bounded_in_bytes_as_they_travel_and_a_longer_job_goes_alone() 
     mebibyte, longer = "é" * 2**19, "\x01" * 2**20
     settings = Settings(max_prompt_bytes=2**20)
     new = [new_job({"prompt": one}, settings) for one in ("x", *[mebibyte] * 5, longer, "x", "x")]
-    posts = [Posted.of(one, Ledger()) for one in new]
-    lots = list(cut(posts))
+    posts = [PreparedJob.prepare(one, Ledger()) for one in new]
+    lots = list(cut_into_lots(posts))
     assert [one for lot in lots for one in lot] == posts
     assert [len(lot) for lot in lots] == [4, 2, 1, 2]
-    num_bytes = [sum(one.parcel.num_bytes for one in lot) for lot in lots]
+    num_bytes = [sum(one.item.num_bytes for one in lot) for lot in lots]
     assert [size <= MAX_LOT_BYTES for size in num_bytes] == [True, True, False, True]
 
 

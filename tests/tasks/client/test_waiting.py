@@ -14,7 +14,7 @@ from llama_herd.tasks import Client, SamplingParams
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed, Submission
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, URGENT
 from llama_herd.tasks.settings import Settings
@@ -74,7 +74,7 @@ class WaitingMachine(RuleBasedStateMachine):
         sampling = SamplingParams(max_tokens=max_tokens)
         job = job.model_copy(update={"sampling": sampling, "priority": priority})
         fewest, most = bounds(self.redis, self.herd.ledger, queue)
-        answer = run(self.redis, self.herd.ledger.submit(name, job, Envelope.of(name, queue)))
+        answer = run_call(self.redis, self.herd.ledger.submit(name, job, Envelope.for_job(name, queue)))
         if answer.kind is Submission.SUBMITTED:
             assert fewest <= answer.num_jobs <= most
 
@@ -90,9 +90,9 @@ class WaitingMachine(RuleBasedStateMachine):
     @rule(name=JOBS, queue=st.sampled_from(QUEUES), is_delayed=st.booleans())
     def bare_claim(self, name: str, queue: str, is_delayed: bool) -> None:
         job = later(self.herd) if is_delayed else GenerationJob(prompt="x")
-        run(
+        run_call(
             self.redis,
-            self.herd.ledger.claim(name, "one", job=job, envelope=Envelope.of(name, queue)),
+            self.herd.ledger.claim(name, "one", job=job, envelope=Envelope.for_job(name, queue)),
         )
 
     @rule(name=JOBS, owner=OWNERS)
@@ -119,11 +119,11 @@ class WaitingMachine(RuleBasedStateMachine):
     def release(self, name: str, owner: str, push: bool) -> None:
         claimed = self.herd.claim(name, owner)
         if isinstance(claimed, Claimed):
-            run(self.redis, self.herd.ledger.release(name, owner, claimed.epoch, push=push))
+            run_call(self.redis, self.herd.ledger.release(name, owner, claimed.epoch, push=push))
 
     @rule(name=JOBS)
     def cancel(self, name: str) -> None:
-        run(self.redis, self.herd.ledger.cancel(name))
+        run_call(self.redis, self.herd.ledger.cancel(name))
 
     @rule(name=JOBS)
     def expire(self, name: str) -> None:
@@ -139,7 +139,7 @@ class WaitingMachine(RuleBasedStateMachine):
 
     @rule(name=JOBS)
     def purge(self, name: str) -> None:
-        run(self.redis, self.herd.ledger.purge(name))
+        run_call(self.redis, self.herd.ledger.purge(name))
 
     @rule(name=JOBS)
     def forget(self, name: str) -> None:
@@ -210,7 +210,7 @@ def test_jobs_are_refused_while_as_many_wait_as_may(redis_url: str, herd: Herd) 
             "2 jobs wait in herd.tales, and the limit is 2. Fix: submit again in 60 s, start more workers, "
             "or raise HERD_MAX_QUEUE"
         )
-        assert run(herd.redis, herd.ledger.record("c")) is None
+        assert run_call(herd.redis, herd.ledger.record("c")) is None
         # Another model's queue is another matter, and a place that is free is given away.
         client.submit(prompt="x", model="other")
         herd.redis.rpop(QUEUE)

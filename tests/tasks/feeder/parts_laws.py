@@ -4,14 +4,15 @@ import random
 
 from redis import Redis
 
-from llama_herd.tasks.batch.line_id import row_of
-from llama_herd.tasks.batch.request import Request
-from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+from llama_herd.tasks.batch.answer_line import answered_row
+from llama_herd.tasks.batch.row_request import RowRequest
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.events import Failure
-from llama_herd.tasks.feeder.lease import Lease
-from llama_herd.tasks.feeder.parts import Parts
-from llama_herd.tasks.ledger.batch_records import Asked, BatchRecords
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.feeder.answer_parts import AnswerParts
+from llama_herd.tasks.feeder.batch_lease import BatchLease
+from llama_herd.tasks.ledger.batch_record import BatchRequest
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles
 from llama_herd.tasks.storage.storage import Storage
 
@@ -21,7 +22,7 @@ NUM_ROWS = 60
 def items(*numbers: int) -> list[BatchItem]:
     failure = Failure(code="any", message="any", retriable=False)
     return [
-        BatchItem(BatchRow(number, tag=Request(f"c{number}")), job_id="j", rejection=failure)
+        BatchItem(BatchRow(number, tag=RowRequest(f"c{number}")), job_id="j", rejection=failure)
         for number in numbers
     ]
 
@@ -35,19 +36,21 @@ class Batch:
         self._records = BatchRecords("acme", storage.id)
         none = Quota(0, 0)
         files = StoredFiles("acme", storage.id)
-        run(redis, files.add(NewFile("file-1", "in", "batch", 0), none, none))
-        run(redis, self._records.create("batch_1", Asked("file-1", "/v1/completions", "24h"), 10**8))
+        run_call(redis, files.add(NewFile("file-1", "in", "batch", 0), none, none))
+        run_call(
+            redis, self._records.create("batch_1", BatchRequest("file-1", "/v1/completions", "24h"), 10**8)
+        )
 
-    def taken(self) -> Parts:
+    def taken(self) -> AnswerParts:
         """By another feeder, although the last one has not gone."""
         self._redis.zadd(self._records.due_key, {"acme/batch_1": 1})
-        claimed = run(self._redis, self._records.claim("batch_1", 60_000))
+        claimed = run_call(self._redis, self._records.claim("batch_1", 60_000))
         assert claimed is not None
-        return Parts(self._storage, "acme", Lease(self._redis, "", self._records, claimed, 60.0))
+        return AnswerParts(self._storage, "acme", BatchLease(self._redis, "", self._records, claimed, 60.0))
 
 
-def rows_of(parts: Parts) -> list[int | None]:
-    return [row_of(line, "1") for line in parts.lines("errors")]
+def rows_of(parts: AnswerParts) -> list[int | None]:
+    return [answered_row(line, "1") for line in parts.lines("errors")]
 
 
 def check_each_row_has_one_line(batch: Batch, seed: int) -> None:

@@ -10,15 +10,15 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.feeder import feeding
-from llama_herd.tasks.feeder.feeding import Left
-from llama_herd.tasks.feeder.parts import Parts
+from llama_herd.tasks.feeder import row_runner
+from llama_herd.tasks.feeder.answer_parts import AnswerParts
+from llama_herd.tasks.feeder.row_runner import LeftToOthers
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -105,7 +105,7 @@ def test_a_batch_whose_time_was_over_before_its_turn_has_a_line_for_each_row(
 class Stuck(StandIn):
     """Begins each job, and never ends that of one row."""
 
-    def _entries(self, job_id: str, claim: Claimed) -> list[Entry]:
+    def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
         return [] if job_id.endswith("-4") else super()._entries(job_id, claim)
 
 
@@ -113,7 +113,7 @@ def test_a_job_that_does_not_end_costs_no_other_row_its_answer(
     other: GatewayThread, files: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines that a storage gathers are written before the batch gives up waiting."""
-    monkeypatch.setattr(feeding, "DRAIN_S", 0.2)
+    monkeypatch.setattr(row_runner, "DRAIN_S", 0.2)
     monkeypatch.setattr(Folder, "flush_s", 3600.0)
     api = api_of(other)
     with GatewayThread(redis_url, files=str(files)), Stuck(redis_url) as worker:
@@ -138,22 +138,22 @@ def test_who_was_fenced_leaves_no_parts_of_a_batch_that_is_over(
         (late / "output-1.jsonl").write_bytes(b"late\n")
         records = BatchRecords(storage=Folder(files).id)
         redis.hset(records.batch_key(batch_id), mapping={"epoch": 9, "state": "completed"})
-        run(redis, records.cleaned(batch_id))
+        run_call(redis, records.note_cleaned(batch_id))
         wait_until(lambda: not late.exists(), "its parts are deleted")
 
 
 def test_redis_forgets_what_was_written_just_before_a_feeder_died(
     gateway: GatewayThread, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, deaths = Parts.write, Counter[str]()
+    write, deaths = AnswerParts.write, Counter[str]()
 
-    def write_and_die(parts: Parts, items: Sequence[BatchItem]) -> None:
+    def write_and_die(parts: AnswerParts, items: Sequence[BatchItem]) -> None:
         write(parts, items)
         if items and deaths["early"] < 2:
             deaths["early"] += 1
-            raise Left
+            raise LeftToOthers
 
-    monkeypatch.setattr(Parts, "write", write_and_die)
+    monkeypatch.setattr(AnswerParts, "write", write_and_die)
     api = api_of(gateway)
     with StandIn(redis_url, slots=8):
         assert api.end_of(api.begin(rows(100)))["request_counts"]["completed"] == 100

@@ -10,7 +10,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.feeder import feeder, lost
+from llama_herd.tasks.feeder import batch_feeder, lost_storages
 from llama_herd.tasks.ledger.stored_files import STORAGES
 from tests.batch_api import BatchApi, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.redis
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost, "SEEN_S", 0.1)
-    monkeypatch.setattr(lost, "GRACE_S", 0.5)
-    monkeypatch.setattr(feeder, "REST_S", 0.1)
-    monkeypatch.setattr(feeder, "LOOK_S", 0.1)
+    monkeypatch.setattr(lost_storages, "SEEN_S", 0.1)
+    monkeypatch.setattr(lost_storages, "GRACE_S", 0.5)
+    monkeypatch.setattr(batch_feeder, "REST_S", 0.1)
+    monkeypatch.setattr(batch_feeder, "LOOK_S", 0.1)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def lose(redis: Redis, storage: str) -> None:
 
 def begin(gateway: GatewayThread, redis: Redis, client: Client) -> str:
     batch_id = BatchApi(lambda: gateway.url).begin(rows(20))
-    wait_until(lambda: redis.zscore(STORAGES, gateway.door.storage.id), "its storage is seen")
+    wait_until(lambda: redis.zscore(STORAGES, gateway.context.storage.id), "its storage is seen")
     wait_until(lambda: client.status().pending, "its rows are under way")
     return batch_id
 
@@ -52,7 +52,7 @@ def test_a_batch_whose_storage_is_lost_ends_and_gives_back_its_rows(
     with Client(redis_url) as client:
         with GatewayThread(redis_url, files=str(tmp_path / "one")) as first:
             batch_id = begin(first, redis, client)
-            storage = first.door.storage.id
+            storage = first.context.storage.id
         with GatewayThread(redis_url, files=str(tmp_path / "two")) as second:
             api = BatchApi(lambda: second.url)
             assert api.show(batch_id)["status"] == "in_progress"
@@ -85,7 +85,7 @@ def test_its_own_gateway_ends_it_when_its_folder_is_gone(
     with GatewayThread(redis_url, files=str(tmp_path / "one")) as gateway, Client(redis_url) as client:
         batch_id = begin(gateway, redis, client)
         shutil.move(tmp_path / "one", tmp_path / "away")
-        lose(redis, gateway.door.storage.id)
+        lose(redis, gateway.context.storage.id)
         worker.go_on()  # until then it touches no file
         batch = BatchApi(lambda: gateway.url).end_of(batch_id)
     assert batch["errors"]["data"][0]["code"] == "storage_lost"
@@ -100,7 +100,7 @@ def test_a_storage_that_a_gateway_reaches_is_not_lost(
         Client(redis_url) as client,
     ):
         batch_id, _ = (begin(gateway, redis, client) for gateway in (first, second))
-        storages = {gateway.door.storage.id.encode() for gateway in (first, second)}
+        storages = {gateway.context.storage.id.encode() for gateway in (first, second)}
         for _ in range(5):
             for storage in storages:
                 lose(redis, storage.decode())
@@ -113,15 +113,15 @@ def test_a_lost_storage_is_left_alone_for_a_while(
     worker: StandIn, redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage of all gateways the first that is back must not end the batches of the others."""
-    monkeypatch.setattr(lost, "GRACE_S", 3600.0)
+    monkeypatch.setattr(lost_storages, "GRACE_S", 3600.0)
     with Client(redis_url) as client:
         with GatewayThread(redis_url, files=str(tmp_path / "one")) as first:
             batch_id = begin(first, redis, client)
-            storage = first.door.storage.id
+            storage = first.context.storage.id
         lose(redis, storage)
         with GatewayThread(redis_url, files=str(tmp_path / "two")) as second:
             begin(second, redis, client)
             for _ in range(5):
-                lose(redis, second.door.storage.id)
+                lose(redis, second.context.storage.id)
                 wait_until(lambda: redis.zcount(STORAGES, 2, "+inf") == 1, "it has looked again")
             assert BatchApi(lambda: second.url).show(batch_id)["status"] == "in_progress"

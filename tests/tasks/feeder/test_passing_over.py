@@ -33,7 +33,7 @@ def own(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[GatewayThread]
 
 def spoil(redis: Redis, gateway: GatewayThread, kind: str, of_key: str) -> None:
     """Let things be due first whose records are none."""
-    due = f"herd:{kind}@{gateway.door.storage.id}"
+    due = f"herd:{kind}@{gateway.context.storage.id}"
     for number in range(NUM_SPOILT):
         redis.set(f"herd:default:{{spoilt-{number}}}:{of_key}", "spoilt")
         redis.zadd(due, {f"default/spoilt-{number}": number})
@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_deleted_holds_up_no_other(
     spoil(redis, own, "files", "file")
     file_id = BatchApi(lambda: own.url).upload(b"{}\n").json["id"]
     redis.hset(f"herd:default:{{{file_id}}}:file", "expires_ms", 1)
-    redis.zadd(f"herd:files@{own.door.storage.id}", {f"default/{file_id}": NUM_SPOILT})
+    redis.zadd(f"herd:files@{own.context.storage.id}", {f"default/{file_id}": NUM_SPOILT})
     wait_until(lambda: not (tmp_path / "default" / file_id).exists(), "its bytes are deleted")
 
 
@@ -66,6 +66,6 @@ def test_bytes_that_cannot_be_deleted_hold_up_no_other(
     (tmp_path / "default" / f"{stays}.new").mkdir()  # in the place of a draft
     for number, file_id in enumerate((stays, goes)):
         redis.delete(f"herd:default:{{{file_id}}}:file")
-        redis.zadd(f"herd:files@{own.door.storage.id}", {f"default/{file_id}": number})
+        redis.zadd(f"herd:files@{own.context.storage.id}", {f"default/{file_id}": number})
     wait_until(lambda: not (tmp_path / "default" / goes).exists(), "its bytes are deleted")
     (tmp_path / "default" / f"{stays}.new").rmdir()

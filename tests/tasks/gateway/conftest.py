@@ -9,7 +9,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -39,7 +39,7 @@ def closed_gateway(redis: Redis, lasting_closed_gateway: GatewayThread) -> Itera
 @pytest.fixture
 def gateway(redis: Redis, lasting_gateway: GatewayThread) -> Iterator[GatewayThread]:
     """One that is open, and knows nothing, since it has nothing to know: the next test gets the same one."""
-    wait_until(lambda: not lasting_gateway.door.places.num_taken, "earlier answers have ended")
+    wait_until(lambda: not lasting_gateway.context.concurrency.num_taken, "earlier answers have ended")
     lasting_gateway.forget()
     yield lasting_gateway
     lasting_gateway.leave_batches()
@@ -63,7 +63,7 @@ def telling_gateway(redis: Redis, lasting_telling_gateway: GatewayThread) -> Ite
 def herd(redis: Redis) -> Herd:
     """What workers do, by hand; one of them has said that it serves `tales`."""
     status = WorkerStatus(name="w", state="ready", model="tales", device="none", slots=1)
-    run(redis, Reports().report_worker(status))
+    run_call(redis, Reports().report_worker(status))
     return Herd(redis, Ledger(lease_ms=60_000, worker="w"))
 
 

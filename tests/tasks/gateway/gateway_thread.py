@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway.answer_count import AnswerCount
-from llama_herd.tasks.gateway.app import make_app
-from llama_herd.tasks.gateway.door import Door
+from llama_herd.tasks.gateway.app import make_gateway_app
+from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from tests.reply import Reply
@@ -57,7 +57,7 @@ class GatewayThread:
         }
         fields = {**own, **fields, "tenant": tenant, "model_name": model_name, "models": models}
         read = GatewaySettings.read(redis_url=redis_url, **fields)
-        self._app = make_app(read, answers, batch_count)
+        self._app = make_gateway_app(read, answers, batch_count)
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._has_started = threading.Event()
@@ -75,14 +75,14 @@ class GatewayThread:
 
     def leave_batches(self) -> None:
         """Run none of a test's batches on: they would put jobs into the Redis of the next test."""
-        for place in self.door.feeder._leave_all():
+        for place in self.context.feeder._leave_all():
             place.thread.join(PATIENCE_S)
             assert not place.thread.is_alive()
 
     @property
-    def door(self) -> Door:
-        door: Door = self._app.state.door
-        return door
+    def context(self) -> GatewayContext:
+        context: GatewayContext = self._app.state.context
+        return context
 
     @property
     def num_connections(self) -> int:
@@ -98,7 +98,7 @@ class GatewayThread:
 
     def forget(self) -> None:
         """Forget which workers there were a moment ago."""
-        self.door.desks._desks.clear()
+        self.context.clients._clients.clear()
 
     @property
     def url(self) -> str:

@@ -194,7 +194,7 @@ def test_nothing_of_an_ended_batch_is_left_but_its_files(
 ) -> None:
     batch_id = api.begin(rows(20))
     batch = api.end_of(batch_id)
-    folder = Path(gateway.door.settings.gateway_files) / "default"
+    folder = Path(gateway.context.settings.gateway_files) / "default"
     wait_until(lambda: not (folder / batch_id).exists(), "its parts are deleted")
     assert {batch["input_file_id"], batch["output_file_id"]} <= {path.name for path in folder.iterdir()}
     (due,) = redis.keys("herd:batches@*") or [b"none"]

@@ -9,7 +9,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.webhooks.setup import set_webhooks
+from llama_herd.tasks.webhooks.setup import store_webhooks
 from tests.batch_api import BatchApi, lines, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.webhooks.conftest import SECRET
@@ -32,7 +32,7 @@ def test_the_end_of_a_batch_is_told_and_its_rows_are_not(own_redis: EmbeddedRedi
         StandIn(own_redis.url),
         connect(own_redis.url) as redis,
     ):
-        run_dialogue(redis, set_webhooks("default", receiver.url, (), jobs=True, secret=SECRET))
+        run_dialogue(redis, store_webhooks("default", receiver.url, (), jobs=True, secret=SECRET))
         api = BatchApi(lambda: gateway.url)
         first, second = api.begin(rows(20)), api.begin(["no row"])
         own = {"webhook": receiver.url, "webhook_secret": "whsec_" + 32 * "A"}

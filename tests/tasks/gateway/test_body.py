@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.gateway.body import MAX_CONTAINERS, MAX_FIELDS, Size, object_of
-from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.body import MAX_CONTAINERS, MAX_FIELDS, JsonSize, parse_object
+from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
 SETTINGS = GatewaySettings.read()
 
 
-def counted(value: Any) -> Size:
+def counted(value: Any) -> JsonSize:
     """The size of a value, as Python sees it."""
     if isinstance(value, dict):
-        own = Size(1, len(value) + max(0, len(value) - 1))
+        own = JsonSize(1, len(value) + max(0, len(value) - 1))
         return sum(map(counted, value.values()), own)
     if isinstance(value, list):
-        return sum(map(counted, value), Size(1, max(0, len(value) - 1)))
-    return Size(0, 0)
+        return sum(map(counted, value), JsonSize(1, max(0, len(value) - 1)))
+    return JsonSize(0, 0)
 
 
 def drawn(chance: random.Random, depth: int = 0) -> Any:
@@ -44,12 +44,12 @@ def drawn(chance: random.Random, depth: int = 0) -> Any:
 def test_a_size_is_that_of_what_is_made(seed: int, is_ascii: bool) -> None:
     value = drawn(random.Random(seed))
     raw = json.dumps(value, ensure_ascii=is_ascii).encode()
-    assert Size.of(raw, 10_000) == counted(value)
+    assert JsonSize.measure(raw, 10_000) == counted(value)
 
 
 def test_a_text_may_have_any_characters() -> None:
     body = {"prompt": '[{"a": 1}, {}], \\" \\' * 9000, "model": "tales"}
-    assert object_of(json.dumps(body).encode(), SETTINGS) == body
+    assert parse_object(json.dumps(body).encode(), SETTINGS) == body
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_text_may_have_any_characters() -> None:
 )
 def test_too_much_is_refused_with_both_numbers(body: object, words: str) -> None:
     with pytest.raises(Problem, match=words) as refused:
-        object_of(json.dumps(body).encode(), SETTINGS)
+        parse_object(json.dumps(body).encode(), SETTINGS)
     assert (refused.value.status, refused.value.code) == (400, "too_many_values")
 
 
@@ -78,10 +78,10 @@ def test_too_much_is_refused_with_both_numbers(body: object, words: str) -> None
 def test_what_is_counted_is_what_is_read(encoding: str) -> None:
     """In another encoding nothing of it could be counted by its bytes."""
     with pytest.raises(Problem) as refused:
-        object_of(json.dumps({"prompt": "x"}).encode(encoding), SETTINGS)
+        parse_object(json.dumps({"prompt": "x"}).encode(encoding), SETTINGS)
     assert refused.value.code == "invalid_json"
 
 
 def test_a_number_has_few_digits() -> None:
     with pytest.raises(Problem, match=r"at most 100 digits, got 4000"):
-        object_of(b'{"prompt": [' + b"9" * 4000 + b"]}", SETTINGS)
+        parse_object(b'{"prompt": [' + b"9" * 4000 + b"]}", SETTINGS)

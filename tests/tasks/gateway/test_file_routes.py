@@ -50,7 +50,7 @@ def narrow(redis: Redis, redis_url: str) -> Iterator[GatewayThread]:
 
 def files_in(gateway: GatewayThread) -> set[str]:
     """Names of all files in the storage, but for its id."""
-    found = Path(gateway.door.settings.gateway_files).rglob("*")
+    found = Path(gateway.context.settings.gateway_files).rglob("*")
     return {path.name for path in found if path.is_file()} - {"folder.id"}
 
 
@@ -84,7 +84,7 @@ def test_an_expired_file_is_gone_before_anybody_deletes_it(
     assert file_id not in {file["id"] for file in api.ask("GET", "/v1/files").json["data"]}
     (due,) = redis.keys("herd:files@*")
     redis.zadd(due, {f"default/{file_id}": 1})
-    gateway.door.feeder.look_soon()
+    gateway.context.feeder.look_soon()
     wait_until(lambda: file_id not in files_in(gateway), "its bytes are deleted")
     wait_until(lambda: redis.zscore(due, f"default/{file_id}") is None, "nothing is left to do")
     assert redis.hget("herd:default:quota", "files") == b"0"
@@ -96,7 +96,7 @@ def test_bytes_without_a_record_are_deleted(api: BatchApi, gateway: GatewayThrea
     redis.delete(f"herd:default:{{{file_id}}}:file")
     (due,) = redis.keys("herd:files@*")
     redis.zadd(due, {f"default/{file_id}": 1})
-    gateway.door.feeder.look_soon()
+    gateway.context.feeder.look_soon()
     wait_until(lambda: file_id not in files_in(gateway), "its bytes are deleted")
 
 
@@ -152,7 +152,7 @@ def test_a_name_is_never_a_path(api: BatchApi, gateway: GatewayThread, name: str
         assert answer.json["filename"].isprintable()
     else:  # no such form
         assert (answer.status, answer.error["code"]) == (400, "invalid_form")
-    root = Path(gateway.door.settings.gateway_files)
+    root = Path(gateway.context.settings.gateway_files)
     assert all(re.fullmatch(r"file-[0-9a-f]{24}", path.name) for path in (root / "default").iterdir())
 
 
@@ -267,7 +267,7 @@ def test_a_file_in_another_gateways_storage_is_told(
 
 def test_lost_bytes_are_told(api: BatchApi, gateway: GatewayThread, stand_in: StandIn) -> None:
     file_id = api.upload(lines(rows(1))).json["id"]
-    (Path(gateway.door.settings.gateway_files) / "default" / file_id).unlink()
+    (Path(gateway.context.settings.gateway_files) / "default" / file_id).unlink()
     answer = api.ask("GET", f"/v1/files/{file_id}/content")
     assert (answer.status, answer.error["code"]) == (410, "file_lost")
     (error,) = api.end_of(api.create(file_id).json["id"])["errors"]["data"]

@@ -11,11 +11,11 @@ from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import BadInput, RecordUnreadable, SettingsError
 from llama_herd.tasks.gateway.app import ROUTES
-from llama_herd.tasks.gateway.request_log import JsonLines
+from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys
 from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
+from llama_herd.tasks.ledger.stored_api_keys import API_KEYS, all_keys
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
 from tests.guarded_redis import GuardedRedis, write_users
@@ -276,7 +276,7 @@ def test_a_key_that_is_revoked_opens_nothing_more_and_breaks_nothing_off(
 def test_no_key_and_no_prompt_is_logged(telling_gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
     shown = bearer(keys[KeyRole.PRODUCER])
     with listening(logging.DEBUG) as logged:
-        logged.setFormatter(JsonLines())
+        logged.setFormatter(JsonLogFormatter())
         for body in (JOB, {**JOB, "nonsense": 1}, {"prompt": 5}):
             telling_gateway.ask("POST", "/v1/jobs", body, shown)
             foreign = {**shown, "Origin": "http://x"}
@@ -295,9 +295,9 @@ def test_a_bug_s_words_are_not_logged(
     async def stumble(*_: object) -> None:
         raise ValueError("the secret prompt")
 
-    monkeypatch.setattr("llama_herd.tasks.gateway.door.read_body", stumble)
+    monkeypatch.setattr("llama_herd.tasks.gateway.context.read_body", stumble)
     with listening() as logged:
-        logged.setFormatter(JsonLines())
+        logged.setFormatter(JsonLogFormatter())
         found = telling_gateway.ask("POST", "/v1/jobs", JOB)
         assert (found.status, found.error["code"]) == (500, "internal_error")
         wait_until(lambda: not telling_gateway.num_requests, "the request is over")

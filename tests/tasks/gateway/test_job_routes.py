@@ -92,7 +92,7 @@ def test_who_asks_for_the_head_of_a_stream_waits_for_nothing(gateway: GatewayThr
     place = f"/v1/jobs/{submitted(gateway).json['id']}/events"
     found = gateway.ask("HEAD", place)
     assert (found.status, found.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    assert gateway.door.places.num_taken == 0
+    assert gateway.context.concurrency.num_taken == 0
 
 
 @pytest.mark.parametrize("number", ["-1", "x", "9" * 16, "²"])

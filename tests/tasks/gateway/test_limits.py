@@ -231,7 +231,7 @@ def test_answers_under_way_are_counted(redis_url: str, herd: Herd) -> None:
             assert answer.status == 200
             found = gateway.ask("GET", "/v1/jobs/a/events")
             assert (found.status, found.error["code"]) == (429, "too_many_streams")
-        wait_until(lambda: not gateway.door.places.num_taken, "the place is free")
+        wait_until(lambda: not gateway.context.concurrency.num_taken, "the place is free")
     with GatewayThread(redis_url, max_streams=1) as gateway, gateway.send("GET", "/v1/jobs/a/events"):
         assert gateway.ask("GET", "/v1/jobs/a/events").status == 503
 
@@ -243,7 +243,7 @@ def test_who_reads_nothing_is_cut_off_and_holds_nobody_up(redis_url: str, herd: 
     with GatewayThread(redis_url, idle_s=0.5) as gateway, closing(raw(gateway)) as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.sendall(b"GET /v1/jobs/a/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        wait_until(lambda: gateway.door.places.num_taken == 1, "its stream has begun")
+        wait_until(lambda: gateway.context.concurrency.num_taken == 1, "its stream has begun")
         with gateway.send("GET", "/v1/jobs/a/events") as answer:
             events = events_of(answer)
             assert next(events).number == 1
@@ -251,7 +251,7 @@ def test_who_reads_nothing_is_cut_off_and_holds_nobody_up(redis_url: str, herd: 
                 herd.redis.xadd(herd.ledger.events_key("a"), {"e": long_token(seq)}, f"{seq}-0")
                 herd.redis.publish(herd.ledger.channel("a"), long_token(seq))
                 assert next(events).number == seq
-        wait_until(lambda: not gateway.door.places.num_taken, "it was cut off")
+        wait_until(lambda: not gateway.context.concurrency.num_taken, "it was cut off")
 
 
 def long_token(seq: int) -> str:

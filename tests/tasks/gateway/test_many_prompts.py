@@ -10,8 +10,8 @@ from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End, Failure, Usage
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, commands, end, started, token
@@ -74,7 +74,7 @@ def test_a_stream_tells_of_all_of_them_as_they_come(gateway: GatewayThread, herd
         for job_id, n, seq in ((second, 2, 4), (first, 1, 3)):
             usage = Usage(prompt_tokens=3, completion_tokens=n, total_tokens=3 + n)
             last = End(seq=seq, job=job_id, epoch=1, finish_reason="stop", n=n, attempts=1, usage=usage)
-            herd.emit("one", Entry.of(last, n))
+            herd.emit("one", EmitEntry.from_event(last, n))
             assert next(events).json["choices"][0]["finish_reason"] == "stop"
         assert next(events).json["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
         assert next(events).data == "[DONE]"
@@ -111,7 +111,7 @@ def test_one_that_fails_ends_those_that_wait(gateway: GatewayThread, herd: Herd)
         herd.emit("one", started(f"{first}.1"))
         failure = Failure(code="model_error", message="the device was lost")
         last = End(seq=2, job=f"{first}.1", epoch=1, finish_reason="error", n=0, attempts=1, error=failure)
-        herd.emit("one", Entry.of(last, 0))
+        herd.emit("one", EmitEntry.from_event(last, 0))
         *_, found = events_of(answer)
     assert (found.name, found.json["error"]["code"]) == ("error", "model_error")
     wait_until(lambda: not herd.redis.zcard(herd.ledger.key("pending")), "the others are cancelled")
@@ -147,7 +147,7 @@ def test_the_same_key_is_the_same_jobs(gateway: GatewayThread, stand_in: StandIn
 
 def test_more_than_the_queue_takes_are_all_taken_back(redis_url: str, herd: Herd) -> None:
     with GatewayThread(redis_url) as gateway:
-        gateway.door.desks.of("default").core.ledger.__dict__["max_queue"] = 2
+        gateway.context.clients.for_tenant("default").core.ledger.__dict__["max_queue"] = 2
         found = gateway.ask("POST", COMPLETIONS, asked("a", "b", "c"))
         assert (found.status, found.error["code"], found.error["param"]) == (429, "queue_full", "prompt.2")
         wait_until(lambda: not herd.redis.zcard(herd.ledger.key("pending")), "the first two are cancelled")

@@ -9,7 +9,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End, Failure
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 
@@ -73,7 +73,7 @@ def test_a_job_that_was_asked_to_stay_goes_on(
     """One with a key of its own, too, so that the same request finds it."""
     with gateway.send("POST", COMPLETIONS, STREAM, headers) as answer:
         job_id = begun(herd, answer)
-    wait_until(lambda: not gateway.door.places.num_taken, "the gateway has noticed")
+    wait_until(lambda: not gateway.context.concurrency.num_taken, "the gateway has noticed")
     herd.emit("one", token(job_id, 2, 0), end(job_id, 3, 1))
     assert herd.field(job_id, "state") == "done"
 
@@ -165,7 +165,7 @@ def test_a_stream_that_fails_on_its_way_says_so_last(gateway: GatewayThread, her
         job_id = begun(herd, answer)
         failure = Failure(code="model_error", message="the device was lost")
         last = End(seq=3, job=job_id, epoch=1, finish_reason="error", n=1, attempts=1, error=failure)
-        herd.emit("one", token(job_id, 2, 0), Entry.of(last, 1))
+        herd.emit("one", token(job_id, 2, 0), EmitEntry.from_event(last, 1))
         *_, found = events_of(answer)
     assert (found.name, found.json["error"]["code"]) == ("error", "model_error")
 
@@ -210,7 +210,7 @@ def test_a_standing_model_waits_for_its_worker(redis_url: str) -> None:
 def test_a_full_queue_says_when_to_come_again(redis_url: str, herd: Herd) -> None:
     herd.submit("waits")
     with GatewayThread(redis_url) as gateway:
-        gateway.door.desks.of("default").core.ledger.__dict__["max_queue"] = 1
+        gateway.context.clients.for_tenant("default").core.ledger.__dict__["max_queue"] = 1
         found = gateway.ask("POST", COMPLETIONS, ASKED)
     assert (found.status, found.error["code"]) == (429, "queue_full")
     assert found.headers["retry-after"].isdigit()

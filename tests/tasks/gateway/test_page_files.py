@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.tasks import gateway as package
-from llama_herd.tasks.gateway.page_files import KINDS, files
+from llama_herd.tasks.gateway.page_files import MEDIA_TYPES, page_files
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -28,10 +28,10 @@ def test_the_page_is_shown_to_anybody_and_may_load_nothing_from_elsewhere(gatewa
     assert policy.pop("default-src") == "'none'"
     assert set(policy.values()) == {"'self'", "'none'"}
     assert found.headers["x-content-type-options"] == "nosniff"
-    for name, file in files().items():
+    for name, file in page_files().items():
         served = gateway.ask("GET", f"/page/{name}")
         assert (served.status, served.raw) == (200, file.body)
-        assert served.headers["content-type"] == KINDS[name.rpartition(".")[2]]
+        assert served.headers["content-type"] == MEDIA_TYPES[name.rpartition(".")[2]]
 
 
 @pytest.mark.redis
@@ -50,11 +50,11 @@ def test_no_other_file_is_served(gateway: GatewayThread, name: str) -> None:
 
 def test_the_files_name_no_other_host_and_each_one_that_they_name_is_there() -> None:
     named = set()
-    for name, file in files().items():
+    for name, file in page_files().items():
         text = file.body.decode().replace(SVG, "")
         assert not re.search(r"https?:|['\"(]//|@import|url\(", text), name
         named |= set(re.findall(r"(?:page|\.)/([\w.]+\.(?:mjs|css|svg))", text))
-    assert named == set(files()) - {"index.html"}
+    assert named == set(page_files()) - {"index.html"}
 
 
 class Inputs(HTMLParser):
@@ -63,7 +63,7 @@ class Inputs(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, dict[str, str]] = {}
-        self.feed(files()["index.html"].body.decode())
+        self.feed(page_files()["index.html"].body.decode())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}

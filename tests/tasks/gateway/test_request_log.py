@@ -11,7 +11,7 @@ from redis import Redis
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.gateway.request_log import JsonLines
+from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.logged import Logged, listening
@@ -32,7 +32,7 @@ def told(gateway: GatewayThread, num: int = 1) -> Iterator[list[dict[str, Any]]]
     with listening(logging.INFO) as logged:
         yield lines
         wait_until(lambda: len(requests(logged)) >= num, "the requests are told")
-    lines += [json.loads(JsonLines().format(one)) for one in requests(logged)]
+    lines += [json.loads(JsonLogFormatter().format(one)) for one in requests(logged)]
     assert "secret" not in json.dumps(lines)
 
 
@@ -136,7 +136,7 @@ def test_an_exception_is_told_without_its_words() -> None:
     except ValueError as error:
         info = (type(error), error, error.__traceback__)
         record = logging.LogRecord("asyncio", logging.ERROR, __file__, 1, "a task failed", None, info)
-    line = json.loads(JsonLines().format(record))
+    line = json.loads(JsonLogFormatter().format(record))
     assert line["event"] == "a task failed"
     assert line["cause"].startswith(f"ValueError at {__file__}:")
     assert "secret" not in str(line)

@@ -5,7 +5,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.webhooks.setup import set_webhooks
+from llama_herd.tasks.webhooks.setup import store_webhooks
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.webhooks.conftest import SECRET
 from tests.tasks.webhooks.receiver import Receiver
@@ -19,7 +19,7 @@ def test_a_job_names_where_to_tell_of_its_end(server: EmbeddedRedis) -> None:
         StandIn(server.url),
         GatewayThread(server.url, webhook_private=True) as gateway,
     ):
-        dialogue = set_webhooks("default", "https://example.com/", ["127.0.0.1"], jobs=False, secret=SECRET)
+        dialogue = store_webhooks("default", "https://example.com/", ["127.0.0.1"], jobs=False, secret=SECRET)
         run_dialogue(redis, dialogue)
         taken = gateway.ask("POST", "/v1/jobs", {"prompt": "x", "model": "tales", "webhook": receiver.url})
         (request,) = receiver.wait_for(1)

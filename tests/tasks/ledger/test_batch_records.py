@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecords, Claimed, State
+from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest, BatchState
+from llama_herd.tasks.ledger.batch_records import BatchRecords, ClaimedBatch
 from llama_herd.tasks.ledger.outbox import Outbox
-from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.stored_files import (
-    Full,
     NewFile,
     Quota,
+    QuotaExceeded,
     StoredFile,
     StoredFiles,
-    due_members,
+    due_items,
 )
 
 pytestmark = pytest.mark.redis
@@ -32,28 +33,28 @@ class Records:
     def __init__(self, redis: Redis) -> None:
         self.redis: Any = redis
 
-    def __call__(self, call: Call[Any]) -> Any:
-        return run(self.redis, call)
+    def __call__(self, call: RedisCall[Any]) -> Any:
+        return run_call(self.redis, call)
 
     def add(self, name: str, num_bytes: int = 1, owner: str = "", life_ms: int | None = None) -> Any:
         return self(FILES.add(NewFile(name, "in.jsonl", "batch", num_bytes, owner, life_ms), NONE, NONE))
 
     def create(self, owner: str = "") -> BatchRecord:
         self.add("file-1")
-        asked = Asked("file-1", "/v1/completions", "24h", {"a": "b"}, None, owner)
+        asked = BatchRequest("file-1", "/v1/completions", "24h", {"a": "b"}, None, owner)
         made = self(BATCHES.create(BATCH, asked, 86_400_000))
         assert isinstance(made, BatchRecord)
         return made
 
-    def claimed(self) -> Claimed:
+    def claimed(self) -> ClaimedBatch:
         """Taken by a new feeder, whoever has it."""
         self.redis.zadd(BATCHES.due_key, {f"acme/{BATCH}": 1})
         found = self(BATCHES.claim(BATCH, LEASE_MS))
-        assert isinstance(found, Claimed)
+        assert isinstance(found, ClaimedBatch)
         return found
 
     def due(self) -> list[str]:
-        return [one.id for one in self(due_members(BATCHES.due_key, 10, LEASE_MS))]
+        return [one.id for one in self(due_items(BATCHES.due_key, 10, LEASE_MS))]
 
     def quota(self) -> dict[str, int]:
         found = self.redis.hgetall("herd:acme:quota")
@@ -68,7 +69,7 @@ def records(redis: Redis) -> Records:
 def test_a_batch_is_what_was_asked_for(records: Records) -> None:
     made = records.create(owner="key")
     assert (made.state, made.input_name, made.run_id, made.epoch) == ("validating", "in.jsonl", "1", 0)
-    assert made.asked == Asked("file-1", "/v1/completions", "24h", {"a": "b"}, None, "key")
+    assert made.request == BatchRequest("file-1", "/v1/completions", "24h", {"a": "b"}, None, "key")
     assert made.expires_ms - made.created_ms == 86_400_000
     assert records(BATCHES.get(BATCH)) == made
 
@@ -140,7 +141,7 @@ def test_it_ends_once_with_its_files(records: Records) -> None:
     assert records(FILES.drop("file-1")) == "dropped"
     assert records.due() == [BATCH]  # until its parts are deleted
     assert records(BATCHES.cancel(BATCH)) == "completed"
-    records(BATCHES.cleaned(BATCH))
+    records(BATCHES.note_cleaned(BATCH))
     assert records.due() == []
 
 
@@ -154,8 +155,10 @@ def test_a_start_is_counted_once(records: Records) -> None:
 def test_rows_beyond_a_quota_do_not_start(records: Records) -> None:
     records.create(owner="key")
     record = records.claimed().record
-    assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(0, 6))) == Full("rows", "key", 0, 6)
-    assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(6, 0))) == Full("rows", "tenant", 0, 6)
+    assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(0, 6))) == QuotaExceeded("rows", "key", 0, 6)
+    assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(6, 0))) == QuotaExceeded(
+        "rows", "tenant", 0, 6
+    )
     assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(7, 7))) == "in_progress"
 
 
@@ -195,10 +198,12 @@ def test_only_what_has_expired_is_dropped_for_that(records: Records) -> None:
 
 @pytest.mark.parametrize("final", ["completed", "failed", "expired", "cancelled"])
 @pytest.mark.parametrize("webhook", ["", "https://example.com/own"])
-def test_its_end_and_its_webhook_are_written_together(records: Records, final: State, webhook: str) -> None:
+def test_its_end_and_its_webhook_are_written_together(
+    records: Records, final: BatchState, webhook: str
+) -> None:
     records.redis.hset("herd:acme:webhook", "jobs", 0)
     records.add("file-1")
-    records(BATCHES.create(BATCH, Asked("file-1", "/v1/completions", "24h", webhook=webhook), 10**8))
+    records(BATCHES.create(BATCH, BatchRequest("file-1", "/v1/completions", "24h", webhook=webhook), 10**8))
     record = records.claimed().record
     for _ in range(2):
         assert records(BATCHES.end(record, final))
@@ -211,7 +216,9 @@ def test_the_secret_of_a_batch_is_kept_until_its_end_and_goes_to_its_webhook(rec
     secret = "whsec_" + 32 * "A"
     records.redis.hset("herd:acme:webhook", "jobs", 0)
     records.add("file-1")
-    asked = Asked("file-1", "/v1/completions", "24h", webhook="https://example.com/own", secret_sha256="0")
+    asked = BatchRequest(
+        "file-1", "/v1/completions", "24h", webhook="https://example.com/own", secret_sha256="0"
+    )
     records(BATCHES.create(BATCH, asked, 10**8, webhook_secret=secret))
     record = records.claimed().record
     assert secret not in repr(record)

@@ -3,9 +3,9 @@
 import pytest
 
 from llama_herd.tasks.ledger.answers import Busy, Settling, Swept, Yours
-from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import QUEUE, Herd, age_messages, ids, sweep
 
@@ -75,7 +75,7 @@ def test_an_owner_whose_lease_no_sweep_has_cut_yet_keeps_its_job(herd: Herd) -> 
 
 
 def test_many_long_waits_hide_no_lease(herd: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_herd.tasks.ledger.ledger.SWEEP_MAX_TAKEN", 2)
+    monkeypatch.setattr("llama_herd.tasks.ledger.sweep.SWEEP_MAX_TAKEN", 2)
     for name in ("lost", *"abcdef"):
         herd.submit(name)
         herd.claim(name, "one")
@@ -137,13 +137,13 @@ def test_a_dead_workers_job_before_such_messages_is_pushed_once(herd: Herd) -> N
 def test_who_was_to_settle_a_job_keeps_it_no_longer_than_it_may(herd: Herd) -> None:
     herd.submit("a")
     call = herd.ledger.settling("a", "two", for_ms=1_000)
-    run(herd.redis, herd.ledger.settling("a", "one", for_ms=1_000))
+    run_call(herd.redis, herd.ledger.settling("a", "one", for_ms=1_000))
     herd.redis.hincrby(herd.ledger.job_key("a"), "settling_until", AHEAD_MS)
-    assert run(herd.redis, call) == Busy(1_000)
+    assert run_call(herd.redis, call) == Busy(1_000)
     herd.redis.hincrby(herd.ledger.job_key("a"), "settling_until", -1_001)
-    assert run(herd.redis, call) == Busy(1_000)  # once more: a live worker asks again meanwhile
+    assert run_call(herd.redis, call) == Busy(1_000)  # once more: a live worker asks again meanwhile
     herd.redis.hincrby(herd.ledger.job_key("a"), "settling_until", -1_001)
-    assert isinstance(run(herd.redis, call), Settling)
+    assert isinstance(run_call(herd.redis, call), Settling)
 
 
 def test_the_rate_at_which_jobs_are_taken_counts_anew(herd: Herd) -> None:
@@ -156,8 +156,8 @@ def test_the_rate_at_which_jobs_are_taken_counts_anew(herd: Herd) -> None:
 def test_a_worker_that_has_reported_before_is_no_longer_listed_until_it_does_again(herd: Herd) -> None:
     reports = Reports()
     status = WorkerStatus(name="w", state="ready", model="tales", device="cpu", slots=4)
-    run(herd.redis, reports.report_worker(status))
+    run_call(herd.redis, reports.report_worker(status))
     herd.redis.zincrby("herd:default:workers", AHEAD_MS, "w")
-    assert run(herd.redis, reports.workers()) == []
-    run(herd.redis, reports.report_worker(status))
-    assert [one.name for one in run(herd.redis, reports.workers())] == ["w"]
+    assert run_call(herd.redis, reports.workers()) == []
+    run_call(herd.redis, reports.report_worker(status))
+    assert [one.name for one in run_call(herd.redis, reports.workers())] == ["w"]

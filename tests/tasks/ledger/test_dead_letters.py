@@ -13,7 +13,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Ended, Yours
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, ids, started, sweep
 
@@ -29,7 +29,7 @@ def client(redis_url: str) -> Iterator[Client]:
 
 
 def bury(redis: Any, raw: bytes, reason: str = "not JSON") -> None:
-    run(redis, LETTERS.bury(raw, queue=QUEUE, reason=reason, worker="w1"))
+    run_call(redis, LETTERS.bury(raw, queue=QUEUE, reason=reason, worker="w1"))
 
 
 def poison(herd: Herd, job_id: str, job: GenerationJob = JOB) -> None:
@@ -87,13 +87,13 @@ def test_a_retry_whose_answer_was_lost_may_be_repeated(client: Client, herd: Her
     # As if the connection had broken after the job was accepted.
     herd.redis.zadd("herd:default:quarantine", {"a": 1})
     assert client.retry("a") == first
-    assert run(herd.redis, herd.ledger.num_pending()) == 1
+    assert run_call(herd.redis, herd.ledger.num_pending()) == 1
 
 
 def test_a_bare_job_is_retried_in_the_queue_it_came_by(client: Client, herd: Herd) -> None:
     job = GenerationJob(prompt="x")
-    claim = herd.ledger.claim("a", "one", job=job, envelope=Envelope.of("a", "herd.other"))
-    run(herd.redis, claim)
+    claim = herd.ledger.claim("a", "one", job=job, envelope=Envelope.for_job("a", "herd.other"))
+    run_call(herd.redis, claim)
     herd.redis.hset(herd.ledger.job_key("a"), "attempts", 3)
     herd.pass_lease("a")
     assert herd.claim("a") is Ended.POISON
@@ -132,7 +132,7 @@ def test_a_message_that_was_cut_is_not_pushed_back(client: Client, redis: Redis)
 
 
 def test_a_letter_that_names_another_tenants_queue_is_not_pushed(client: Client, redis: Redis) -> None:
-    run(redis, LETTERS.bury(b"raw", queue="herd.other:tales", reason="not JSON", worker="w1"))
+    run_call(redis, LETTERS.bury(b"raw", queue="herd.other:tales", reason="not JSON", worker="w1"))
     (dead,) = client.dead()
     assert isinstance(dead, DeadLetter)
     with pytest.raises(InvalidJob, match="did not come from a queue of this tenant"):
@@ -154,7 +154,7 @@ def test_the_dead_are_listed_together_the_last_one_first(client: Client, herd: H
 def test_a_dead_message_or_job_can_be_dropped(client: Client, herd: Herd) -> None:
     bury(herd.redis, b"one")
     poison(herd, "a")
-    (letter,) = run(herd.redis, LETTERS.letters())
+    (letter,) = run_call(herd.redis, LETTERS.letters())
     client.drop(letter.number)
     client.drop("a")
     assert client.dead() == []
@@ -167,7 +167,7 @@ def test_a_dead_message_or_job_can_be_dropped(client: Client, herd: Herd) -> Non
 def test_the_newest_thousand_messages_are_kept_for_their_time_only(redis: Redis) -> None:
     for number in range(MAX_LETTERS + 5):
         bury(redis, b"%d" % number)
-    letters = run(redis, LETTERS.letters(MAX_LETTERS + 10))
+    letters = run_call(redis, LETTERS.letters(MAX_LETTERS + 10))
     assert [letter.raw for letter in (letters[0], letters[-1])] == [b"1004", b"5"]
     assert 3590 < redis.ttl("herd:default:dead") <= 3600
     herd = Herd(redis, Ledger(lease_ms=60_000, dead_ttl_s=1))
@@ -203,4 +203,4 @@ def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
 
     poison(herd, "a")
     asyncio.run(talk())
-    assert run(herd.redis, herd.ledger.num_pending()) == 1
+    assert run_call(herd.redis, herd.ledger.num_pending()) == 1

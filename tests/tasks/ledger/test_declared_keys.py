@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.ledger.ledger import FIRST
-from llama_herd.tasks.ledger.redis_call import UNDECLARED, Call, Script, run
+from llama_herd.tasks.ledger.job_reads import FIRST
+from llama_herd.tasks.ledger.redis_call import UNDECLARED, RedisCall, Script, run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.priority import lists_of
@@ -33,8 +33,8 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
     herd.submit("a")
     ledger, reports = herd.ledger, Reports()
     status = BatchStatus(run_id="r", state="running", input_name="x")
-    calls: list[Call[Any]] = [
-        *(StoredFiles(storage="s").begin("f"), ledger.queue_depth(QUEUE)),
+    calls: list[RedisCall[Any]] = [
+        *(StoredFiles(storage="s").begin_upload("f"), ledger.queue_depth(QUEUE)),
         *(
             reports.report_batch(status),
             reports.end_batch("r"),
@@ -42,7 +42,7 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
         ledger.read_part("a", FIRST, 1000, 1000, with_scores=False),
         take_messages(QUEUE, [lists_of(QUEUE)], "notes", "times"),
     ]
-    *_, taken = [run(herd.redis, call) for call in calls]
+    *_, taken = [run_call(herd.redis, call) for call in calls]
     assert len(taken) == 1
 
 
@@ -50,6 +50,6 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
 @pytest.mark.usefixtures("undeclared")
 def test_a_name_that_is_built_in_secret_is_seen(redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Script, "plain_source", "return redis.call('EXISTS', KEYS[1], 'built')")
-    assert run(redis, Call(Script("sly"), ("given",), (), int)) == 0
+    assert run_call(redis, RedisCall(Script("sly"), ("given",), (), int)) == 0
     assert redis.smembers(NOTES) == {b"sly EXISTS built"}
     redis.delete(NOTES)

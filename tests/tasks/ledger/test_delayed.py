@@ -6,8 +6,8 @@ import pytest
 
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Early, Ended, Purge, Submission, Swept, Yours
-from llama_herd.tasks.ledger.ledger import SWEEP_MAX_LOOKS
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import QUEUE, Herd, ids, started, sweep
 
@@ -93,15 +93,15 @@ def test_a_released_job_is_not_delayed_again(herd: Herd) -> None:
     herd.submit("a", later(herd))
     let_it_be_due(herd, "a", ago_ms=5_000)
     claimed = herd.claimed("a")
-    run(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
+    run_call(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
     assert herd.redis.zscore("herd:default:pending", "a") >= claimed.due_ms + 5_000
     assert herd.redis.exists("herd:default:delayed") == 0
 
 
 def test_a_bare_message_that_comes_early_is_recorded_and_not_run(herd: Herd) -> None:
-    job, envelope = later(herd), Envelope.of_request({"id": "a", "root_id": "r"}, None, QUEUE)
+    job, envelope = later(herd), Envelope.from_request({"id": "a", "root_id": "r"}, None, QUEUE)
     for _ in range(2):  # its message may come twice: a worker died before it could acknowledge
-        assert run(herd.redis, herd.ledger.claim("a", "one", job=job, envelope=envelope)) == Early()
+        assert run_call(herd.redis, herd.ledger.claim("a", "one", job=job, envelope=envelope)) == Early()
     assert herd.events("a") == []
     let_it_be_due(herd, "a")
     sweep(herd)
@@ -112,9 +112,9 @@ def test_a_bare_message_that_comes_early_is_recorded_and_not_run(herd: Herd) -> 
 def test_it_can_be_cancelled_and_purged_and_counted_meanwhile(herd: Herd) -> None:
     for name in "ab":
         herd.submit(name, later(herd))
-    assert run(herd.redis, herd.ledger.num_pending()) == 2
-    assert run(herd.redis, herd.ledger.cancel("a")) is Cancellation.CANCELLED
-    assert run(herd.redis, herd.ledger.purge("b")) is Purge.PURGED
+    assert run_call(herd.redis, herd.ledger.num_pending()) == 2
+    assert run_call(herd.redis, herd.ledger.cancel("a")) is Cancellation.CANCELLED
+    assert run_call(herd.redis, herd.ledger.purge("b")) is Purge.PURGED
     for name in "ab":
         let_it_be_due(herd, name)
     sweep(herd)
@@ -134,7 +134,10 @@ def test_its_deadline_is_kept(herd: Herd) -> None:
 
 def test_the_same_job_again_is_the_same_job(herd: Herd) -> None:
     job = later(herd)
-    answers = [run(herd.redis, herd.ledger.submit("a", job, Envelope.of("a", QUEUE))).kind for _ in range(2)]
+    answers = [
+        run_call(herd.redis, herd.ledger.submit("a", job, Envelope.for_job("a", QUEUE))).kind
+        for _ in range(2)
+    ]
     assert answers == [Submission.SUBMITTED, Submission.EXISTS]
     assert herd.redis.zcard("herd:default:delayed") == 1
 

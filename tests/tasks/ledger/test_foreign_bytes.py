@@ -13,8 +13,8 @@ from redis import Redis
 
 from llama_herd.errors import HerdError, InvalidJob, RecordUnreadable
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client.follow import Follower
-from llama_herd.tasks.ledger.answers import DeadLetter, Record
+from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.ledger.answers import DeadLetter, JobRecord
 from llama_herd.tasks.ledger.keys import Keys
 from tests.cli.herd_command import invoke
 from tests.tasks.herd import QUEUE, Herd, end, started, token
@@ -93,7 +93,7 @@ def of_fields(names: list[str]) -> Any:
     return st.dictionaries(st.sampled_from(names).map(str.encode) | NAMES, VALUES, min_size=1, max_size=6)
 
 
-RECORD_FIELDS = [*Record.__slots__, "body", "envelope", "lease", "tokens", "lane"]
+RECORD_FIELDS = [*JobRecord.__slots__, "body", "envelope", "lease", "tokens", "lane"]
 REPORT_FIELDS = ["name", "state", "model", "device", "slots", "run_id", "input_name", "elapsed_s", "num_rows"]
 LETTER_FIELDS = ["reason", "worker", "queue", "num_bytes", "raw"]
 

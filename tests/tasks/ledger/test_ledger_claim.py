@@ -7,9 +7,10 @@ import pytest
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Renewal, Settled, Unknown, Yours
-from llama_herd.tasks.ledger.held_jobs import Held, prepare
+from llama_herd.tasks.ledger.held_jobs import HeldJob, prepare
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS, Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.sweep import sweep_tenant
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, end, started, sweep, token
 
@@ -82,7 +83,7 @@ def test_after_an_outage_no_second_delivery_takes_a_job_from_its_live_owner(herd
     herd.claim("a", "one")
     herd.emit("one", started("a"))
     herd.fall_silent("a")
-    assert run(herd.redis, herd.ledger.sweep()).held
+    assert run_call(herd.redis, sweep_tenant(herd.ledger)).held
     assert herd.claim("a", "two") == Busy(0)
     assert herd.kinds("one", token("a", 2, 0)) == ["ok"]
     assert sweep(herd).jobs == ()
@@ -93,7 +94,7 @@ def test_an_owner_that_comes_back_before_it_is_replaced_is_not_given_up_any_more
     herd.submit("a")
     herd.claim("a", "one")
     herd.pass_lease("a")
-    assert run(herd.redis, herd.ledger.renew("a", "one", 1)).kind is Renewal.OK
+    assert run_call(herd.redis, herd.ledger.renew("a", "one", 1)).kind is Renewal.OK
     herd.fall_silent("a")
     assert herd.claim("a", "two") == Busy(0)
 
@@ -110,16 +111,16 @@ def test_a_job_of_which_celery_knows_has_nothing_left_to_do(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a", "one")
     herd.emit("one", started("a"), end("a", 2, 0))
-    assert run(herd.redis, herd.ledger.settle("a")) is False
+    assert run_call(herd.redis, herd.ledger.settle("a")) is False
     assert herd.claim("a", "two") == Settled()
     assert herd.redis.ttl(herd.ledger.job_key("a")) > 0
 
 
 def test_a_note_on_a_job_that_is_forgotten_leaves_nothing(herd: Herd) -> None:
-    assert run(herd.redis, herd.ledger.settle("a")) is False
+    assert run_call(herd.redis, herd.ledger.settle("a")) is False
     assert herd.redis.keys() == []
-    run(herd.redis, herd.ledger.purge("a", mark=True))
-    assert run(herd.redis, herd.ledger.settle("a")) is True
+    run_call(herd.redis, herd.ledger.purge("a", mark=True))
+    assert run_call(herd.redis, herd.ledger.settle("a")) is True
     assert herd.redis.hgetall(herd.ledger.job_key("a")) == {b"state": b"purged"}
 
 
@@ -129,10 +130,10 @@ def test_an_unknown_job_without_a_body_is_unknown(herd: Herd) -> None:
 
 
 def test_a_bare_message_makes_its_record_once(herd: Herd) -> None:
-    envelope = Envelope.of_request({"id": "a"}, None, QUEUE)
+    envelope = Envelope.from_request({"id": "a"}, None, QUEUE)
     other = GenerationJob(prompt="other")
-    first = run(herd.redis, herd.ledger.claim("a", "one", job=JOB, envelope=envelope))
-    again = run(herd.redis, herd.ledger.claim("a", "one", job=other, envelope=envelope))
+    first = run_call(herd.redis, herd.ledger.claim("a", "one", job=JOB, envelope=envelope))
+    again = run_call(herd.redis, herd.ledger.claim("a", "one", job=other, envelope=envelope))
     assert isinstance(first, Yours)
     assert isinstance(again, Adopt)
     assert again.body == JOB.to_json()
@@ -142,12 +143,12 @@ def test_a_bare_message_makes_its_record_once(herd: Herd) -> None:
 
 
 def cancel(herd: Herd) -> None:
-    assert run(herd.redis, herd.ledger.cancel("a")) is Cancellation.ASKED
+    assert run_call(herd.redis, herd.ledger.cancel("a")) is Cancellation.ASKED
     herd.pass_lease("a")
 
 
 def cancel_late(herd: Herd) -> None:
-    assert run(herd.redis, herd.ledger.cancel("a", "deadline")) is Cancellation.ASKED
+    assert run_call(herd.redis, herd.ledger.cancel("a", "deadline")) is Cancellation.ASKED
     herd.pass_lease("a")
 
 
@@ -209,7 +210,7 @@ def test_a_timeout_becomes_a_deadline_once_it_is_known_when_the_job_is_due(herd:
     herd.submit("a", job)
     herd.submit("a", job)  # the same job, although it is submitted later
     herd.submit("b", job.model_copy(update={"not_before": 2**45}))
-    run(herd.redis, herd.ledger.claim("c", "one", job=job, envelope=Envelope.of("c", QUEUE)))
+    run_call(herd.redis, herd.ledger.claim("c", "one", job=job, envelope=Envelope.for_job("c", QUEUE)))
     for job_id in "abc":
         assert int(herd.field(job_id, "deadline_ms")) - int(herd.field(job_id, "due_ms")) == 250
     assert int(herd.field("b", "due_ms")) == 2**45
@@ -217,8 +218,8 @@ def test_a_timeout_becomes_a_deadline_once_it_is_known_when_the_job_is_due(herd:
 
 def test_a_bare_message_past_its_deadline_is_expired_at_once(herd: Herd) -> None:
     late = JOB.model_copy(update={"deadline_ms": 1})
-    call = herd.ledger.claim("a", "one", job=late, envelope=Envelope.of("a", QUEUE))
-    assert run(herd.redis, call) is Ended.EXPIRED
+    call = herd.ledger.claim("a", "one", job=late, envelope=Envelope.for_job("a", QUEUE))
+    assert run_call(herd.redis, call) is Ended.EXPIRED
     assert only_end(herd, "a").seq == 1
     assert herd.redis.exists("herd:default:pending") == 0
 
@@ -260,9 +261,9 @@ def test_a_death_counts_against_what_was_prepared_and_not_against_what_waited(he
     for name in names:
         herd.submit(name)
     for epoch in (1, 2):
-        held = [Held(herd.ledger, name, herd.claimed(name).epoch) for name in names]
-        run(herd.redis, prepare("one", held))
-        run(herd.redis, prepare("one", held[1:], is_done=True))
+        held = [HeldJob(herd.ledger, name, herd.claimed(name).epoch) for name in names]
+        run_call(herd.redis, prepare("one", held))
+        run_call(herd.redis, prepare("one", held[1:], is_done=True))
         herd.emit("one", *(started(name, seq=epoch, epoch=epoch) for name in names[1:9]))
         for name in names:
             herd.pass_lease(name)
@@ -276,9 +277,9 @@ def test_what_is_not_the_owners_any_more_is_not_noted_as_prepared(herd: Herd) ->
     herd.pass_lease("a")
     herd.claim("a", "two")
     herd.redis.set(herd.ledger.job_key("odd"), "no hash")
-    held = [Held(herd.ledger, *one) for one in [("a", 1), ("odd", 1), ("none", 1), ("a", 2)]]
-    assert run(herd.redis, prepare("one", held)) == [False] * 4
-    assert run(herd.redis, prepare("two", held)) == [False, False, False, True]
+    held = [HeldJob(herd.ledger, *one) for one in [("a", 1), ("odd", 1), ("none", 1), ("a", 2)]]
+    assert run_call(herd.redis, prepare("one", held)) == [False] * 4
+    assert run_call(herd.redis, prepare("two", held)) == [False, False, False, True]
 
 
 def test_claims_that_never_begin_count_against_nobody(herd: Herd) -> None:
@@ -292,12 +293,12 @@ def test_claims_that_never_begin_count_against_nobody(herd: Herd) -> None:
 def test_an_end_that_a_script_writes_names_the_last_worker_or_nobody(herd: Herd) -> None:
     for name in ("waited", "held"):
         herd.submit(name)
-    run(herd.redis, Ledger(worker="first", lease_ms=60_000).claim("held", "one"))
+    run_call(herd.redis, Ledger(worker="first", lease_ms=60_000).claim("held", "one"))
     herd.pass_lease("held")
-    run(herd.redis, Ledger(worker="second", lease_ms=60_000).claim("held", "two"))
+    run_call(herd.redis, Ledger(worker="second", lease_ms=60_000).claim("held", "two"))
     herd.emit("two", started("held", epoch=2))
     herd.pass_lease("held")
     for name in ("waited", "held"):
-        run(herd.redis, herd.ledger.cancel(name))
+        run_call(herd.redis, herd.ledger.cancel(name))
     assert (only_end(herd, "waited").worker, only_end(herd, "waited").attempts) == (None, 0)
     assert (only_end(herd, "held").worker, only_end(herd, "held").attempts) == ("second", 1)

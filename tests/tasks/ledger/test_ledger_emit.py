@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from llama_herd.tasks.ledger.answers import Emission, Emitted
-from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis
@@ -67,7 +67,7 @@ def test_an_event_of_text_alone_forgives_nothing(herd: Herd) -> None:
     herd.emit("one", started("a"))
     herd.pass_lease("a")
     herd.claim("a", "one")
-    empty = Entry("a", 2, 3, 0, 0, "token", token("a", 3, 0, epoch=2).event)
+    empty = EmitEntry("a", 2, 3, 0, 0, "token", token("a", 3, 0, epoch=2).event)
     assert herd.kinds("one", started("a", seq=2, epoch=2), empty) == ["ok", "ok"]
     assert (herd.field("a", "attempts"), herd.field("a", "n")) == ("1", "0")
 
@@ -118,7 +118,7 @@ def test_after_the_end_its_repeat_is_a_duplicate_and_another_event_is_not(runnin
 
 
 def test_a_cancelled_job_takes_its_end_only(running: Herd) -> None:
-    run(running.redis, running.ledger.cancel("a", "deadline"))
+    run_call(running.redis, running.ledger.cancel("a", "deadline"))
     refused = Emitted(Emission.CANCELLED, 2, 2, "deadline")
     # What follows a refused event in one call was written in ignorance of it, an end too.
     assert running.emit("one", token("a", 3, 2), end("a", 4, 3)) == [refused, refused]
@@ -190,7 +190,7 @@ def test_the_answer_of_a_row_is_kept_until_its_batch_has_written_it(
 ) -> None:
     herd.submit(job_id)
     if is_cancelled:
-        run(herd.redis, herd.ledger.cancel(job_id))
+        run_call(herd.redis, herd.ledger.cancel(job_id))
     else:
         herd.claimed(job_id)
         herd.emit("one", started(job_id), end(job_id, 2, 0))

@@ -7,7 +7,7 @@ import pytest
 from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.answers import Cancellation, Ended, Release, Renewal, Renewed, Yours
 from llama_herd.tasks.ledger.notice import Notice, read_notice
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis
@@ -22,11 +22,11 @@ def claimed(herd: Herd) -> Herd:
 
 
 def renew(herd: Herd, owner: str = "one", epoch: int = 1) -> Renewed:
-    return run(herd.redis, herd.ledger.renew("a", owner, epoch))
+    return run_call(herd.redis, herd.ledger.renew("a", owner, epoch))
 
 
 def release(herd: Herd, owner: str = "one", epoch: int = 1, *, push: bool = False) -> Release:
-    return run(herd.redis, herd.ledger.release("a", owner, epoch, push=push))
+    return run_call(herd.redis, herd.ledger.release("a", owner, epoch, push=push))
 
 
 def test_a_renewed_lease_reaches_further(claimed: Herd) -> None:
@@ -44,7 +44,7 @@ def test_only_the_owner_of_this_epoch_renews(claimed: Herd, owner: str, epoch: i
 
 
 def test_a_cancelled_job_is_renewed_until_its_owner_ends_it(claimed: Herd) -> None:
-    run(claimed.redis, claimed.ledger.cancel("a", "revoked"))
+    run_call(claimed.redis, claimed.ledger.cancel("a", "revoked"))
     claimed.pass_lease("a")
     assert renew(claimed) == Renewed(Renewal.CANCELLED, "revoked")
     assert int(claimed.field("a", "lease")) > 1
@@ -98,7 +98,7 @@ def test_only_the_owner_of_this_epoch_releases(claimed: Herd) -> None:
 
 def test_a_job_that_waits_is_ended_by_the_cancel(herd: Herd) -> None:
     herd.submit("a")
-    assert run(herd.redis, herd.ledger.cancel("a")) is Cancellation.CANCELLED
+    assert run_call(herd.redis, herd.ledger.cancel("a")) is Cancellation.CANCELLED
     (last,) = herd.events("a")
     assert isinstance(last, End)
     assert (last.finish_reason, last.seq, last.n, last.attempts) == ("cancelled", 1, 0, 0)
@@ -110,7 +110,7 @@ def test_a_job_that_waits_is_ended_by_the_cancel(herd: Herd) -> None:
 
 def test_a_late_cancel_is_a_deadline(herd: Herd) -> None:
     herd.submit("a")
-    run(herd.redis, herd.ledger.cancel("a", "deadline"))
+    run_call(herd.redis, herd.ledger.cancel("a", "deadline"))
     (last,) = herd.events("a")
     assert isinstance(last, End)
     assert last.finish_reason == "deadline"
@@ -121,8 +121,8 @@ def test_a_job_that_runs_is_ended_by_its_owner(claimed: Herd) -> None:
     subscriber = claimed.redis.pubsub(ignore_subscribe_messages=True)
     subscriber.subscribe(claimed.ledger.notices_to("one"))
     subscriber.get_message(timeout=20)
-    assert run(claimed.redis, claimed.ledger.cancel("a", "revoked")) is Cancellation.ASKED
-    assert run(claimed.redis, claimed.ledger.cancel("a", "deadline")) is Cancellation.ASKED
+    assert run_call(claimed.redis, claimed.ledger.cancel("a", "revoked")) is Cancellation.ASKED
+    assert run_call(claimed.redis, claimed.ledger.cancel("a", "deadline")) is Cancellation.ASKED
     notice = subscriber.get_message(timeout=20)
     assert notice is not None
     assert read_notice(notice["data"]) == Notice(job="a", cancel="revoked")
@@ -134,7 +134,7 @@ def test_a_job_that_runs_is_ended_by_its_owner(claimed: Herd) -> None:
 def test_a_job_whose_owner_died_is_ended_by_the_cancel(claimed: Herd) -> None:
     claimed.emit("one", started("a"), token("a", 2, 0))
     claimed.pass_lease("a")
-    assert run(claimed.redis, claimed.ledger.cancel("a")) is Cancellation.CANCELLED
+    assert run_call(claimed.redis, claimed.ledger.cancel("a")) is Cancellation.CANCELLED
     last = claimed.events("a")[-1]
     assert isinstance(last, End)
     assert (last.seq, last.n, last.epoch, last.attempts) == (3, 1, 2, 1)
@@ -142,14 +142,14 @@ def test_a_job_whose_owner_died_is_ended_by_the_cancel(claimed: Herd) -> None:
 
 
 def test_a_released_job_that_was_cancelled_ends_at_the_next_claim(claimed: Herd) -> None:
-    run(claimed.redis, claimed.ledger.cancel("a"))
+    run_call(claimed.redis, claimed.ledger.cancel("a"))
     release(claimed)
     assert claimed.claim("a", "two") is Ended.CANCELLED
 
 
 def test_the_end_is_not_cancelled(claimed: Herd) -> None:
     claimed.emit("one", started("a"), end("a", 2, 0))
-    assert run(claimed.redis, claimed.ledger.cancel("a")) is Cancellation.FINISHED
-    assert run(claimed.redis, claimed.ledger.cancel("zz")) is Cancellation.UNKNOWN
+    assert run_call(claimed.redis, claimed.ledger.cancel("a")) is Cancellation.FINISHED
+    assert run_call(claimed.redis, claimed.ledger.cancel("zz")) is Cancellation.UNKNOWN
     assert len(claimed.events("a")) == 2
     assert claimed.redis.exists(claimed.ledger.job_key("zz")) == 0

@@ -11,7 +11,7 @@ from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Swept, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, ids, sweep
 
@@ -44,8 +44,8 @@ def test_nasty_headers_do_not_reach_the_delivery_tag(herd: Herd) -> None:
         "reply_to": "@tag@",
         "stamps": {NASTY: 1},
     }
-    envelope = Envelope.of_request(request, {"chain": [NASTY]}, QUEUE)
-    run(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="x"), envelope=envelope))
+    envelope = Envelope.from_request(request, {"chain": [NASTY]}, QUEUE)
+    run_call(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="x"), envelope=envelope))
     herd.pass_lease("a")
     assert sweep(herd) == Swept(("a",))
     message = json.loads(herd.messages()[0])
@@ -57,9 +57,9 @@ def test_nasty_headers_do_not_reach_the_delivery_tag(herd: Herd) -> None:
 def test_a_workers_name_is_quoted_in_the_end_that_a_script_writes(herd: Herd) -> None:
     ledger = Ledger(worker=NASTY, lease_ms=60_000)
     herd.submit("a")
-    run(herd.redis, ledger.claim("a", "one"))
+    run_call(herd.redis, ledger.claim("a", "one"))
     herd.pass_lease("a")
-    run(herd.redis, ledger.cancel("a"))
+    run_call(herd.redis, ledger.cancel("a"))
     (last,) = herd.events("a")
     assert isinstance(last, End)
     assert last.worker == NASTY
@@ -108,25 +108,28 @@ def test_a_broken_record_holds_up_no_other_job(herd: Herd, field: str | None, va
 )
 def test_a_job_that_no_worker_could_claim_is_not_accepted(herd: Herd, place: int, value: str) -> None:
     """From a client in another language, say: an error that left half of a job would be for ever."""
-    call = herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE))
+    call = herd.ledger.submit("a", JOB, Envelope.for_job("a", QUEUE))
     args = [*call.args[:place], value, *call.args[place + 1 :]]
     with pytest.raises(ResponseError):
-        run(herd.redis, replace(call, args=args))
+        run_call(herd.redis, replace(call, args=args))
     assert herd.redis.keys() == []
 
 
 def test_a_tenants_records_can_name_its_own_queues_only(redis: Redis) -> None:
     acme = Herd(redis, Ledger("acme", lease_ms=60_000))
-    run(redis, acme.ledger.submit("a", JOB, Envelope.of("a", "herd.acme:tales")))
+    run_call(redis, acme.ledger.submit("a", JOB, Envelope.for_job("a", "herd.acme:tales")))
     assert redis.llen("herd.acme:tales") == 1
     for queue in ("herd.tales", "herd.acm:tales", "herd.other:tales", "herd.acme:a:b"):
         with pytest.raises(ResponseError, match="does not belong to the tenant"):
-            run(redis, acme.ledger.submit("b", JOB, Envelope.of("b", queue)))
+            run_call(redis, acme.ledger.submit("b", JOB, Envelope.for_job("b", queue)))
         assert not redis.exists(queue, acme.ledger.job_key("b"))
 
 
 def test_a_queue_that_is_no_list_holds_up_no_other_queue(herd: Herd) -> None:
-    run(herd.redis, herd.ledger.submit("broken", GenerationJob(prompt="x"), Envelope.of("broken", "herd.x")))
+    run_call(
+        herd.redis,
+        herd.ledger.submit("broken", GenerationJob(prompt="x"), Envelope.for_job("broken", "herd.x")),
+    )
     herd.redis.delete("herd.x")
     herd.redis.set("herd.x", "no list")
     herd.submit("good")

@@ -19,9 +19,10 @@ from redis import Redis
 from llama_herd.tasks.events import End, Token, parse_event
 from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Release, Yours
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.sweep import sweep_tenant
 from llama_herd.tasks.result import Result
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 
@@ -111,10 +112,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(held=held, is_done=st.booleans())
     def prepare(self, held: Held, is_done: bool) -> None:
-        own = held_jobs.Held(self.herd.ledger, held.job_id, held.epoch)
+        own = held_jobs.HeldJob(self.herd.ledger, held.job_id, held.epoch)
         call = held_jobs.prepare(held.owner, [own], is_done=is_done)
         truth = self.truth[held.job_id]
-        assert run(self.redis, call) == [self.owns(held)]
+        assert run_call(self.redis, call) == [self.owns(held)]
         if self.owns(held):
             truth.preparing = 0 if is_done else held.epoch
 
@@ -140,7 +141,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(held=consumes(held), push=st.booleans())
     def release(self, held: Held, push: bool) -> None:
         truth = self.truth[held.job_id]
-        answer = run(self.redis, self.herd.ledger.release(held.job_id, held.owner, held.epoch, push=push))
+        answer = run_call(
+            self.redis, self.herd.ledger.release(held.job_id, held.owner, held.epoch, push=push)
+        )
         if self.owns(held) and not truth.is_final:
             assert answer is Release.RELEASED
             truth.owner = None
@@ -150,7 +153,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(job_id=JOBS)
     def cancel(self, job_id: str) -> None:
         truth = self.truth[job_id]
-        answer = run(self.redis, self.herd.ledger.cancel(job_id))
+        answer = run_call(self.redis, self.herd.ledger.cancel(job_id))
         if truth.is_final:
             assert answer is Cancellation.FINISHED
         elif truth.owner and not truth.is_lease_over:
@@ -169,7 +172,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(held=held)
     def renew(self, held: Held) -> None:
-        answer = run(self.redis, self.herd.ledger.renew(held.job_id, held.owner, held.epoch))
+        answer = run_call(self.redis, self.herd.ledger.renew(held.job_id, held.owner, held.epoch))
         truth = self.truth[held.job_id]
         assert (answer.kind in ("ok", "cancelled")) == (self.owns(held) and not truth.is_final)
         if answer.kind in ("ok", "cancelled"):
@@ -179,7 +182,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         now_s = self.redis.time()[0]
         self.redis.hset("herd:default:sweep", mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
-        for job_id in run(self.redis, self.herd.ledger.sweep()).jobs:
+        for job_id in run_call(self.redis, sweep_tenant(self.herd.ledger)).jobs:
             assert not self.truth[job_id].is_final
             assert not self.truth[job_id].is_cancelled
             assert self.truth[job_id].owner is None or self.truth[job_id].is_lease_over
@@ -222,7 +225,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if truth.is_final:
             assert Result.from_events(events).ids == tuple(ids)
 
-    def entry(self, held: Held, kind: str, seq: int, i: int) -> Entry:
+    def entry(self, held: Held, kind: str, seq: int, i: int) -> EmitEntry:
         match kind:
             case "started":
                 return started(held.job_id, seq, held.epoch, i)
@@ -231,7 +234,7 @@ class LedgerMachine(RuleBasedStateMachine):
             case _:
                 return end(held.job_id, seq, i, held.epoch)
 
-    def send(self, held: Held, entries: list[Entry]) -> None:
+    def send(self, held: Held, entries: list[EmitEntry]) -> None:
         """Send, and take over into the truth what must have been written; then send it all once more."""
         answers = self.herd.emit(held.owner, *entries)
         for entry, answer in zip(entries, answers, strict=True):
@@ -241,7 +244,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert answer.kind in ("fenced", "gap", "cancelled", "finished")
         assert "ok" not in self.herd.kinds(held.owner, *entries)
 
-    def written(self, held: Held, entry: Entry) -> None:
+    def written(self, held: Held, entry: EmitEntry) -> None:
         truth = self.truth[entry.job_id]
         assert self.owns(held)
         assert not truth.is_final

@@ -3,7 +3,7 @@
 import pytest
 
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
@@ -20,7 +20,7 @@ def ended(herd: Herd) -> Herd:
 
 
 def ask(herd: Herd, word: str) -> Settling | Busy | Settled:
-    return run(herd.redis, herd.ledger.settling("a", word, HOLD_MS))
+    return run_call(herd.redis, herd.ledger.settling("a", word, HOLD_MS))
 
 
 def be_silent(herd: Herd) -> None:
@@ -39,7 +39,7 @@ def test_who_asks_first_tells_celery_and_may_ask_again(ended: Herd) -> None:
 
 def test_who_asks_after_the_end_has_nothing_to_do(ended: Herd) -> None:
     ask(ended, "first")
-    run(ended.redis, ended.ledger.settle("a"))
+    run_call(ended.redis, ended.ledger.settle("a"))
     assert ask(ended, "first") == ask(ended, "second") == Settled()
     assert not ended.redis.hexists(ended.ledger.job_key("a"), "settling")
 
@@ -68,6 +68,6 @@ def test_of_a_job_that_is_forgotten_nothing_is_noted(herd: Herd) -> None:
 
 
 def test_of_a_job_that_is_purged_nothing_is_told(ended: Herd) -> None:
-    run(ended.redis, ended.ledger.purge("a"))
+    run_call(ended.redis, ended.ledger.purge("a"))
     assert ask(ended, "first") == Settled()
     assert ended.redis.hgetall(ended.ledger.job_key("a")) == {b"state": b"purged"}

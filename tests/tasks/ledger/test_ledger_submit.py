@@ -7,11 +7,11 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.complaint import FULL, complaint_of
+from llama_herd.tasks.complaint import FULL, redis_complaint
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.redis
 
 
 def test_a_submitted_job_has_a_record_a_pending_mark_and_a_message(herd: Herd) -> None:
-    answer = run(herd.redis, herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE)))
+    answer = run_call(herd.redis, herd.ledger.submit("a", JOB, Envelope.for_job("a", QUEUE)))
     assert answer == Submitted(Submission.SUBMITTED)
-    record = run(herd.redis, herd.ledger.record("a"))
+    record = run_call(herd.redis, herd.ledger.record("a"))
     assert record is not None
     assert (record.state, record.queue, record.seq, record.n, record.epoch) == ("queued", QUEUE, 0, 0, 0)
     assert herd.redis.zscore("herd:default:pending", "a") == record.submitted_ms
@@ -37,8 +37,10 @@ def test_the_message_holds_no_prompt(herd: Herd) -> None:
 def test_the_same_job_again_is_a_no_op_and_another_one_a_conflict(herd: Herd) -> None:
     herd.submit("a")
     before = herd.redis.hgetall(herd.ledger.job_key("a"))
-    again = run(herd.redis, herd.ledger.submit("a", JOB, Envelope.of("a", QUEUE)))
-    other = run(herd.redis, herd.ledger.submit("a", GenerationJob(prompt="b"), Envelope.of("a", QUEUE)))
+    again = run_call(herd.redis, herd.ledger.submit("a", JOB, Envelope.for_job("a", QUEUE)))
+    other = run_call(
+        herd.redis, herd.ledger.submit("a", GenerationJob(prompt="b"), Envelope.for_job("a", QUEUE))
+    )
     assert (again.kind, other.kind) == (Submission.EXISTS, Submission.CONFLICT)
     assert herd.redis.hgetall(herd.ledger.job_key("a")) == before
     assert len(herd.messages()) == 1
@@ -46,18 +48,18 @@ def test_the_same_job_again_is_a_no_op_and_another_one_a_conflict(herd: Herd) ->
 
 def test_a_full_queue_takes_nothing_and_says_how_full_it_is(redis: Redis) -> None:
     ledger = Ledger(max_queue=2)
-    calls = [ledger.submit(name, JOB, Envelope.of(name, QUEUE)) for name in "abc"]
-    answers = [run(redis, call) for call in calls]
+    calls = [ledger.submit(name, JOB, Envelope.for_job(name, QUEUE)) for name in "abc"]
+    answers = [run_call(redis, call) for call in calls]
     assert [answer.kind for answer in answers] == ["submitted", "submitted", "queue_full"]
     assert answers[2].num_jobs == 2
-    assert run(redis, ledger.record("c")) is None
+    assert run_call(redis, ledger.record("c")) is None
     assert redis.zcard("herd:default:pending") == 2
 
 
 def test_tenants_do_not_see_each_other(redis: Redis) -> None:
-    run(redis, Ledger("one").submit("a", JOB, Envelope.of("a", "herd.one:tales")))
-    assert run(redis, Ledger("two").record("a")) is None
-    assert run(redis, Ledger("two").num_pending()) == 0
+    run_call(redis, Ledger("one").submit("a", JOB, Envelope.for_job("a", "herd.one:tales")))
+    assert run_call(redis, Ledger("two").record("a")) is None
+    assert run_call(redis, Ledger("two").num_pending()) == 0
 
 
 #: By place among the script's arguments, from SUBMIT's head: what no client of ours sends.
@@ -97,12 +99,12 @@ def contents(redis: Redis) -> dict[bytes, bytes | None]:
 def test_a_job_whose_numbers_cannot_be_counted_leaves_nothing(redis: Redis, name: str) -> None:
     spoilt = f"{QUEUE}\x06\x16spoilt"
     redis.sadd(spoilt, "x")
-    call = Ledger().submit("a", GenerationJob(prompt="x", not_before=2**52), Envelope.of("a", QUEUE))
+    call = Ledger().submit("a", GenerationJob(prompt="x", not_before=2**52), Envelope.for_job("a", QUEUE))
     place, value = BAD_NUMBERS[name]
     args = [*call.args[:place], value, *call.args[place + 1 :]]
     before = contents(redis)
     with pytest.raises(ResponseError):
-        run(redis, replace(call, keys=(*call.keys, spoilt), args=args))
+        run_call(redis, replace(call, keys=(*call.keys, spoilt), args=args))
     assert contents(redis) == before
 
 
@@ -114,7 +116,7 @@ def test_a_job_that_could_not_wait_leaves_nothing(redis: Redis, name: str, not_b
     before = contents(redis)
     job = GenerationJob(prompt="x", not_before=not_before)
     with pytest.raises(ResponseError):
-        run(redis, Ledger().submit("a", job, Envelope.of("a", QUEUE)))
+        run_call(redis, Ledger().submit("a", job, Envelope.for_job("a", QUEUE)))
     assert contents(redis) == before
 
 
@@ -125,21 +127,21 @@ def test_a_job_that_its_message_brings_and_that_could_not_wait_leaves_nothing(
     redis.execute_command(*SPOILT[name])  # type: ignore[no-untyped-call]
     before = contents(redis)
     with pytest.raises(ResponseError):
-        run(redis, Ledger().claim("a", "one", job=JOB, envelope=Envelope.of("a", QUEUE)))
+        run_call(redis, Ledger().claim("a", "one", job=JOB, envelope=Envelope.for_job("a", QUEUE)))
     assert contents(redis) == before
 
 
 def test_many_jobs_of_as_many_tokens_as_can_be_told_do_not_overflow(redis: Redis) -> None:
-    call = Ledger().submit("a", JOB, Envelope.of("a", QUEUE))
+    call = Ledger().submit("a", JOB, Envelope.for_job("a", QUEUE))
     for number in range(3):
         args = [f"a{number}", *call.args[1:7], str(2**52), *call.args[8:]]
         keys = [key.replace("{a}", f"{{a{number}}}") for key in call.keys]
         before = contents(redis)
         if number == 0:
-            run(redis, replace(call, keys=keys, args=args))
+            run_call(redis, replace(call, keys=keys, args=args))
             continue
         with pytest.raises(ResponseError, match="too large"):
-            run(redis, replace(call, keys=keys, args=args))
+            run_call(redis, replace(call, keys=keys, args=args))
         assert contents(redis) == before
 
 
@@ -151,8 +153,8 @@ def test_a_full_redis_takes_nothing_of_a_job(redis: Redis, not_before: int | Non
     try:
         job = GenerationJob(prompt="x", not_before=not_before)
         with pytest.raises(ResponseError) as caught:
-            run(redis, Ledger().submit("a", job, Envelope.of("a", QUEUE)))
-        assert complaint_of(caught.value) == FULL
+            run_call(redis, Ledger().submit("a", job, Envelope.for_job("a", QUEUE)))
+        assert redis_complaint(caught.value) == FULL
     finally:
         redis.config_set("maxmemory", 0)
     assert contents(redis) == before

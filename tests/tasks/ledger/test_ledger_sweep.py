@@ -8,9 +8,9 @@ import pytest
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, Cancellation, Ended, Release, Swept, Yours
-from llama_herd.tasks.ledger.ledger import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
+from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS, sweep_tenant
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, end, ids, started, sweep, token
 
@@ -21,7 +21,7 @@ def sweep_after(herd: Herd, passed_ms: int) -> Swept:
     """A sweep that comes so long after the last one, whose grace passes meanwhile, too."""
     for name in ("last", "hold"):
         herd.redis.hincrby(SWEEP, name, -passed_ms)
-    return run(herd.redis, herd.ledger.sweep())
+    return run_call(herd.redis, sweep_tenant(herd.ledger))
 
 
 def pass_push(herd: Herd, job_id: str) -> None:
@@ -33,7 +33,7 @@ def pass_push(herd: Herd, job_id: str) -> None:
 
 def release(herd: Herd, job_id: str) -> None:
     """A worker that stops gives a job back, whose message nobody takes for a while."""
-    assert run(herd.redis, herd.ledger.release(job_id, "one", 1)) is Release.RELEASED
+    assert run_call(herd.redis, herd.ledger.release(job_id, "one", 1)) is Release.RELEASED
     herd.pass_time(job_id, 20_000)
 
 
@@ -125,7 +125,7 @@ def test_a_job_that_nobody_runs_any_more_is_ended_without_a_worker_of_its_queue(
     if reason == "deadline":
         herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
     else:
-        assert run(herd.redis, herd.ledger.cancel("a")) is Cancellation.ASKED
+        assert run_call(herd.redis, herd.ledger.cancel("a")) is Cancellation.ASKED
     leave(herd, "a")
     assert sweep(herd) == Swept()
     last = herd.events("a")[-1]
@@ -142,7 +142,7 @@ def test_a_job_that_was_released_with_a_push_is_not_pushed_once_more(herd: Herd)
     claimed = herd.claimed("a")
     herd.redis.hincrby(herd.ledger.job_key("a"), "due_ms", -60_000)
     herd.submit("b")
-    run(herd.redis, herd.ledger.release("a", "one", claimed.epoch, push=True))
+    run_call(herd.redis, herd.ledger.release("a", "one", claimed.epoch, push=True))
     assert sweep(herd) == Swept()
     assert ids(herd) == ["a", "b"]
 
@@ -152,7 +152,7 @@ def test_a_job_that_was_released_is_not_pushed_before_its_message_can_be_back(he
     lose_message(herd)
     claimed = herd.claimed("a")
     herd.redis.hincrby(herd.ledger.job_key("a"), "due_ms", -60_000)
-    run(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
+    run_call(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
     assert sweep(herd) == Swept()
     herd.pass_time("a", SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept(("a",))
@@ -234,11 +234,11 @@ def test_behind_foreign_messages_alone_age_decides(herd: Herd) -> None:
 
 def test_each_queue_has_its_own_front(herd: Herd) -> None:
     for name, queue in (("a", "herd.one"), ("b", "herd.two")):
-        run(herd.redis, herd.ledger.submit(name, JOB, Envelope.of(name, queue)))
+        run_call(herd.redis, herd.ledger.submit(name, JOB, Envelope.for_job(name, queue)))
         herd.pass_time(name, SWEEP_PATIENCE_MS)
     herd.redis.delete("herd.one")
     herd.redis.delete("herd.two")
-    run(herd.redis, herd.ledger.submit("c", JOB, Envelope.of("c", "herd.two")))
+    run_call(herd.redis, herd.ledger.submit("c", JOB, Envelope.for_job("c", "herd.two")))
     herd.pass_time("b", 1_000 - SWEEP_PATIENCE_MS)
     assert sweep(herd) == Swept(("a",))
     assert herd.redis.llen("herd.one") == 1
@@ -246,8 +246,8 @@ def test_each_queue_has_its_own_front(herd: Herd) -> None:
 
 def test_a_bare_message_comes_back_with_its_links_and_without_its_prompt(herd: Herd) -> None:
     request = {"id": "a", "root_id": "r", "argsrepr": "secret"}
-    envelope = Envelope.of_request(request, {"callbacks": ["link"], "chain": None}, QUEUE)
-    run(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="secret"), envelope=envelope))
+    envelope = Envelope.from_request(request, {"callbacks": ["link"], "chain": None}, QUEUE)
+    run_call(herd.redis, herd.ledger.claim("a", "one", job=GenerationJob(prompt="secret"), envelope=envelope))
     herd.fall_silent("a")
     assert sweep(herd) == Swept(("a",))
     (message,) = herd.messages()
@@ -272,7 +272,7 @@ def lose_behind_a_backlog(herd: Herd) -> None:
         herd.submit(f"job-{number}")
         herd.pass_time(f"job-{number}", 3_600_000)
     age_messages(herd, 3_600_000)
-    run(herd.redis, herd.ledger.submit("lost", JOB, Envelope.of("lost", "herd.other")))
+    run_call(herd.redis, herd.ledger.submit("lost", JOB, Envelope.for_job("lost", "herd.other")))
     herd.redis.delete("herd.other")
     herd.pass_time("lost", SWEEP_PATIENCE_MS)
 
@@ -304,7 +304,7 @@ def test_a_second_sweep_at_once_does_nothing(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a")
     herd.fall_silent("a")
-    assert run(herd.redis, herd.ledger.sweep()) == Swept()
+    assert run_call(herd.redis, sweep_tenant(herd.ledger)) == Swept()
     assert sweep(herd) == Swept(("a",))
 
 
@@ -312,7 +312,7 @@ def test_after_a_gap_owners_get_one_lease_to_come_back(herd: Herd) -> None:
     herd.submit("a")
     herd.claim("a")
     herd.fall_silent("a")
-    assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
+    assert run_call(herd.redis, sweep_tenant(herd.ledger)) == Swept(held=True)
     # The gap is over, the time of grace is not.
     assert sweep_after(herd, 20_000) == Swept(held=True)
     # It is over now.
@@ -342,10 +342,10 @@ def test_a_grace_from_before_the_clock_was_put_back_holds_nobody_up(herd: Herd) 
     herd.submit("a")
     herd.claim("a")
     herd.fall_silent("a")
-    assert run(herd.redis, herd.ledger.sweep()) == Swept(held=True)
+    assert run_call(herd.redis, sweep_tenant(herd.ledger)) == Swept(held=True)
     for name in ("last", "hold"):
         herd.redis.hincrby(SWEEP, name, 3_600_000)
-    assert run(herd.redis, herd.ledger.sweep()) == Swept(("a",))
+    assert run_call(herd.redis, sweep_tenant(herd.ledger)) == Swept(("a",))
 
 
 def test_a_lease_from_before_the_clock_was_put_back_does_not_keep_a_dead_workers_job(herd: Herd) -> None:
@@ -379,7 +379,7 @@ def test_all_jobs_of_a_dead_worker_are_at_the_head_of_a_long_queue_after_one_swe
     orphans = [f"orphan-{number}" for number in range(1_024 + 8)]
     for name in orphans:
         herd.submit(name)
-    run_many(herd.redis, [herd.ledger.claim(name, "one") for name in orphans])
+    run_calls(herd.redis, [herd.ledger.claim(name, "one") for name in orphans])
     herd.redis.delete(QUEUE)
     for number in range(2_000):
         herd.submit(f"waiting-{number}")

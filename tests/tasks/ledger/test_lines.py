@@ -4,8 +4,8 @@ import pytest
 
 from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.answers import Swept, Yours
-from llama_herd.tasks.ledger.ledger import SWEEP_MAX_LOOKS
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
+from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, sweep
 
@@ -20,8 +20,10 @@ BACKLOG = 3 * SWEEP_MAX_LOOKS
 
 def wait_long(herd: Herd, num_jobs: int = BACKLOG) -> None:
     """A backlog of another model, all of it older than what a test submits."""
-    calls = [herd.ledger.submit(f"old-{n}", JOB, Envelope.of(f"old-{n}", OTHER)) for n in range(num_jobs)]
-    run_many(herd.redis, calls)
+    calls = [
+        herd.ledger.submit(f"old-{n}", JOB, Envelope.for_job(f"old-{n}", OTHER)) for n in range(num_jobs)
+    ]
+    run_calls(herd.redis, calls)
     for index in ("herd:default:pending", f"herd:default:pending:{OTHER}"):
         herd.redis.zadd(index, {f"old-{n}": 1 for n in range(num_jobs)})
     message = herd.redis.lindex(OTHER, -1)  # the next one: pushed as long ago
@@ -85,10 +87,10 @@ def test_a_job_leaves_both_when_it_is_claimed_and_comes_back_when_it_is_released
     line = herd.line_of("a")
     claimed = herd.claimed("a")
     assert not herd.redis.exists(line, DEADLINES)
-    run(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
+    run_call(herd.redis, herd.ledger.release("a", "one", claimed.epoch))
     assert herd.redis.zscore(DEADLINES, "a") == 2**52
     assert herd.redis.zscore(line, "a") == herd.redis.zscore("herd:default:pending", "a")
-    run(herd.redis, herd.ledger.cancel("a"))
+    run_call(herd.redis, herd.ledger.cancel("a"))
     assert not herd.redis.exists(line, DEADLINES, "herd:default:pending")
 
 

@@ -5,18 +5,19 @@ from typing import Any
 import pytest
 
 from llama_herd.chaos.patience import wait_until
-from llama_herd.tasks.client.lookout import LOT
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS
+from llama_herd.tasks.client.reader_monitor import LOT
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import held_jobs, reports
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, Held, TenantEntry
-from llama_herd.tasks.ledger.ledger import Ledger, turns
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, HeldJob, TenantEntry
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview
-from llama_herd.tasks.ledger.redis_call import Call, Script, run
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
+from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.sweep import due_for_sweep, sweep_tenant
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import MAX_MODELS
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -30,13 +31,13 @@ ACME, GLOBEX = Ledger("acme", lease_ms=60_000), Ledger("globex", lease_ms=60_000
 BOTH = (ACME, GLOBEX)
 
 
-def claim(redis: Any, ledger: Ledger, job_id: str = "same") -> Held:
+def claim(redis: Any, ledger: Ledger, job_id: str = "same") -> HeldJob:
     """A job that a worker has in hand. Two tenants may use the same id."""
     job = GenerationJob(prompt="a tale", model="m")
-    run(redis, ledger.submit(job_id, job, Envelope.of(job_id, queue_name("m", ledger.tenant))))
-    answer = run(redis, ledger.claim(job_id, OWNER))
+    run_call(redis, ledger.submit(job_id, job, Envelope.for_job(job_id, queue_name("m", ledger.tenant))))
+    answer = run_call(redis, ledger.claim(job_id, OWNER))
     assert isinstance(answer, Yours)
-    return Held(ledger, job_id, answer.epoch)
+    return HeldJob(ledger, job_id, answer.epoch)
 
 
 def status(name: str, **fields: object) -> WorkerStatus:
@@ -46,7 +47,9 @@ def status(name: str, **fields: object) -> WorkerStatus:
 
 def free_elsewhere(redis: Any, *ledgers: Ledger) -> list[int | str]:
     """What a full worker hears."""
-    return run(redis, beat([Beat(one, status("full", running=4, waiting=1), asks=True) for one in ledgers]))
+    return run_call(
+        redis, beat([Beat(one, status("full", running=4, waiting=1), asks=True) for one in ledgers])
+    )
 
 
 def test_the_events_of_two_jobs_of_one_id_go_each_to_its_tenant(redis: Any) -> None:
@@ -54,10 +57,10 @@ def test_the_events_of_two_jobs_of_one_id_go_each_to_its_tenant(redis: Any) -> N
         claim(redis, ledger)
     first = [TenantEntry(ACME, started("same")), TenantEntry(GLOBEX, started("same"))]
     rest = [TenantEntry(GLOBEX, token("same", 2, 0)), TenantEntry(ACME, end("same", 2, 0))]
-    answers = run(redis, held_jobs.emit(OWNER, first + rest, ACME))
+    answers = run_call(redis, held_jobs.emit(OWNER, first + rest, ACME))
     assert [answer.kind for answer in answers] == [Emission.OK] * 4
-    assert [event.type for event in run(redis, ACME.read("same"))] == ["started", "end"]
-    assert [event.type for event in run(redis, GLOBEX.read("same"))] == ["started", "token"]
+    assert [event.type for event in run_call(redis, ACME.read("same"))] == ["started", "end"]
+    assert [event.type for event in run_call(redis, GLOBEX.read("same"))] == ["started", "token"]
     assert redis.zrange(ACME.key("leases"), 0, -1) == []
     assert redis.zrange(GLOBEX.key("leases"), 0, -1) == [b"same"]
 
@@ -69,7 +72,7 @@ def test_a_refusal_of_one_tenants_job_is_none_of_the_others_job_of_that_id(redis
         TenantEntry(ledger, entry) for ledger in BOTH for entry in (started("same"), token("same", 2, 0))
     ]
     entries[0] = TenantEntry(ACME, token("same", 2, 0))
-    answers = run(redis, held_jobs.emit(OWNER, entries, ACME))
+    answers = run_call(redis, held_jobs.emit(OWNER, entries, ACME))
     assert [answer.kind for answer in answers] == [Emission.GAP, Emission.GAP, Emission.OK, Emission.OK]
 
 
@@ -79,19 +82,19 @@ def test_events_reach_who_listens_to_their_tenant_alone(redis: Any) -> None:
     with redis.pubsub() as listener:
         listener.psubscribe("*")
         listener.get_message(timeout=5)
-        run(redis, held_jobs.emit(OWNER, [TenantEntry(one, started("same")) for one in BOTH], ACME))
+        run_call(redis, held_jobs.emit(OWNER, [TenantEntry(one, started("same")) for one in BOTH], ACME))
         channels = [listener.get_message(timeout=5)["channel"].decode() for _ in BOTH]
     assert channels == [one.channel("same") for one in BOTH]
 
 
 @pytest.mark.parametrize("last", [token("same", 2, 0), end("same", 2, 0)], ids=["token", "end"])
-def test_a_tenant_whose_leases_are_spoilt_is_answered_so_alone(redis: Any, last: Entry) -> None:
+def test_a_tenant_whose_leases_are_spoilt_is_answered_so_alone(redis: Any, last: EmitEntry) -> None:
     for ledger in BOTH:
         claim(redis, ledger)
     redis.delete(ACME.key("leases"))
     redis.set(ACME.key("leases"), "no leases")
     entries = [TenantEntry(ledger, entry) for ledger in BOTH for entry in (started("same"), last)]
-    answers = run(redis, held_jobs.emit(OWNER, entries, ACME))
+    answers = run_call(redis, held_jobs.emit(OWNER, entries, ACME))
     assert [answer.kind for answer in answers[2:]] == [Emission.OK] * 2
     assert answers[1].kind is Emission.ERROR
     assert "WRONGTYPE" in answers[1].reason
@@ -99,50 +102,52 @@ def test_a_tenant_whose_leases_are_spoilt_is_answered_so_alone(redis: Any, last:
 
 def test_all_leases_are_renewed_by_one_call_but_those_of_a_tenant_whose_key_is_spoilt(redis: Any) -> None:
     held = [claim(redis, ledger, job_id) for ledger in BOTH for job_id in ("a", "b")]
-    run(redis, GLOBEX.cancel("b"))
+    run_call(redis, GLOBEX.cancel("b"))
     for one in held:
         redis.hset(one.keys.job_key(one.job_id), "lease", 1)
     redis.delete(ACME.key("leases"))
     redis.set(ACME.key("leases"), "no leases")
-    call = held_jobs.renew(OWNER, [*held, Held(GLOBEX, "a", 7), Held(GLOBEX, "none", 1)], ACME)
-    kinds = [answer.kind for answer in run(redis, call)]
+    call = held_jobs.renew(OWNER, [*held, HeldJob(GLOBEX, "a", 7), HeldJob(GLOBEX, "none", 1)], ACME)
+    kinds = [answer.kind for answer in run_call(redis, call)]
     assert kinds[:2] == [Renewal.ERROR] * 2
     assert kinds[2:] == [Renewal.OK, Renewal.CANCELLED, Renewal.FENCED, Renewal.FENCED]
     assert int(redis.hget(GLOBEX.job_key("a"), "lease")) > 1
 
 
 def test_a_tenant_with_nothing_to_sweep_is_not_swept_and_no_gap_is_seen_later(redis: Any) -> None:
-    run(redis, ACME.submit("a", GenerationJob(prompt="a tale"), Envelope.of("a", "herd.acme:m")))
-    assert run(redis, turns(BOTH)) == [True, False]
-    assert run(redis, ACME.sweep()).held, "nobody has swept for long: live owners get time"
-    assert run(redis, turns(BOTH)) == [False, False], "both were swept just now"
+    run_call(redis, ACME.submit("a", GenerationJob(prompt="a tale"), Envelope.for_job("a", "herd.acme:m")))
+    assert run_call(redis, due_for_sweep(BOTH)) == [True, False]
+    assert run_call(redis, sweep_tenant(ACME)).held, "nobody has swept for long: live owners get time"
+    assert run_call(redis, due_for_sweep(BOTH)) == [False, False], "both were swept just now"
     now_s = redis.time()[0]
     for ledger in BOTH:
         assert int(redis.hget(ledger.key("sweep"), "last")) >= 1000 * (now_s - 5)
-    run(redis, GLOBEX.submit("b", GenerationJob(prompt="a tale"), Envelope.of("b", "herd.globex:m")))
+    run_call(
+        redis, GLOBEX.submit("b", GenerationJob(prompt="a tale"), Envelope.for_job("b", "herd.globex:m"))
+    )
     redis.hincrby(GLOBEX.key("sweep"), "last", -11_000)
-    assert run(redis, turns(BOTH)) == [False, True]
-    assert not run(redis, GLOBEX.sweep()).held
+    assert run_call(redis, due_for_sweep(BOTH)) == [False, True]
+    assert not run_call(redis, sweep_tenant(GLOBEX)).held
 
 
 @pytest.mark.parametrize("name", ["pending", "delayed", "leases", "waiting", "dead", "outbox", "outbox:dead"])
 def test_whatever_there_is_to_sweep_is_swept(redis: Any, name: str) -> None:
-    assert run(redis, turns([ACME])) == [False]
+    assert run_call(redis, due_for_sweep([ACME])) == [False]
     redis.hset(ACME.key("sweep"), "last", 1)
     redis.set(ACME.key(name), "anything")
-    assert run(redis, turns([ACME])) == [True]
+    assert run_call(redis, due_for_sweep([ACME])) == [True]
 
 
 def test_a_spoilt_sweep_is_left_to_the_sweep_to_complain_of(redis: Any) -> None:
     redis.set(ACME.key("sweep"), "no times")
-    assert run(redis, turns(BOTH)) == [True, False]
+    assert run_call(redis, due_for_sweep(BOTH)) == [True, False]
 
 
 def test_a_worker_reports_to_all_its_tenants_what_each_may_see(redis: Any) -> None:
     reports = [status("w", tokens_per_s=number, left_out=one.tenant) for number, one in enumerate(BOTH)]
-    assert run(redis, beat([Beat(one, told) for one, told in zip(BOTH, reports, strict=True)])) == [0, 0]
+    assert run_call(redis, beat([Beat(one, told) for one, told in zip(BOTH, reports, strict=True)])) == [0, 0]
     for number, ledger in enumerate(BOTH):
-        (seen,) = run(redis, Reports(ledger.tenant).workers())
+        (seen,) = run_call(redis, Reports(ledger.tenant).workers())
         assert (seen.tokens_per_s, seen.left_out, seen.slots) == (number, ledger.tenant, 4)
         assert redis.zrange(ledger.key("served"), 0, -1) == [f"herd.{ledger.tenant}:m".encode()]
         assert 0 < redis.ttl(ledger.key("worker:w")) <= WORKER_TTL_S
@@ -150,10 +155,10 @@ def test_a_worker_reports_to_all_its_tenants_what_each_may_see(redis: Any) -> No
 
 def test_a_tenant_whose_key_is_spoilt_hears_of_no_worker_and_the_others_do(redis: Any) -> None:
     redis.set(ACME.key("workers"), "no workers")
-    spoilt, fine = run(redis, beat([Beat(one, status("w")) for one in BOTH]))
+    spoilt, fine = run_call(redis, beat([Beat(one, status("w")) for one in BOTH]))
     assert "WRONGTYPE" in str(spoilt)
     assert fine == 0
-    assert [one.name for one in run(redis, Reports("globex").workers())] == ["w"]
+    assert [one.name for one in run_call(redis, Reports("globex").workers())] == ["w"]
 
 
 def test_free_rows_are_those_of_live_workers_of_the_same_queue(redis: Any) -> None:
@@ -166,12 +171,12 @@ def test_free_rows_are_those_of_live_workers_of_the_same_queue(redis: Any) -> No
         ),
         *(status("stops", state="stopping"), status("other", model="n"), status("late")),
     ):
-        run(redis, beat([Beat(ACME, told)]))
+        run_call(redis, beat([Beat(ACME, told)]))
     redis.zadd(ACME.key("room:herd.acme:m"), {"late": 1.5})  # it has fallen silent
     assert free_elsewhere(redis, ACME, GLOBEX) == [4 + 2, 0]
     assert redis.zscore(ACME.key("room:herd.acme:m"), "late") is None
     for told in (status("idle", running=4), status("half", running=3)):
-        run(redis, beat([Beat(ACME, told)]))
+        run_call(redis, beat([Beat(ACME, told)]))
     assert free_elsewhere(redis, ACME) == [1]
 
 
@@ -179,11 +184,11 @@ def test_a_worker_that_comes_back_with_another_model_has_no_room_for_the_first_o
     redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "WORKER_TTL_S", 1)
-    run(redis, beat([Beat(ACME, status("w"))]))
+    run_call(redis, beat([Beat(ACME, status("w"))]))
 
     def has_only_the_others() -> bool:
-        run(redis, beat([Beat(ACME, status("w", model="n"))]))
-        run(redis, beat([Beat(ACME, status("x", running=3))]))
+        run_call(redis, beat([Beat(ACME, status("w", model="n"))]))
+        run_call(redis, beat([Beat(ACME, status("x", running=3))]))
         return free_elsewhere(redis, ACME) == [1]
 
     wait_until(has_only_the_others, "its room is forgotten", 10.0)
@@ -194,7 +199,7 @@ def test_what_a_full_worker_asks_costs_the_same_however_many_workers_there_are(
     redis: Any, num_workers: int
 ) -> None:
     for number in range(num_workers):
-        run(redis, beat([Beat(ACME, status(f"w{number}"))]))
+        run_call(redis, beat([Beat(ACME, status(f"w{number}"))]))
     redis.config_resetstat()
     (free,) = free_elsewhere(redis, ACME)
     assert free == 16 * 4, "no more are asked"
@@ -205,20 +210,22 @@ def test_what_a_full_worker_asks_costs_the_same_however_many_workers_there_are(
 def test_no_call_takes_more_arguments_than_managed_redis_does() -> None:
     """However many jobs and tenants there are: the callers send as many calls as it takes."""
     ledgers = [Ledger(f"tenant-{number}") for number in range(max(MAX_TURNS, MAX_ENTRIES))]
-    held = [Held(ledgers[n], "a", 1) for n in range(MAX_ENTRIES)]
+    held = [HeldJob(ledgers[n], "a", 1) for n in range(MAX_ENTRIES)]
     entries = [TenantEntry(one.keys, token("a", 2, 0)) for one in held]
     beats = [Beat(one, status("w", left_out=one.tenant)) for one in ledgers[:MAX_BEATS]]
     job, models = GenerationJob(prompt="a tale"), tuple(f"model-{number}" for number in range(MAX_MODELS))
-    parcels = [ACME.parcel("a", job, Envelope.of("a", f"herd.acme:m{n}")) for n in range(MAX_CALL_JOBS)]
-    calls: list[Call[Any]] = [
+    parcels = [
+        ACME.submit_item("a", job, Envelope.for_job("a", f"herd.acme:m{n}")) for n in range(MAX_CALL_JOBS)
+    ]
+    calls: list[RedisCall[Any]] = [
         *(held_jobs.emit(OWNER, entries, ACME), held_jobs.renew(OWNER, held, ACME)),
-        *(held_jobs.prepare(OWNER, held), turns(ledgers[:MAX_TURNS]), beat(beats)),
+        *(held_jobs.prepare(OWNER, held), due_for_sweep(ledgers[:MAX_TURNS]), beat(beats)),
         *(
             ACME.submit_many(parcels),
             ACME.places(["a"] * LOT),
-            ACME.with_news({f"{n}": 0 for n in range(LOT)}),
+            ACME.jobs_with_news({f"{n}": 0 for n in range(LOT)}),
         ),
-        *(Ledger(standing_models=models).sweep(), Overview().counts("mine", *models)),
+        *(sweep_tenant(Ledger(standing_models=models)), Overview().counts("mine", *models)),
     ]
     assert max(len(call.command) for call in calls) < 3_999
 
@@ -230,7 +237,7 @@ def test_no_script_asks_for_more_keys_than_managed_redis_takes(redis: Any) -> No
     for index in ("workers", "batches", "quarantine", "pending"):
         redis.zadd(ACME.key(index), names)
     reporting, letters = Reports("acme"), DeadLetters("acme")
-    calls: list[Call[Any]] = [
+    calls: list[RedisCall[Any]] = [
         *(reporting.workers(), reporting.batches(), letters.jobs(5_000)),
         *(Overview("acme").jobs("pending"), Overview("acme").jobs("pending", prefix="name")),
     ]

@@ -11,9 +11,15 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge, Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.outbox import Entry, Outbox, message_of
-from llama_herd.tasks.ledger.redis_call import run, run_many
-from llama_herd.tasks.ledger.webhooks import SENDER, WebhookConfig, drop_config, hold_role, store_config
+from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry, webhook_message_id
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
+from llama_herd.tasks.ledger.webhook_configs import (
+    SENDER,
+    WebhookConfig,
+    drop_config,
+    hold_sender_role,
+    store_config,
+)
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, commands, end, started, sweep
 
@@ -28,7 +34,7 @@ KEYS = ("herd:default:outbox", "herd:default:outbox:entries", "herd:default:outb
 
 def configure(redis: Redis, *, jobs: bool = True) -> None:
     config = WebhookConfig("default", "https://example.com/hook", "whsec_x", ("api.example.com",), jobs, 1)
-    run_many(redis, store_config(config))
+    run_calls(redis, store_config(config))
 
 
 @pytest.fixture
@@ -87,14 +93,14 @@ def test_of_a_worker_whose_stream_was_spoilt(told: Herd) -> None:
 
 def test_of_a_call_that_is_repeated_there_is_one(told: Herd) -> None:
     run_to_the_end(told, "a")
-    run(told.redis, OUTBOX.sent(run(told.redis, OUTBOX.due(1, 1000))[0]))
+    run_call(told.redis, OUTBOX.sent(run_call(told.redis, OUTBOX.due(1, 1000))[0]))
     assert told.kinds("one", end("a", 2, 0)) == [Emission.DUPLICATE]
     assert not entries(told)
 
 
 def test_of_a_cancel_while_it_waits(told: Herd) -> None:
     told.submit("a")
-    assert run(told.redis, told.ledger.cancel("a")) is Cancellation.CANCELLED
+    assert run_call(told.redis, told.ledger.cancel("a")) is Cancellation.CANCELLED
     assert the_entry(told) == ("job.cancelled", "cancelled", "cancelled")
 
 
@@ -130,14 +136,14 @@ def test_of_a_record_that_is_lost(told: Herd) -> None:
 def test_rows_of_batches_have_none(told: Herd) -> None:
     run_to_the_end(told, "batch-r-1", JOB.model_copy(update={"webhook": HOOK}))
     told.submit("batch-r-2")
-    run(told.redis, told.ledger.cancel("batch-r-2"))
+    run_call(told.redis, told.ledger.cancel("batch-r-2"))
     assert not told.redis.exists(*KEYS)
 
 
 def test_without_webhooks_there_are_none(herd: Herd) -> None:
     run_to_the_end(herd, "a", JOB.model_copy(update={"webhook": HOOK}))
     herd.submit("b")
-    run(herd.redis, herd.ledger.cancel("b"))
+    run_call(herd.redis, herd.ledger.cancel("b"))
     assert not herd.redis.exists(*KEYS)
 
 
@@ -165,23 +171,23 @@ def test_the_secret_of_a_job_goes_from_its_record_to_its_webhook_and_nowhere_els
     told.emit("one", started("a"), end("a", 2, 0))
     assert holders(told.redis) == {record, KEYS[1]}
     told.redis.delete(record)
-    (entry,) = run(told.redis, OUTBOX.due(1, 1000))
+    (entry,) = run_call(told.redis, OUTBOX.due(1, 1000))
     assert (entry.url, entry.secret) == (HOOK, SECRET)
     assert SECRET not in repr(entry)
-    run(told.redis, OUTBOX.put_off(entry.failed("x"), 0))
-    assert run(told.redis, OUTBOX.due(1, 1000))[0].secret == SECRET
-    run(told.redis, OUTBOX.sent(entry))
+    run_call(told.redis, OUTBOX.put_off(entry.failed("x"), 0))
+    assert run_call(told.redis, OUTBOX.due(1, 1000))[0].secret == SECRET
+    run_call(told.redis, OUTBOX.sent(entry))
     assert not holders(told.redis)
 
 
 def test_the_secret_of_a_job_that_nobody_runs_goes_to_its_webhook(told: Herd) -> None:
     told.submit("a", OWN)
-    run(told.redis, told.ledger.cancel("a"))
+    run_call(told.redis, told.ledger.cancel("a"))
     assert entries(told)["msg_a"]["secret"] == SECRET
 
 
 def test_the_secret_of_a_bare_message_goes_to_its_webhook(told: Herd) -> None:
-    run(told.redis, told.ledger.claim("a", "one", job=OWN, envelope=Envelope.of("a", QUEUE)))
+    run_call(told.redis, told.ledger.claim("a", "one", job=OWN, envelope=Envelope.for_job("a", QUEUE)))
     told.emit("one", started("a"), end("a", 2, 0))
     assert entries(told)["msg_a"]["secret"] == SECRET
 
@@ -191,7 +197,7 @@ def test_a_purge_forgets_the_secret(told: Herd, has_record: bool) -> None:
     run_to_the_end(told, "a", OWN)
     if not has_record:
         told.redis.delete(told.ledger.job_key("a"))
-    run(told.redis, told.ledger.purge("a"))
+    run_call(told.redis, told.ledger.purge("a"))
     assert not holders(told.redis)
 
 
@@ -199,31 +205,31 @@ def test_a_secret_without_an_address_signs_nothing(told: Herd) -> None:
     """Only somebody who writes into the record himself gets one there."""
     told.submit("a")
     told.redis.hset(told.ledger.job_key("a"), "webhook_secret", SECRET)
-    run(told.redis, told.ledger.cancel("a"))
+    run_call(told.redis, told.ledger.cancel("a"))
     assert "secret" not in entries(told)["msg_a"]
 
 
 @pytest.mark.parametrize("other", [None, SECRET[:-2] + "AA"])
 def test_another_secret_is_another_job(herd: Herd, other: str | None) -> None:
     def submit(job: GenerationJob) -> tuple[Submission, Submission]:
-        new = ("a", job, Envelope.of("a", QUEUE))
-        (many,) = run(herd.redis, herd.ledger.submit_many([herd.ledger.parcel(*new)]))
+        new = ("a", job, Envelope.for_job("a", QUEUE))
+        (many,) = run_call(herd.redis, herd.ledger.submit_many([herd.ledger.submit_item(*new)]))
         assert isinstance(many, Submitted)
-        return run(herd.redis, herd.ledger.submit(*new)).kind, many.kind
+        return run_call(herd.redis, herd.ledger.submit(*new)).kind, many.kind
 
     assert submit(OWN) == (Submission.EXISTS, Submission.SUBMITTED)
     assert submit(OWN.model_copy(update={"webhook_secret": other})) == 2 * (Submission.CONFLICT,)
 
 
 def test_after_the_removal_there_are_none(told: Herd) -> None:
-    assert run_many(told.redis, drop_config("default")) == [1, True]
+    assert run_calls(told.redis, drop_config("default")) == [1, True]
     run_to_the_end(told, "a")
     assert not told.redis.exists(*KEYS)
 
 
 def test_without_webhooks_an_end_costs_one_read_more(herd: Herd) -> None:
     herd.submit("a")
-    ran = commands(herd.redis, lambda: run(herd.redis, herd.ledger.cancel("a")), by_scripts=True)
+    ran = commands(herd.redis, lambda: run_call(herd.redis, herd.ledger.cancel("a")), by_scripts=True)
     assert sum("herd:default:webhook" in one for one in ran) == 1
     assert not [one for one in ran if "outbox" in one]
 
@@ -233,62 +239,62 @@ def test_an_outbox_of_another_type_holds_up_no_end(told: Herd) -> None:
         told.redis.delete(key)
         told.redis.set(key, "x")
         run_to_the_end(told, f"a{key[-3:]}")
-    assert run(told.redis, told.ledger.purge("aoox")) is Purge.UNKNOWN
+    assert run_call(told.redis, told.ledger.purge("aoox")) is Purge.UNKNOWN
     sweep(told)
 
 
 def test_a_dot_in_an_id_is_no_dot_in_that_of_its_webhook(told: Herd) -> None:
     run_to_the_end(told, "a.b:c")
-    assert list(entries(told)) == ["msg_a~b:c"] == [message_of("a.b:c")]
+    assert list(entries(told)) == ["msg_a~b:c"] == [webhook_message_id("a.b:c")]
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
 def test_a_purge_forgets_it(told: Herd, is_dead: bool) -> None:
     run_to_the_end(told, "a")
-    (entry,) = run(told.redis, OUTBOX.due(1, 1000))
+    (entry,) = run_call(told.redis, OUTBOX.due(1, 1000))
     if is_dead:
-        run(told.redis, OUTBOX.give_up(entry))
-    run(told.redis, told.ledger.purge("a"))
+        run_call(told.redis, OUTBOX.give_up(entry))
+    run_call(told.redis, told.ledger.purge("a"))
     assert not told.redis.exists(*KEYS)
     for late in (OUTBOX.put_off(entry, 5), OUTBOX.give_up(entry), OUTBOX.sent(entry)):
-        run(told.redis, late)
+        run_call(told.redis, late)
         assert not told.redis.exists(*KEYS)
 
 
 def test_a_purge_forgets_that_of_a_job_that_waits(told: Herd) -> None:
     told.submit("a")
-    run(told.redis, told.ledger.purge("a"))
+    run_call(told.redis, told.ledger.purge("a"))
     assert not told.redis.exists(*KEYS)
 
 
 def test_a_purge_forgets_that_of_a_job_without_a_record(told: Herd) -> None:
     run_to_the_end(told, "a")
     told.redis.delete(told.ledger.job_key("a"))
-    assert run(told.redis, told.ledger.purge("a")) is Purge.UNKNOWN
+    assert run_call(told.redis, told.ledger.purge("a")) is Purge.UNKNOWN
     assert not told.redis.exists(*KEYS)
 
 
 def test_what_is_due_is_taken_once_and_comes_again_if_nobody_settles_it(told: Herd) -> None:
     run_to_the_end(told, "a")
-    (entry,) = run(told.redis, OUTBOX.due(10, 60_000))
-    assert entry == Entry("msg_a", "job.completed", "a", "done", entry.ended_ms, 0, "stop")
-    assert run(told.redis, OUTBOX.due(10, 60_000)) == []
+    (entry,) = run_call(told.redis, OUTBOX.due(10, 60_000))
+    assert entry == WebhookEntry("msg_a", "job.completed", "a", "done", entry.ended_ms, 0, "stop")
+    assert run_call(told.redis, OUTBOX.due(10, 60_000)) == []
     told.redis.zadd(KEYS[0], {"msg_a": 1})
-    assert run(told.redis, OUTBOX.due(10, 60_000)) == [entry]
+    assert run_call(told.redis, OUTBOX.due(10, 60_000)) == [entry]
 
 
 def test_what_was_given_up_is_tried_anew(told: Herd) -> None:
     run_to_the_end(told, "a")
-    (entry,) = run(told.redis, OUTBOX.due(10, 60_000))
-    run(told.redis, OUTBOX.put_off(entry.failed("x"), 60_000))
+    (entry,) = run_call(told.redis, OUTBOX.due(10, 60_000))
+    run_call(told.redis, OUTBOX.put_off(entry.failed("x"), 60_000))
     told.redis.zadd(KEYS[0], {"msg_a": 1})
-    (failed,) = run(told.redis, OUTBOX.due(10, 60_000))
+    (failed,) = run_call(told.redis, OUTBOX.due(10, 60_000))
     assert (failed.tries, failed.error) == (1, "x")
-    run(told.redis, OUTBOX.give_up(failed.failed("y")))
-    ((message, _),) = run(told.redis, OUTBOX.messages("dead", 10))
+    run_call(told.redis, OUTBOX.give_up(failed.failed("y")))
+    ((message, _),) = run_call(told.redis, OUTBOX.message_ids("dead", 10))
     assert message == b"msg_a"
-    assert run(told.redis, OUTBOX.retry(["msg_a", "msg_b"])) == 1
-    assert run(told.redis, OUTBOX.due(10, 60_000)) == [entry]
+    assert run_call(told.redis, OUTBOX.retry(["msg_a", "msg_b"])) == 1
+    assert run_call(told.redis, OUTBOX.due(10, 60_000)) == [entry]
 
 
 def test_a_sweep_keeps_the_outbox_within_its_bound(told: Herd) -> None:
@@ -313,7 +319,7 @@ def test_a_full_outbox_gives_up_what_has_failed_most_before_what_is_new(told: He
 
 def test_a_sweep_forgets_what_was_given_up_long_ago(told: Herd) -> None:
     run_to_the_end(told, "a")
-    run(told.redis, OUTBOX.give_up(run(told.redis, OUTBOX.due(1, 1))[0]))
+    run_call(told.redis, OUTBOX.give_up(run_call(told.redis, OUTBOX.due(1, 1))[0]))
     sweep(told)
     assert told.redis.exists(KEYS[2])
     told.redis.zadd(KEYS[2], {"msg_a": 1})
@@ -323,7 +329,7 @@ def test_a_sweep_forgets_what_was_given_up_long_ago(told: Herd) -> None:
 
 def test_a_second_life_of_an_id_is_told_though_the_first_was_given_up(told: Herd) -> None:
     run_to_the_end(told, "a")
-    run(told.redis, OUTBOX.give_up(run(told.redis, OUTBOX.due(1, 1))[0]))
+    run_call(told.redis, OUTBOX.give_up(run_call(told.redis, OUTBOX.due(1, 1))[0]))
     told.redis.delete(told.ledger.job_key("a"), told.ledger.events_key("a"))
     run_to_the_end(told, "a")
     assert not told.redis.exists(KEYS[2])
@@ -331,17 +337,17 @@ def test_a_second_life_of_an_id_is_told_though_the_first_was_given_up(told: Herd
 
 
 def test_one_at_a_time_has_the_role(redis: Redis) -> None:
-    assert run(redis, hold_role("one", 60_000))
-    assert not run(redis, hold_role("two", 60_000))
-    assert run(redis, hold_role("one", 60_000))
-    assert not run(redis, hold_role("two", 0))
-    assert run(redis, hold_role("one", 0))
-    assert run(redis, hold_role("two", 60_000))
+    assert run_call(redis, hold_sender_role("one", 60_000))
+    assert not run_call(redis, hold_sender_role("two", 60_000))
+    assert run_call(redis, hold_sender_role("one", 60_000))
+    assert not run_call(redis, hold_sender_role("two", 0))
+    assert run_call(redis, hold_sender_role("one", 0))
+    assert run_call(redis, hold_sender_role("two", 60_000))
 
 
 def test_the_role_passes_on_when_its_time_is_over_or_lies_beyond_a_turn(redis: Redis) -> None:
     for until_ms in (1, 2**45):
-        assert run(redis, hold_role("one", 60_000))
+        assert run_call(redis, hold_sender_role("one", 60_000))
         redis.hset(SENDER, "until_ms", until_ms)
-        assert run(redis, hold_role("two", 60_000))
+        assert run_call(redis, hold_sender_role("two", 60_000))
         redis.delete(SENDER)

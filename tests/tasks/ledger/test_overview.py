@@ -10,9 +10,10 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import reports
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import Lane, Overview, QueueCounts
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.overview import LaneCounts, Overview, QueueCounts
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
+from llama_herd.tasks.ledger.sweep import sweep_tenant
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.settings import Settings
@@ -25,20 +26,20 @@ ELSEWHERE = "herd.other"
 
 
 def submit(herd: Herd, job_id: str, queue: str = QUEUE, job: GenerationJob = JOB) -> None:
-    run(herd.redis, herd.ledger.submit(job_id, job, Envelope.of(job_id, queue)))
+    run_call(herd.redis, herd.ledger.submit(job_id, job, Envelope.for_job(job_id, queue)))
 
 
 def counts(herd: Herd, queue: str = QUEUE) -> dict[str, QueueCounts]:
-    return {one.queue: one for one in run(herd.redis, Overview().counts(queue)).queues}
+    return {one.queue: one for one in run_call(herd.redis, Overview().counts(queue)).queues}
 
 
-def lanes(herd: Herd, queue: str = QUEUE) -> dict[str, Lane]:
+def lanes(herd: Herd, queue: str = QUEUE) -> dict[str, LaneCounts]:
     return {lane.name: lane for lane in counts(herd)[queue].lanes}
 
 
 def report(herd: Herd, model: str, state: str = "ready") -> None:
     worker = WorkerStatus(name=f"{model}@box", state=state, model=model, device="cpu", slots=4)
-    run(herd.redis, Reports().report_worker(worker))
+    run_call(herd.redis, Reports().report_worker(worker))
 
 
 def test_jobs_are_counted_by_queue_whether_anybody_serves_it_or_not(herd: Herd) -> None:
@@ -70,7 +71,7 @@ def test_a_job_waits_in_its_lane_until_its_message_is_taken(herd: Herd) -> None:
 def test_a_bare_message_counts_in_its_lane_and_has_no_age(herd: Herd) -> None:
     for lane in ("", "\x06\x163"):  # the second is one of Celery's own
         herd.redis.lpush(QUEUE + lane, "{}")
-    assert lanes(herd)["normal"] == Lane("normal", 2, 0)
+    assert lanes(herd)["normal"] == LaneCounts("normal", 2, 0)
 
 
 def test_of_many_queues_the_served_and_the_fullest_are_told(herd: Herd) -> None:
@@ -78,14 +79,14 @@ def test_of_many_queues_the_served_and_the_fullest_are_told(herd: Herd) -> None:
         submit(herd, f"{number}", f"herd.m{number}")
     submit(herd, "more", "herd.m8")
     report(herd, "served")
-    found = run(herd.redis, Overview().counts(QUEUE, max_queues=4, max_looks=0))
+    found = run_call(herd.redis, Overview().counts(QUEUE, max_queues=4, max_looks=0))
     assert [one.queue for one in found.queues] == [QUEUE, "herd.served", "herd.m8", "herd.m0"]
 
 
 def test_what_is_dead_is_counted(herd: Herd, redis: Redis) -> None:
-    run(redis, DeadLetters().bury(b"x", queue=QUEUE, reason="not JSON", worker="w"))
+    run_call(redis, DeadLetters().bury(b"x", queue=QUEUE, reason="not JSON", worker="w"))
     redis.zadd("herd:default:quarantine", {"a": 1, "b": 1})
-    found = run(redis, Overview().counts(QUEUE))
+    found = run_call(redis, Overview().counts(QUEUE))
     assert (found.num_dead_letters, found.num_poisoned) == (1, 2)
 
 
@@ -94,7 +95,7 @@ def test_the_oldest_job_is_found_in_any_lane_behind_messages_that_say_nothing(he
         submit(herd, job_id)
     submit(herd, "low", job=JOB.model_copy(update={"priority": -1}))
     herd.redis.hset(herd.ledger.job_key("low"), "due_ms", 5)
-    run(herd.redis, herd.ledger.cancel("a"))
+    run_call(herd.redis, herd.ledger.cancel("a"))
     herd.redis.rpush(QUEUE, b"a bare message, next in the list")
     herd.redis.hset(herd.ledger.job_key("b"), "due_ms", 7)
     assert counts(herd)[QUEUE].oldest_ms == 5
@@ -145,7 +146,7 @@ def test_a_delayed_job_leaves_no_tokens_behind_however_it_leaves(herd: Herd, way
     submit(herd, "later", job=delayed())
     submit(herd, "latest", job=delayed(max_tokens=7))
     if way == "cancel":
-        run(herd.redis, herd.ledger.cancel("later"))
+        run_call(herd.redis, herd.ledger.cancel("later"))
     else:
         herd.redis.hset(herd.ledger.job_key("later"), "due_ms", 1)
         herd.redis.zadd("herd:default:delayed", {"later": 1})
@@ -255,7 +256,7 @@ def test_a_job_for_a_name_that_nobody_ever_served_ends_after_a_while(impatient: 
     assert "HERD_MODELS" in end.error.message
     assert impatient.field("old", "state") == "failed"
     assert [name for name in queues if last_end(impatient, name)] == ["old"]
-    assert run(impatient.redis, impatient.ledger.num_pending()) == 3
+    assert run_call(impatient.redis, impatient.ledger.num_pending()) == 3
 
 
 def test_a_name_that_was_served_once_is_right_for_ever(impatient: Herd) -> None:
@@ -287,7 +288,7 @@ def test_time_without_any_worker_is_not_counted(impatient: Herd) -> None:
     grow_old(impatient, "a", 36_000)
     now_ms = 1000 * impatient.redis.time()[0]
     impatient.redis.hset(SWEEP, mapping={"last": now_ms - 36_000_000, "awake": 1})
-    run(impatient.redis, impatient.ledger.sweep())
+    run_call(impatient.redis, sweep_tenant(impatient.ledger))
     sweep(impatient)
     assert last_end(impatient, "a") is None
     impatient.redis.hset(SWEEP, "awake", now_ms - 1000 * (PATIENCE_S + 5))
@@ -297,7 +298,7 @@ def test_time_without_any_worker_is_not_counted(impatient: Herd) -> None:
 
 def test_unless_set_otherwise_that_is_a_day(herd: Herd) -> None:
     herd.redis.hset(SWEEP, "awake", 1)
-    timeout_s = Ledger.of(Settings()).unserved_timeout_s
+    timeout_s = Ledger.from_settings(Settings()).unserved_timeout_s
     by_default = replace(herd, ledger=replace(herd.ledger, unserved_timeout_s=timeout_s))
     for job_id, seconds in (("young", 86_000), ("old", 87_000)):
         submit(by_default, job_id)
@@ -332,5 +333,5 @@ def test_only_what_is_due_counts_as_such_and_a_bare_message_does(herd: Herd) -> 
 def test_a_bare_message_for_a_model_without_workers_is_seen(herd: Herd) -> None:
     herd.redis.lpush(ELSEWHERE, "a bare message")
     assert list(counts(herd)) == [QUEUE]
-    found = run(herd.redis, Overview().counts(QUEUE, ELSEWHERE))
+    found = run_call(herd.redis, Overview().counts(QUEUE, ELSEWHERE))
     assert {one.queue: one.num_due for one in found.queues} == {QUEUE: 0, ELSEWHERE: 1}

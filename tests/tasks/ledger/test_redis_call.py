@@ -15,19 +15,19 @@ from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview
-from llama_herd.tasks.ledger.passing import passes
 from llama_herd.tasks.ledger.redis_call import (
     MAX_ROUNDS,
-    Apart,
-    Call,
     Dialogue,
+    IndependentCalls,
+    RedisCall,
     Script,
-    Unreadable,
-    run,
+    UnreadableReply,
+    run_call,
+    run_calls,
     run_dialogue,
     run_dialogue_async,
-    run_many,
 )
+from llama_herd.tasks.ledger.temporary_errors import is_temporary
 from llama_herd.tasks.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, started
 
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.redis
 LEDGER = Ledger()
 
 
-def submit(job_id: str) -> Call[Submitted]:
-    return LEDGER.submit(job_id, JOB, Envelope.of(job_id, QUEUE))
+def submit(job_id: str) -> RedisCall[Submitted]:
+    return LEDGER.submit(job_id, JOB, Envelope.for_job(job_id, QUEUE))
 
 
-def in_asyncio(redis_url: str, calls: Sequence[Call[Any]]) -> list[Any]:
+def in_asyncio(redis_url: str, calls: Sequence[RedisCall[Any]]) -> list[Any]:
     def dialogue() -> Dialogue[list[Any]]:
         first = yield calls[0]
-        return [first, *(yield Apart(calls[1:]))]
+        return [first, *(yield IndependentCalls(calls[1:]))]
 
     async def talk() -> list[Any]:
         async with AsyncRedis.from_url(redis_url) as connection:
@@ -52,15 +52,15 @@ def in_asyncio(redis_url: str, calls: Sequence[Call[Any]]) -> list[Any]:
 
 
 def test_a_script_that_redis_forgot_is_loaded_again(redis: Redis) -> None:
-    assert run(redis, submit("a")).kind is Submission.SUBMITTED
+    assert run_call(redis, submit("a")).kind is Submission.SUBMITTED
     redis.script_flush()
-    assert run(redis, submit("a")).kind is Submission.EXISTS
+    assert run_call(redis, submit("a")).kind is Submission.EXISTS
 
 
 def test_forgotten_scripts_in_a_pipeline_run_once_and_in_place(redis: Redis) -> None:
-    run(redis, LEDGER.claim("x", "one"))
-    calls: list[Call[Any]] = [submit("a"), LEDGER.claim("zz", "one"), LEDGER.num_pending(), submit("b")]
-    answers: list[Any] = run_many(redis, calls)
+    run_call(redis, LEDGER.claim("x", "one"))
+    calls: list[RedisCall[Any]] = [submit("a"), LEDGER.claim("zz", "one"), LEDGER.num_pending(), submit("b")]
+    answers: list[Any] = run_calls(redis, calls)
     first, unknown, num_pending, last = answers
     assert (first.kind, unknown, last.kind) == (Submission.SUBMITTED, Unknown(), Submission.SUBMITTED)
     # It knew the claim and the count at once, and ran the submits in a second round.
@@ -70,21 +70,21 @@ def test_forgotten_scripts_in_a_pipeline_run_once_and_in_place(redis: Redis) -> 
 
 def test_an_error_of_one_call_leaves_the_others_alone(redis: Redis) -> None:
     redis.set(LEDGER.job_key("a"), "not a record")
-    failed, done = run_many(redis, [submit("a"), submit("b")])
+    failed, done = run_calls(redis, [submit("a"), submit("b")])
     assert isinstance(failed, ResponseError)
     assert isinstance(done, Submitted)
     assert done.kind is Submission.SUBMITTED
     with pytest.raises(ResponseError):
-        run(redis, submit("a"))
+        run_call(redis, submit("a"))
 
 
 def test_no_calls_no_answers(redis: Redis) -> None:
-    assert run_many(redis, []) == []
+    assert run_calls(redis, []) == []
 
 
 def test_the_twins_answer_alike(redis: Redis, redis_url: str) -> None:
     redis.set(LEDGER.job_key("bad"), "not a record")
-    calls: list[Call[Any]] = [submit("a"), submit("bad"), submit("b"), LEDGER.num_pending()]
+    calls: list[RedisCall[Any]] = [submit("a"), submit("bad"), submit("b"), LEDGER.num_pending()]
     first, failed, second, num_pending = in_asyncio(redis_url, calls)
     assert (first.kind, second.kind) == (Submission.SUBMITTED, Submission.SUBMITTED)
     assert isinstance(failed, ResponseError)
@@ -97,7 +97,7 @@ def dialogue_of_all_kinds() -> Dialogue[list[Any]]:
     """Asks in every way, of a Redis in which the record of one job is broken."""
     first = yield submit("a")
     second, num_pending = yield [submit("a"), LEDGER.num_pending()]
-    apart = yield Apart([submit("bad"), submit("b")])
+    apart = yield IndependentCalls([submit("bad"), submit("b")])
     raised = []
     for asked in (submit("bad"), [submit("c"), submit("bad")]):
         try:
@@ -121,7 +121,7 @@ def test_a_dialogue_gets_answers_and_errors_as_it_asks_for_them(
     new, again = Submission.SUBMITTED, Submission.EXISTS
     assert outcome == [new, again, 1, ResponseError, new, 2, []]
     # What stands beside an error is done.
-    assert run(redis, submit("c")).kind is again
+    assert run_call(redis, submit("c")).kind is again
 
 
 def test_an_error_that_a_dialogue_does_not_expect_ends_it(redis: Redis) -> None:
@@ -137,13 +137,13 @@ def test_an_error_that_a_dialogue_does_not_expect_ends_it(redis: Redis) -> None:
 def test_a_lost_connection_is_an_error_of_redis_py() -> None:
     nowhere = connect("unix:///nonexistent.sock", tries=0)
     with pytest.raises(ConnectionError):
-        run(nowhere, submit("a"))
+        run_call(nowhere, submit("a"))
     with pytest.raises(ConnectionError):
-        run_many(nowhere, [submit("a")])
+        run_calls(nowhere, [submit("a")])
 
 
 def test_an_error_of_what_cannot_be_read_can_be_shown() -> None:
-    assert repr(Unreadable("x holds y")) == "Unreadable('x holds y')"
+    assert repr(UnreadableReply("x holds y")) == "UnreadableReply('x holds y')"
 
 
 def between_rounds(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[int]:
@@ -167,11 +167,11 @@ def between_rounds(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
 def test_a_script_that_finds_keys_in_a_record_is_called_again_with_them(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready: list[Call[Any]] = [submit("a"), submit("b"), LEDGER.claim("b", "one"), LEDGER.cancel("x")]
-    run_many(redis, ready)
+    ready: list[RedisCall[Any]] = [submit("a"), submit("b"), LEDGER.claim("b", "one"), LEDGER.cancel("x")]
+    run_calls(redis, ready)
     sizes = between_rounds(monkeypatch, lambda: None)
     calls = [LEDGER.cancel("a"), LEDGER.cancel("b"), LEDGER.cancel("x")]
-    assert run_many(redis, calls) == [Cancellation.CANCELLED, Cancellation.ASKED, Cancellation.UNKNOWN]
+    assert run_calls(redis, calls) == [Cancellation.CANCELLED, Cancellation.ASKED, Cancellation.UNKNOWN]
     assert sizes == [3, 1], "only where it takes more keys than were given"
 
 
@@ -181,14 +181,14 @@ def test_a_job_that_was_replaced_after_the_look_is_looked_at_again(
     other = "herd.other"
 
     def replaced() -> None:
-        run(redis, LEDGER.purge("a"))
+        run_call(redis, LEDGER.purge("a"))
         redis.delete(LEDGER.job_key("a"))
-        run(redis, LEDGER.submit("a", JOB, Envelope.of("a", other)))
+        run_call(redis, LEDGER.submit("a", JOB, Envelope.for_job("a", other)))
 
-    run(redis, submit("a"))
-    run(redis, LEDGER.cancel("x"))
+    run_call(redis, submit("a"))
+    run_call(redis, LEDGER.cancel("x"))
     sizes = between_rounds(monkeypatch, replaced)
-    assert run(redis, LEDGER.cancel("a")) is Cancellation.CANCELLED
+    assert run_call(redis, LEDGER.cancel("a")) is Cancellation.CANCELLED
     assert sizes == [1, 1, 1]
     assert redis.hgetall(LEDGER.key("waiting")) == {}
     assert redis.exists(LEDGER.line_key(QUEUE), LEDGER.line_key(other), LEDGER.key("pending")) == 0
@@ -196,8 +196,8 @@ def test_a_job_that_was_replaced_after_the_look_is_looked_at_again(
 
 def test_a_claim_of_a_job_of_another_queue_counts_where_the_job_was_counted(redis: Redis) -> None:
     """Its record names a queue, its message came from another one."""
-    run(redis, LEDGER.submit("a", JOB, Envelope.of("a", "herd.other")))
-    assert isinstance(run(redis, LEDGER.claim("a", "one", queue=QUEUE)), Yours)
+    run_call(redis, LEDGER.submit("a", JOB, Envelope.for_job("a", "herd.other")))
+    assert isinstance(run_call(redis, LEDGER.claim("a", "one", queue=QUEUE)), Yours)
     assert redis.exists(LEDGER.line_key("herd.other"), LEDGER.key("pending")) == 0
     assert redis.hkeys(LEDGER.key("waiting")) == [b"herd.other:taken", b"herd.other:since"]
 
@@ -208,15 +208,15 @@ def test_a_claim_that_is_made_again_counts_a_death_once(redis: Redis) -> None:
     herd.claim("a")
     herd.emit("one", started("a"))
     herd.pass_lease("a")
-    again = run(redis, LEDGER.claim("a", "two", queue="herd.other"))
+    again = run_call(redis, LEDGER.claim("a", "two", queue="herd.other"))
     assert isinstance(again, Yours)
     assert again.attempts == 1
 
 
 def test_what_left_a_list_after_the_look_is_not_told(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_many(redis, [submit("a"), submit("b")])
-    between_rounds(monkeypatch, lambda: run(redis, LEDGER.cancel("a")))
-    page = run(redis, Overview().jobs("pending"))
+    run_calls(redis, [submit("a"), submit("b")])
+    between_rounds(monkeypatch, lambda: run_call(redis, LEDGER.cancel("a")))
+    page = run_call(redis, Overview().jobs("pending"))
     assert [row.job_id for row in page.rows] == ["b"]
     assert page.next is None
 
@@ -227,6 +227,6 @@ def test_a_script_that_asks_for_more_and_more_keys_is_left(
     monkeypatch.setattr(Script, "plain_source", "return {'declare', 'k' .. #KEYS}")
     sizes = between_rounds(monkeypatch, lambda: None)
     with pytest.raises(TryAgainError) as raised:
-        run(redis, LEDGER.claim("a", "one"))
-    assert passes(raised.value)
+        run_call(redis, LEDGER.claim("a", "one"))
+    assert is_temporary(raised.value)
     assert len(sizes) <= MAX_ROUNDS + 1

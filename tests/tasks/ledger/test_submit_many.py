@@ -9,11 +9,11 @@ from hypothesis import given, settings, strategies as st
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.complaint import FULL, complaint_of
+from llama_herd.tasks.complaint import FULL, redis_complaint
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.message import Envelope, queue_name
 from tests.tasks.herd import JOB, QUEUE
 from tests.tasks.ledger.test_ledger_submit import SPOILT, contents
@@ -59,10 +59,10 @@ def submitted(
     redis: Redis, ledger: Ledger, jobs: Sequence[tuple[str, GenerationJob]], *, at_once: bool
 ) -> list[Any]:
     """The answers to these jobs, sent in one call or in one each."""
-    new = [(name, job, Envelope.of(name, queue_name(str(job.model)))) for name, job in jobs]
+    new = [(name, job, Envelope.for_job(name, queue_name(str(job.model)))) for name, job in jobs]
     if at_once:
-        return run(redis, ledger.submit_many([ledger.parcel(*one) for one in new]))
-    return [run_many(redis, [ledger.submit(*one)])[0] for one in new]
+        return run_call(redis, ledger.submit_many([ledger.submit_item(*one) for one in new]))
+    return [run_calls(redis, [ledger.submit(*one)])[0] for one in new]
 
 
 def told(answer: Submitted | ResponseError) -> object:
@@ -153,5 +153,5 @@ def test_a_full_redis_takes_nothing_of_a_lot_and_says_so_of_each_job(redis: Redi
         answers = submitted(redis, Ledger(), [(name, JOB) for name in "abc"], at_once=True)
     finally:
         redis.config_set("maxmemory", 0)
-    assert [complaint_of(answer) for answer in answers] == [FULL] * 3
+    assert [redis_complaint(answer) for answer in answers] == [FULL] * 3
     assert contents(redis) == before

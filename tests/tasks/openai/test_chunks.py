@@ -8,7 +8,7 @@ import pytest
 from llama_herd.tasks.events import End, Event, Started, Token, ToolCall, Usage
 from llama_herd.tasks.openai.answer_schema import ChatCompletionChunk, Completion
 from llama_herd.tasks.openai.chunks import Chunks
-from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 
 COMMON: dict[str, Any] = {"job": "j", "epoch": 1}
 USAGE = Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5)
@@ -29,7 +29,7 @@ def end(seq: int, **fields: Any) -> End:
 def chunks(endpoint: Endpoint, *events: Event, has_usage: bool = False) -> list[dict[str, Any]]:
     """The chunks, which are as the API's description says."""
     made = Chunks(endpoint, "j", "tales", has_usage=has_usage)
-    found = [chunk for event in events for chunk in made.of(event)]
+    found = [chunk for event in events for chunk in made.from_event(event)]
     described = ChatCompletionChunk if endpoint == CHAT else Completion
     for chunk in found:
         described.model_validate_json(json.dumps(chunk), strict=True)

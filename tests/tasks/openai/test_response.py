@@ -7,9 +7,9 @@ import pytest
 
 from llama_herd.tasks.events import ToolCall, Usage
 from llama_herd.tasks.openai.answer_schema import ChatCompletion, Completion
-from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 from llama_herd.tasks.openai.response import response_body
-from llama_herd.tasks.result import Choice, Result
+from llama_herd.tasks.result import Result, ResultChoice
 
 RESULT = Result(
     job="j",
@@ -77,7 +77,7 @@ def test_a_chat_s_reasoning_and_calls_have_fields_of_their_own(
 
 
 def test_all_outputs_of_a_job_are_choices() -> None:
-    choices = tuple(Choice(index=n, text=f"{n}", ids=(n,), finish_reason="length") for n in range(3))
+    choices = tuple(ResultChoice(index=n, text=f"{n}", ids=(n,), finish_reason="length") for n in range(3))
     found = body(COMPLETIONS, choices=choices)["choices"]
     assert [(one["index"], one["text"], one["finish_reason"]) for one in found] == [
         (n, f"{n}", "length") for n in range(3)
@@ -105,7 +105,7 @@ def test_a_choice_names_the_stop_that_matched(
 
 def test_each_of_several_choices_names_its_own_stop() -> None:
     choices = tuple(
-        Choice(index=n, text="", ids=(), finish_reason="stop", stop_reason=stop)
+        ResultChoice(index=n, text="", ids=(), finish_reason="stop", stop_reason=stop)
         for n, stop in enumerate(("END", 7, None))
     )
     found = body(COMPLETIONS, choices=choices)["choices"]

@@ -15,11 +15,12 @@ from redis.retry import Retry
 from llama_herd.errors import BadInput, NotPermitted, RedisUnavailable
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger import ledger
-from llama_herd.tasks.ledger.keys import Keys, joined
+from llama_herd.tasks.ledger.keys import Keys, joint_tenant
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
-from llama_herd.tasks.ledger.redis_call import Call, Script, keep_loaded, run
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script, keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.security.acl import Acl, Dialect, Role
+from llama_herd.tasks.security.acl import Acl, Role
+from llama_herd.tasks.security.rights import Dialect
 from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
 
 pytestmark = pytest.mark.redis
@@ -262,7 +263,7 @@ def test_a_role_in_two_tenants_is_the_same_in_both_and_nothing_in_another(
 def test_what_a_worker_of_two_tenants_holds_is_out_of_reach_of_a_worker_of_one(
     users: dict[Role, Redis], users_of_both: dict[Role, Redis]
 ) -> None:
-    command = f"HGET {Keys(joined([OWN, THIRD])).unacked_key} tag"
+    command = f"HGET {Keys(joint_tenant([OWN, THIRD])).unacked_key} tag"
     assert may(users_of_both[W], command)
     assert not [role for role, user in users.items() if may(user, command)]
 
@@ -322,10 +323,10 @@ def test_a_script_that_builds_keys_of_its_own_stays_in_the_tenant(
         expires_ms = 1000 * root.time()[0] + 9_000
     users[W].zadd(f"herd:{OWN}:workers", {"w": expires_ms})
     call = Reports(OWN).workers()
-    assert run(users[W], call) == []
-    hostile = Call(call.what, call.keys, (f"herd:{OTHER}:worker:", "", 9), call.parse)
+    assert run_call(users[W], call) == []
+    hostile = RedisCall(call.what, call.keys, (f"herd:{OTHER}:worker:", "", 9), call.parse)
     with pytest.raises(ResponseError, match=r"access (at least one of the keys|a key)"):
-        run(users[W], hostile)
+        run_call(users[W], hostile)
 
 
 def test_a_producer_that_lacks_our_scripts_is_told_who_loads_them(server: GuardedRedis) -> None:

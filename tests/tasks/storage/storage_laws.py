@@ -3,16 +3,16 @@
 import pytest
 
 from llama_herd.errors import FileLost
-from llama_herd.tasks.storage.storage import Place, Storage
+from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
-FILE = Place("acme", "file-1")
-JOURNAL = Place("acme", "batch_1") / "output-1.jsonl"
+FILE = StoragePlace("acme", "file-1")
+JOURNAL = StoragePlace("acme", "batch_1") / "output-1.jsonl"
 
 #: Lengths of files, of which the last is sent in several parts where that is done.
 LENGTHS = (0, 1, 100_000, 40_000_000)
 
 
-def written(storage: Storage, place: Place, content: bytes, *, keeps: bool = True) -> None:
+def written(storage: Storage, place: StoragePlace, content: bytes, *, keeps: bool = True) -> None:
     with storage.draft(place) as draft:
         for start in range(0, len(content), 1 << 20):
             draft.write(content[start : start + (1 << 20)])
@@ -21,7 +21,7 @@ def written(storage: Storage, place: Place, content: bytes, *, keeps: bool = Tru
             draft.keep()
 
 
-def content_of(storage: Storage, place: Place) -> bytes:
+def content_of(storage: Storage, place: StoragePlace) -> bytes:
     with storage.read(place) as file:
         return file.read()
 
@@ -54,6 +54,6 @@ def check_journals(storage: Storage) -> None:
     whole = storage.extent(JOURNAL)
     assert list(storage.lines(JOURNAL, first)) == [b"one\n", b"two\n"]
     assert list(storage.lines(JOURNAL, whole)) == [b"one\n", b"two\n", b"three\n"]
-    assert storage.extent(Place("acme", "batch_1") / "output-11.jsonl") == 0
-    storage.delete(Place("acme", "batch_1"))
+    assert storage.extent(StoragePlace("acme", "batch_1") / "output-11.jsonl") == 0
+    storage.delete(StoragePlace("acme", "batch_1"))
     assert storage.extent(JOURNAL) == 0

@@ -10,9 +10,9 @@ from redis import Redis
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.outbox import Listed
-from llama_herd.tasks.ledger.redis_call import run, run_dialogue
-from llama_herd.tasks.webhooks.setup import list_outbox, set_webhooks
+from llama_herd.tasks.ledger.outbox import ListedWebhook
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.webhooks.setup import list_outbox, store_webhooks
 from tests.tasks.herd import JOB, Herd
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -25,7 +25,7 @@ class Tenant:
     herd: Herd
 
     def set(self, url: str, *hosts: str, jobs: bool = True) -> None:
-        dialogue = set_webhooks("default", url, hosts, jobs=jobs, secret=SECRET)
+        dialogue = store_webhooks("default", url, hosts, jobs=jobs, secret=SECRET)
         run_dialogue(self.herd.redis, dialogue)
 
     def end(self, *job_ids: str, webhook: str | None = None, secret: str | None = None) -> None:
@@ -33,14 +33,14 @@ class Tenant:
         job = JOB.model_copy(update={"webhook": webhook, "webhook_secret": secret})
         for job_id in job_ids:
             self.herd.submit(job_id, job)
-            run(self.herd.redis, self.herd.ledger.cancel(job_id))
+            run_call(self.herd.redis, self.herd.ledger.cancel(job_id))
 
-    def outbox(self) -> list[Listed]:
+    def outbox(self) -> list[ListedWebhook]:
         return run_dialogue(self.herd.redis, list_outbox("default", 10_000))
 
-    def wait_for_dead(self, job_id: str) -> Listed:
+    def wait_for_dead(self, job_id: str) -> ListedWebhook:
         """The message of a job, once it was given up."""
-        found: list[Listed] = []
+        found: list[ListedWebhook] = []
 
         def is_dead() -> Any:
             found[:] = [one for one in self.outbox() if one.is_dead and one.entry.id == job_id]
@@ -49,9 +49,9 @@ class Tenant:
         wait_until(is_dead, f"the webhook of {job_id} is given up")
         return found[0]
 
-    def wait_for_tries(self, job_id: str, num: int) -> Listed:
+    def wait_for_tries(self, job_id: str, num: int) -> ListedWebhook:
         """The message of a job, once it has failed so often."""
-        found: list[Listed] = []
+        found: list[ListedWebhook] = []
 
         def has_failed() -> Any:
             found[:] = [one for one in self.outbox() if one.entry.id == job_id and one.entry.tries == num]

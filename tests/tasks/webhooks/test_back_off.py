@@ -1,6 +1,6 @@
 """Tries come soon at first, then seldom, and end after about three days."""
 
-from llama_herd.tasks.webhooks.back_off import DELAYS_S, JITTER, PATIENCE_S, delay_ms
+from llama_herd.tasks.webhooks.sender import DELAYS_S, JITTER, PATIENCE_S, delay_ms
 
 
 def test_each_try_is_later_than_the_one_before_and_the_last_is_after_three_days() -> None:

@@ -9,7 +9,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run_dialogue
 from llama_herd.tasks.security.acl import Acl, Role
-from llama_herd.tasks.webhooks.setup import set_webhooks
+from llama_herd.tasks.webhooks.setup import store_webhooks
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tasks.webhooks.conftest import SECRET
 from tests.tasks.webhooks.receiver import Receiver
@@ -29,7 +29,7 @@ def test_a_gateway_sends_what_a_producer_has_ended(tmp_path: Path) -> None:
         Receiver() as receiver,
     ):
         keep_loaded(worker, KEPT_SCRIPTS)
-        run_dialogue(root, set_webhooks("acme", receiver.url, ["localhost"], jobs=True, secret=SECRET))
+        run_dialogue(root, store_webhooks("acme", receiver.url, ["localhost"], jobs=True, secret=SECRET))
         with SenderThread(server.url_of("gateway")):
             client.cancel(client.submit(prompt="x", model="m", job_id="a"))
             own = f"http://localhost:{receiver.port}/own"

@@ -12,10 +12,10 @@ from redis import Redis
 from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run, run_dialogue
-from llama_herd.tasks.ledger.webhooks import SENDER
-from llama_herd.tasks.webhooks import lane
-from llama_herd.tasks.webhooks.setup import remove_webhooks, retry, set_webhooks
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.ledger.webhook_configs import SENDER
+from llama_herd.tasks.webhooks import host_queue
+from llama_herd.tasks.webhooks.setup import remove_webhooks, retry_webhook, store_webhooks
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.conftest import SECRET, Tenant
 from tests.tasks.webhooks.receiver import Receiver, Silence
@@ -74,7 +74,7 @@ def test_who_is_gone_is_not_asked_again_before_a_person_says_so(tenant: Tenant, 
         tenant.end("a")
         dead = tenant.wait_for_dead("a")
         assert (dead.entry.error, dead.entry.tries) == ("HTTP 410", 1)
-        run_dialogue(tenant.herd.redis, retry("default", "a"))
+        run_dialogue(tenant.herd.redis, retry_webhook("default", "a"))
         tenant.wait_until_delivered()
     assert len(receiver.requests) == 2
 
@@ -131,7 +131,7 @@ def test_a_closed_port_is_a_failure(tenant: Tenant, redis_url: str) -> None:
 def test_a_dead_host_beside_holds_up_no_other(
     tenant: Tenant, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "DEPTH", 64)
+    monkeypatch.setattr(host_queue, "DEPTH", 64)
     with Silence() as dead, Receiver() as receiver, SenderThread(redis_url, timeout_s=60.0):
         tenant.set(receiver.url, "localhost")
         tenant.end(*(f"d{number}" for number in range(200)), webhook=f"http://localhost:{dead.port}/")
@@ -212,7 +212,7 @@ def test_any_text_as_a_secret_is_refused_by_name_and_not_shown(tenant: Tenant, r
     for number, text in enumerate(("canary", "whsec_canary", "whsec_\x00", "whsec_")):
         tenant.herd.submit(f"a{number}", JOB.model_copy(update={"webhook": "https://example.com/"}))
         tenant.herd.redis.hset(tenant.herd.ledger.job_key(f"a{number}"), "webhook_secret", text)
-        run(tenant.herd.redis, tenant.herd.ledger.cancel(f"a{number}"))
+        run_call(tenant.herd.redis, tenant.herd.ledger.cancel(f"a{number}"))
     with SenderThread(redis_url):
         errors = [str(tenant.wait_for_dead(f"a{number}").entry.error) for number in range(4)]
     assert all(error.startswith("the job's secret must ") and "canary" not in error for error in errors)
@@ -338,7 +338,7 @@ def test_after_the_removal_nothing_is_sent(tenant: Tenant, redis: Redis, redis_u
 
 def test_a_spoilt_outbox_of_a_tenant_holds_up_no_other(tenant: Tenant, redis: Redis, redis_url: str) -> None:
     with Receiver() as receiver:
-        run_dialogue(redis, set_webhooks("acme", receiver.url, (), jobs=True, secret=SECRET))
+        run_dialogue(redis, store_webhooks("acme", receiver.url, (), jobs=True, secret=SECRET))
         tenant.set(receiver.url)
         redis.set("herd:acme:outbox", "x")
         redis.hset("herd:webhooks", "other", "{}")

@@ -18,7 +18,7 @@ from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME
 from tests.local.processes import PATIENCE_S, wait_until
 from tests.worker.broker.test_hostile_messages import (
@@ -74,7 +74,7 @@ def test_who_sends_no_json_is_told_and_nothing_is_run(
     with pytest.raises(GenerationError, match=r"message: cannot be read .*Fix: send JSON"):
         sent.get(timeout=PATIENCE_S)
     assert client.result(sent.id).finish_reason == "error"
-    assert run(redis, DeadLetters().letters(1))[0].reason == "ContentDisallowed"
+    assert run_call(redis, DeadLetters().letters(1))[0].reason == "ContentDisallowed"
 
 
 def test_of_the_first_protocol_the_id_is_known_though_its_body_cannot_be_read(shop: Celery) -> None:
@@ -122,7 +122,7 @@ def test_a_message_that_is_too_long_is_told_so_with_both_numbers(
     with pytest.raises(GenerationError, match=rf"message: must be at most {MAX_BYTES} bytes, got [0-9]+"):
         sent.get(timeout=PATIENCE_S)
     assert client.result(sent.id).finish_reason == "error"
-    assert run(redis, DeadLetters().letters(1))[0].reason == "TooLong"
+    assert run_call(redis, DeadLetters().letters(1))[0].reason == "TooLong"
 
 
 @pytest.mark.parametrize("task_id", ["x}y", "two words", "a\n", "\u00e9", "x" * 129])
@@ -132,7 +132,7 @@ def test_a_task_id_that_can_name_no_job_fails_for_who_waits(task_id: str, shop: 
         GenerationError, match=r"has an id that cannot name a job: 1 to 128 .* Fix: another task_id"
     ):
         sent.get(timeout=PATIENCE_S)
-    letter = run(redis, DeadLetters().letters(1))[0]
+    letter = run_call(redis, DeadLetters().letters(1))[0]
     assert letter.reason == "its id cannot name a job"
     assert not [key for key in redis.keys("herd:*") if task_id.encode() in key]
 

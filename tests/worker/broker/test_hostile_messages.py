@@ -22,7 +22,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import ForkedWorker, kombu_note
@@ -132,7 +132,7 @@ def client(server: EmbeddedRedis, worker: ForkedWorker) -> Iterator[Client]:
 
 
 def dead(redis: Redis) -> list[DeadLetter]:
-    return run(redis, DeadLetters().letters(1000))
+    return run_call(redis, DeadLetters().letters(1000))
 
 
 @pytest.mark.parametrize("kind", QUICK_BOMBS)

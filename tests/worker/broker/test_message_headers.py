@@ -17,7 +17,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.request import MAX_AHEAD_DAYS
@@ -185,4 +185,4 @@ def test_a_countdown_is_kept_to_by_the_ledger(client: Client, redis: Redis, serv
     assert end_of(client, sent.id).finish_reason == "length"
     assert datetime.now(UTC) >= due
     assert sent.get(timeout=PATIENCE_S)["finish_reason"] == "length"
-    assert run(redis, Ledger().num_pending()) == 0
+    assert run_call(redis, Ledger().num_pending()) == 0

@@ -12,7 +12,7 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.priority import LANES, LOW, NORMAL, URGENT
 from llama_herd.worker.broker.message_lot import MAX_BYTES, MAX_MESSAGES, message_in, take_messages
 from llama_herd.worker.broker.queue_channel import QueueTransport
@@ -100,7 +100,7 @@ def test_each_is_noted_as_kombu_notes_it(redis: Redis, connection: Connection) -
 def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, connection: Connection) -> None:
     push(redis, *"abc")
     orders = QueueOrder().of_next(QUEUE, 3)
-    assert [one.tag for one in run(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == [*"abc"]
+    assert [one.tag for one in run_call(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == [*"abc"]
     assert redis.llen(QUEUE) == 0
     qos = Reader(connection).channel.qos
     for tag in "abc":
@@ -137,7 +137,7 @@ def test_what_is_not_for_a_lot_stays_in_its_place(redis: Redis, other: str | byt
     redis.lpush(QUEUE, other)
     push(redis, "b")
     orders = QueueOrder().of_next(QUEUE, 3)
-    assert [one.tag for one in run(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == ["a"]
+    assert [one.tag for one in run_call(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == ["a"]
     assert redis.lindex(QUEUE, -1) == (other.encode() if isinstance(other, str) else other)
     assert redis.hkeys(NOTES) == [b"a"]
 
@@ -146,7 +146,7 @@ def test_a_list_that_is_none_holds_up_nothing_else(redis: Redis) -> None:
     redis.sadd(QUEUE + URGENT, "x")
     push(redis, "a", lane=LOW)
     orders = QueueOrder().of_next(QUEUE, 2)
-    assert [one.tag for one in run(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == ["a"]
+    assert [one.tag for one in run_call(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == ["a"]
 
 
 #: JSON to Redis, but not to Python.
@@ -158,17 +158,17 @@ def test_a_message_that_only_redis_can_read_is_put_aside(redis: Redis, connectio
     redis.lpush(QUEUE, HEX)
     push(redis, "b")
     assert Reader(connection).read() == ["a", "b"]
-    (letter,) = run(redis, DeadLetters().letters())
+    (letter,) = run_call(redis, DeadLetters().letters())
     assert letter.raw == HEX.encode()
     assert set(redis.hkeys(NOTES)) == {b"a", b"b"}
 
 
 def test_so_is_its_note_when_its_worker_has_died(redis: Redis, connection: Connection) -> None:
     redis.lpush(QUEUE, HEX)
-    run(redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, 1), NOTES, TIMES))
+    run_call(redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, 1), NOTES, TIMES))
     assert redis.hkeys(NOTES) == [b"h"]
     Reader(connection).channel.qos.restore_by_tag(b"h")
-    (letter,) = run(redis, DeadLetters().letters())
+    (letter,) = run_call(redis, DeadLetters().letters())
     assert (letter.raw, letter.queue) == (HEX.encode(), QUEUE)
     assert not redis.exists(NOTES, TIMES)
 

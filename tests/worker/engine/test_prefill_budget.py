@@ -37,7 +37,10 @@ def test_beside_streams_that_can_wait_prompts_take_as_long_as_several_steps() ->
     assert budget.beside(ROWS, can_wait=True) == 2 * budget.beside(ROWS), "no more than twice the last one"
     budget.note(400, ROWS, 0.9)
     assert budget.beside(ROWS, can_wait=True) == pytest.approx(PATIENT_STEPS * 50, abs=8)
-    assert taught(PrefillBudget.from_setting(24, "cpu"), 1.0, free=0, token_s=0.001).beside(ROWS, can_wait=True) == 24
+    assert (
+        taught(PrefillBudget.from_setting(24, "cpu"), 1.0, free=0, token_s=0.001).beside(ROWS, can_wait=True)
+        == 24
+    )
 
 
 def test_it_stays_within_its_bounds() -> None:

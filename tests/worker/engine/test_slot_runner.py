@@ -342,7 +342,7 @@ def test_what_cannot_be_captured_is_computed_kernel_by_kernel(
     finish(overlapping.engine)
     assert said(sink) == said(step_by_step(*MODES, is_shallow=True))
     assert overlapping.device.num_replays == 0
-    assert "not permitted" in overlapping.runner._graphs.complaint
+    assert "not permitted" in overlapping.runner.graphs.complaint
 
 
 def test_a_batch_that_failed_leaves_nothing_behind(wide: LoadedModel, settings: WorkerSettings) -> None:

@@ -63,7 +63,7 @@ def _of_another_type() -> Iterator[Attack]:
 def _forged(job_id: str, **fields: Any) -> list[Command]:
     """A job whose record nobody has checked."""
     job = {"v": 1, "prompt": "a", "tenant": GLOBEX, "sampling": SHORT}
-    envelope = Envelope.of(job_id, QUEUE)
+    envelope = Envelope.for_job(job_id, QUEUE)
     record = {
         "state": "queued", "body": json.dumps(job), "queue": QUEUE, "lane": "", "envelope": envelope.text,
         "tokens": 9, "submitted_ms": 1, "due_ms": 1, "epoch": 0, "seq": 0, "n": 0, "lease": 0,
@@ -130,7 +130,7 @@ NESTED = Attack(
 
 def task_message(name: str, task_id: str) -> bytes:
     """A message of a task that is no job."""
-    raw = json.loads(Envelope.of(task_id, QUEUE).with_tag(task_id))
+    raw = json.loads(Envelope.for_job(task_id, QUEUE).with_tag(task_id))
     raw["headers"]["task"] = name
     return json.dumps(raw).encode()
 

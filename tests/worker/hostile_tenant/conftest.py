@@ -7,7 +7,8 @@ from redis import Redis
 
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.security.acl import Acl, Dialect, Role
+from llama_herd.tasks.security.acl import Acl, Role
+from llama_herd.tasks.security.rights import Dialect
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.local.processes import WorkerProcess
 from tests.tiny import write_tiny_gguf

@@ -9,7 +9,7 @@ from llama_herd.tasks.events import Event, FinishReason
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
 from llama_herd.worker.engine.sampling.row import SampledToken
@@ -65,8 +65,8 @@ class Desk:
     def open(self, job_id: str, **fields: object) -> Attempt:
         """Submit and claim a job, as the intake does."""
         job = GenerationJob.model_validate({"prompt": "hi", **fields})
-        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, "herd.m")))
-        claimed = run(self.redis, self.ledger.claim(job_id, OWNER))
+        run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.m")))
+        claimed = run_call(self.redis, self.ledger.claim(job_id, OWNER))
         assert isinstance(claimed, Yours)
         attempt = new_attempt(job_id, claimed, num_choices=job.sampling.n)
         attempt.stream.pace.gather_s = (job.flush_ms or 0) / 1000
@@ -94,7 +94,7 @@ class Desk:
         return self.claims.in_hand()
 
     def events(self, job_id: str) -> list[Event]:
-        return run(self.redis, self.ledger.read(job_id))
+        return run_call(self.redis, self.ledger.read(job_id))
 
     def result(self, job_id: str) -> Result:
         return Result.from_events(self.events(job_id))

@@ -8,13 +8,13 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 
 JOB = GenerationJob.model_validate({"prompt": "a tale", "sampling": {"max_tokens": 3, "ignore_eos": True}})
 
 
 def end_of(redis: Redis, ledger: Ledger, job_id: str) -> End | None:
-    events = run(redis, ledger.read(job_id))
+    events = run_call(redis, ledger.read(job_id))
     return events[-1] if events and isinstance(events[-1], End) else None
 
 

@@ -6,7 +6,7 @@ from redis import Redis
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.ledger.answers import Yours
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.worker.jobs.figures import JobFigures, summed_figures
 from llama_herd.worker.jobs.publisher import RefusedJob
 from tests.worker.jobs.publisher_desk import Desk, LosesReplies, new_attempt
@@ -40,8 +40,8 @@ def test_a_job_that_another_attempt_had_started_is_a_takeover_and_no_second_firs
     desk.start(attempt)
     desk.say(attempt, 1)
     desk.send()
-    run(redis, desk.ledger.release("a", "owner-1", 1))
-    claimed = run(redis, desk.ledger.claim("a", "owner-1"))
+    run_call(redis, desk.ledger.release("a", "owner-1", 1))
+    claimed = run_call(redis, desk.ledger.claim("a", "owner-1"))
     assert isinstance(claimed, Yours)
     again = new_attempt("a", claimed)
     desk.publisher.open(again)

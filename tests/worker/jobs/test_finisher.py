@@ -14,10 +14,10 @@ from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import FinishReason
-from llama_herd.tasks.generate import fail, trace
+from llama_herd.tasks.generate import run_tracer, store_failure
 from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -104,11 +104,11 @@ class Told(Delivery):
         return self._id
 
     def settle(self, outcome: Result) -> None:
-        trace(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
+        run_tracer(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
         self.told.append("settled")
 
     def fail(self, error: GenerationError) -> None:
-        fail(self._id, error, self._app.backend)
+        store_failure(self._id, error, self._app.backend)
         self.told.append("failed")
 
     def acknowledge(self) -> None:
@@ -235,7 +235,7 @@ def test_the_end_of_a_worker_that_died_at_the_very_end_is_told_by_another(
     herd: Herd, finisher: Finisher, worker_app: Celery, short_hold: None, tenancy: Tenancy
 ) -> None:
     ended(herd, "left", "length")
-    run(herd.redis, herd.ledger.settling("left", "died", 600))
+    run_call(herd.redis, herd.ledger.settling("left", "died", 600))
     other = Told(worker_app, "left")
     finisher.settle(tenancy, "left", [other])
     wait_until(lambda: other.told, "the other tells it")

@@ -9,7 +9,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -72,8 +72,8 @@ def take(redis: Any, tenancy: Tenancy, job_id: str) -> Attempt:
     """A job in hand, whose tokens are gathered for a minute."""
     job = GenerationJob(prompt="a tale", model="m", flush_ms=60_000)
     queue = queue_name("m", tenancy.tenant)
-    run(redis, tenancy.ledger.submit(job_id, job, Envelope.of(job_id, queue)))
-    claimed = run(redis, tenancy.ledger.claim(job_id, OWNER))
+    run_call(redis, tenancy.ledger.submit(job_id, job, Envelope.for_job(job_id, queue)))
+    claimed = run_call(redis, tenancy.ledger.claim(job_id, OWNER))
     assert isinstance(claimed, Yours)
     stream = EventLog(job_id, claimed, RecordedOutputs.from_events(()), tenancy.author)
     stream.pace.gather_s = 60.0
@@ -83,7 +83,7 @@ def take(redis: Any, tenancy: Tenancy, job_id: str) -> Attempt:
 
 
 def states(redis: Any) -> list[str]:
-    return [one.state for one in run(redis, Reports("acme").workers())]
+    return [one.state for one in run_call(redis, Reports("acme").workers())]
 
 
 def test_a_state_that_changes_during_a_report_is_reported_soon(
@@ -111,7 +111,7 @@ def test_a_cancel_is_heard_between_two_beats_however_seldom_the_job_has_events(
     worker.heartbeat.start()
     try:
         wait_until(lambda: states(redis) == ["loading"], "it has beaten")
-        run(redis, globex.ledger.cancel("same"))
+        run_call(redis, globex.ledger.cancel("same"))
         wait_until(lambda: worker.engine.aborted == [("same", "cancelled")], "the engine ends it")
         assert [one.abort for one in attempts] == [None, "cancelled"]
     finally:
@@ -121,7 +121,7 @@ def test_a_cancel_is_heard_between_two_beats_however_seldom_the_job_has_events(
 def test_a_cancel_that_was_not_heard_is_found_when_the_lease_is_renewed(redis: Any) -> None:
     worker = Worker(redis)
     attempt = take(redis, worker.tenancies[0], "a")
-    run(redis, worker.tenancies[0].ledger.cancel("a"))
+    run_call(redis, worker.tenancies[0].ledger.cancel("a"))
     worker.heartbeat.start()
     try:
         wait_until(lambda: worker.engine.aborted == [("a", "cancelled")], "the engine ends it")

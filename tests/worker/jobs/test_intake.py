@@ -15,7 +15,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
@@ -39,14 +39,14 @@ def record_id_of_another_vocabulary(
     redis: Redis, ledger: Ledger, model: LoadedModel, job_id: str, token_id: int
 ) -> None:
     """What a worker leaves behind that served another model by the same name."""
-    claimed = run(redis, ledger.claim(job_id, OTHER))
+    claimed = run_call(redis, ledger.claim(job_id, OTHER))
     assert isinstance(claimed, Yours)
     stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("other@test", "tiny"))
     started = stream.start(1, 3)
     [sequence] = model.sequences(job_id, JOB, now_ms=0)
     stream.add(StepOutput(sequence.info, (SampledToken(token_id),), "another text"))
-    run(redis, ledger.emit(OTHER, [started, *stream.flush()]))
-    run(redis, ledger.release(job_id, OTHER, claimed.epoch))
+    run_call(redis, ledger.emit(OTHER, [started, *stream.flush()]))
+    run_call(redis, ledger.release(job_id, OTHER, claimed.epoch))
 
 
 def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
@@ -66,7 +66,7 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
 
     monkeypatch.setattr(LoadedModel, "sequences", slow)
     for job_id in job_ids:
-        run(redis, Ledger().submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+        run_call(redis, Ledger().submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
     service.take(SentMessage("first"))
     wait_until(lambda: held, "the first job's turn")
     for job_id in job_ids[1:]:
@@ -85,10 +85,10 @@ def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
     sampling = {"max_tokens": 200, "ignore_eos": True}
     mate = GenerationJob.model_validate({"prompt": "a long tale", "sampling": sampling})
     for job_id, job in (("mate", mate), ("suspect", JOB)):
-        run(redis, ledger.submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
+        run_call(redis, ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.tiny")))
     redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
     service.take(SentMessage("mate"))
-    wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
+    wait_until(lambda: run_call(redis, ledger.read("mate")), "the mate runs")
     service.take(SentMessage("suspect"))
     wait_until(partial(end_of, redis, ledger, "suspect"), "the end of the suspect")
     assert end_of(redis, ledger, "mate") is not None
@@ -97,7 +97,7 @@ def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
 def test_a_job_on_record_is_run_whatever_another_message_of_its_id_asks_for(
     redis: Redis, service: Service
 ) -> None:
-    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    run_call(redis, Ledger().submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job", b'[[], {"colour": "blue"}, {}]'))
     wait_until(partial(end_of, redis, Ledger(), "job"), "the end")
     end = end_of(redis, Ledger(), "job")
@@ -111,7 +111,7 @@ def test_a_job_that_cannot_be_made_ready_ends_alone(
 ) -> None:
     ledger = Ledger()
     for job_id in ("broken", "sound"):
-        run(redis, ledger.submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+        run_call(redis, ledger.submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
     record_id_of_another_vocabulary(redis, ledger, model, "broken", token_id)
     for job_id in ("broken", "sound"):
         service.take(SentMessage(job_id))
@@ -141,7 +141,7 @@ def test_what_ends_the_thread_that_reads_one_job_ends_that_job_alone(
 
     monkeypatch.setattr(LoadedModel, "sequences", panic)
     for job_id in ("broken", "sound"):
-        run(redis, Ledger().submit(job_id, JOB, Envelope.of(job_id, "herd.tiny")))
+        run_call(redis, Ledger().submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
         service.take(SentMessage(job_id))
     broken, sound = (the_end(redis, job_id) for job_id in ("broken", "sound"))
     assert broken.error is not None
@@ -161,7 +161,7 @@ def test_no_row_is_computed_before_its_start_is_on_record(
         return forward(*args)
 
     monkeypatch.setattr(Llama, "forward", look)
-    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    run_call(redis, Ledger().submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job"))
     the_end(redis, "job")
     assert set(seen) == {b"1"}
@@ -174,18 +174,18 @@ def test_a_job_that_waits_to_be_alone_can_be_ended(
     ledger = Ledger()
     mate = JOB.model_copy(update={"sampling": SamplingParams(max_tokens=900, ignore_eos=True)})
     for job_id, job in (("mate", mate), ("suspect", JOB)):
-        run(redis, ledger.submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
+        run_call(redis, ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.tiny")))
     redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
     service.take(SentMessage("mate"))
-    wait_until(lambda: run(redis, ledger.read("mate")), "the mate runs")
+    wait_until(lambda: run_call(redis, ledger.read("mate")), "the mate runs")
     if reason == "deadline":
         redis.hset(ledger.job_key("suspect"), "deadline_ms", str(now_ms(redis) + 100))
     service.take(SentMessage("suspect"))
     wait_until(lambda: ledger_state(redis, "suspect") != "queued", "the suspect is claimed")
     if reason == "cancelled":
-        run(redis, ledger.cancel("suspect"))
+        run_call(redis, ledger.cancel("suspect"))
     assert the_end(redis, "suspect").finish_reason == reason
-    assert run(redis, ledger.read("suspect"))[0].type == "end", "it never started"
+    assert run_call(redis, ledger.read("suspect"))[0].type == "end", "it never started"
 
 
 def now_ms(redis: Redis) -> int:
@@ -194,7 +194,7 @@ def now_ms(redis: Redis) -> int:
 
 
 def ledger_state(redis: Redis, job_id: str) -> str | None:
-    return run(redis, Ledger().state(job_id))
+    return run_call(redis, Ledger().state(job_id))
 
 
 def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
@@ -209,7 +209,7 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
         open_stream(self, attempt)
 
     monkeypatch.setattr(Publisher, "open", note)
-    run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    run_call(redis, ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job"))
     the_end(redis, "job")
     tenancy = service.tenancies["default"]
@@ -221,8 +221,8 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
 
 def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Service) -> None:
     ledger, tenancy = Ledger(), service.tenancies["default"]
-    run(redis, ledger.submit("job", JOB, Envelope.of("job", "herd.tiny")))
-    assert isinstance(run(redis, ledger.claim("job", tenancy.holder.id)), Yours)
+    run_call(redis, ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
+    assert isinstance(run_call(redis, ledger.claim("job", tenancy.holder.id)), Yours)
     service.take(SentMessage("job"))
     assert the_end(redis, "job").finish_reason == "length"
 
@@ -242,7 +242,7 @@ def test_a_message_whose_record_redis_cannot_take_ends_alone(
     """Its links are longer than an argument may be."""
     links = [{"task": "x" * 100_000}] * (9 if bulk_mb == 1 else 70)
     body = json.dumps([[], {"prompt": "a tale", "sampling": {"max_tokens": 3}}, {"callbacks": links}])
-    run(redis, Ledger().submit("mate", JOB, Envelope.of("mate", "herd.tiny")))
+    run_call(redis, Ledger().submit("mate", JOB, Envelope.for_job("mate", "herd.tiny")))
     message = SentMessage("huge", body.encode())
     message._args[2]["properties"]["delivery_tag"] = "of another client"
     service.take(message)

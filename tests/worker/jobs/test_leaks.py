@@ -14,7 +14,7 @@ from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.sampling import SamplingParams
@@ -55,7 +55,9 @@ class Crowd:
         """Send all jobs, a lot at a time: what one leaves behind nothing later wakes up."""
         for lot in (self.job_ids[first : first + LOT] for first in range(0, len(self.job_ids), LOT)):
             for job_id in lot:
-                run(self.redis, self.ledger.submit(job_id, self.job(), Envelope.of(job_id, "herd.tiny")))
+                run_call(
+                    self.redis, self.ledger.submit(job_id, self.job(), Envelope.for_job(job_id, "herd.tiny"))
+                )
                 for _ in range(self.rng.choice([1, 1, 1, 2])):
                     self.take(job_id)
                 self.disturb(job_id if self.rng.random() < 0.5 else self.rng.choice(lot))
@@ -78,7 +80,7 @@ class Crowd:
         self.service.take(self.messages[-1])
 
     def cancel(self, attempt: Attempt) -> None:
-        run(self.redis, self.ledger.cancel(attempt.job_id))
+        run_call(self.redis, self.ledger.cancel(attempt.job_id))
 
     def steal(self, attempt: Attempt) -> None:
         """From now on the worker's writes are fenced."""
@@ -87,7 +89,7 @@ class Crowd:
     def release(self, attempt: Attempt) -> None:
         """Give a job back, which is at once delivered here again; sometimes the worker is not told."""
         release = self.ledger.release(attempt.job_id, self.tenancy.holder.id, attempt.stream.epoch)
-        if run(self.redis, release) is Release.RELEASED:
+        if run_call(self.redis, release) is Release.RELEASED:
             if self.rng.random() < 0.5:
                 self.service._publisher.put([ReleasedJob(attempt)])
             self.take(attempt.job_id)
@@ -133,7 +135,7 @@ def test_of_jobs_that_end_and_go_at_any_moment_nothing_stays(
     assert cache.pages.num_held == 0
     assert max(message.num_done for message in crowd.messages) == 1
     for job_id in crowd.job_ids:
-        events = run(redis, crowd.ledger.read(job_id))
+        events = run_call(redis, crowd.ledger.read(job_id))
         check_stream(events, has_end=not crowd.is_stolen(job_id))
         if job_id not in crowd.disturbed:
             assert Result.from_events(events).finish_reason in ("stop", "length")

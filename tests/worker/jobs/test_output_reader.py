@@ -12,7 +12,7 @@ from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.tasks.events import Event, FinishReason, Token, parse_event
 from llama_herd.tasks.ledger.answers import Yours
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.result import Result
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
@@ -149,7 +149,7 @@ def test_a_cancel_in_the_middle_of_a_call_keeps_what_was_written_of_it(redis: Re
         attempt.stream.read_outputs(new_parser)
         desk.publisher.put(list(outputs(attempt, range(num_ids))))
         desk.send()
-        run(redis, desk.ledger.cancel(job_id))
+        run_call(redis, desk.ledger.cancel(job_id))
         desk.publisher.put(list(outputs(attempt, range(num_ids, num_ids + num_refused))))
         desk.publisher.put([output_of(attempt, end="cancelled")] if not num_refused else [])
         desk.send()

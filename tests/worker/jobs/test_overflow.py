@@ -12,9 +12,9 @@ from llama_herd.tasks.events import Started
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.answers import Yours
-from llama_herd.tasks.ledger.keys import Keys, joined
+from llama_herd.tasks.ledger.keys import Keys, joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Beat, Reports, beat
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -58,8 +58,8 @@ class FullWorker:
 
     def claim(self, job_id: str, waited_s: float) -> Attempt:
         job = GenerationJob(prompt="hi")
-        run(self.redis, self.ledger.submit(job_id, job, Envelope.of(job_id, "herd.m")))
-        claimed = run(self.redis, self.ledger.claim(job_id, FULL))
+        run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.m")))
+        claimed = run_call(self.redis, self.ledger.claim(job_id, FULL))
         assert isinstance(claimed, Yours)
         self.redis.delete("herd.m")  # the message is in this worker's hands
         stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("full@test", "m"))
@@ -69,7 +69,7 @@ class FullWorker:
 
     def look(self) -> None:
         """As its heartbeat and its sweeper do once a second."""
-        (answer,) = run(
+        (answer,) = run_call(
             self.redis, beat([Beat(self.ledger, status("full@test", running=4, waiting=1), asks=True)])
         )
         assert isinstance(answer, int)
@@ -83,7 +83,7 @@ class FullWorker:
 
     def hear(self, *others: WorkerStatus) -> None:
         for other in others:
-            run(self.redis, Reports().report_worker(other))
+            run_call(self.redis, Reports().report_worker(other))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_the_newest_go_to_a_worker_that_idles(full: FullWorker) -> None:
     full.look_twice()
     assert full.released == ["job-3", "job-4"], "half of the three rows that are free, rounded up"
     assert full.redis.llen("herd.m") == 2
-    record = run(full.redis, full.ledger.record("job-4"))
+    record = run_call(full.redis, full.ledger.record("job-4"))
     assert record is not None
     assert (record.state, record.owner, record.attempts) == ("queued", None, 0)
 
@@ -222,11 +222,11 @@ def waiting(client: Client, name: str) -> int:
 
 def starts(client: Client, job_ids: list[str], name: str) -> int:
     """How many of the jobs this worker runs or has run."""
-    owners = [run(client._redis, client._core.ledger.read(job_id)) for job_id in job_ids]
+    owners = [run_call(client._redis, client._core.ledger.read(job_id)) for job_id in job_ids]
     return sum(isinstance(event, Started) and event.worker == name for events in owners for event in events)
 
 
 def num_unacked(server: EmbeddedRedis) -> int:
     """Messages that neither worker has acknowledged."""
     with Redis.from_url(server.url) as redis:
-        return sum(int(redis.hlen(Keys(name).unacked_key)) for name in ("default", joined(TENANTS)))
+        return sum(int(redis.hlen(Keys(name).unacked_key)) for name in ("default", joint_tenant(TENANTS)))

@@ -11,7 +11,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.sampling import SamplingParams
@@ -43,7 +43,7 @@ def test_a_job_is_noted_as_prepared_while_it_is_and_no_longer(
         return sequences(*args)
 
     monkeypatch.setattr(LoadedModel, "sequences", look)
-    run(redis, Ledger().submit("job", JOB, Envelope.of("job", "herd.tiny")))
+    run_call(redis, Ledger().submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job"))
     the_end(redis, "job")
     assert seen == [[b"1", b"1", None]]
@@ -63,7 +63,7 @@ def test_every_output_of_a_job_is_computed_however_slowly_they_come_to_the_engin
 
     monkeypatch.setattr(EngineThread, "submit", submit_and_wait)
     job = GenerationJob(prompt="a tale", sampling=SamplingParams(n=3, max_tokens=4, ignore_eos=True))
-    run(redis, Ledger().submit("job", job, Envelope.of("job", "herd.tiny")))
+    run_call(redis, Ledger().submit("job", job, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job"))
     the_end(redis, "job")
     assert redis.hget(Ledger().job_key("job"), "n") == b"12"
@@ -99,7 +99,7 @@ class Preparations:
         self._job_ids += job_ids
         job = GenerationJob.model_validate({**JOB.model_dump(exclude_unset=True), **fields})
         for job_id in job_ids:
-            run(self._redis, Ledger().submit(job_id, job, Envelope.of(job_id, "herd.tiny")))
+            run_call(self._redis, Ledger().submit(job_id, job, Envelope.for_job(job_id, "herd.tiny")))
         for job_id in job_ids:
             self.service.take(SentMessage(job_id))
 
@@ -180,7 +180,7 @@ def test_a_job_of_a_lot_that_is_cancelled_is_not_made_ready(redis: Redis, prepar
     preparations.take_lot("a", "b", "c")
     attempt = preparations.tenancy.claims.get("b")
     assert attempt is not None
-    run(redis, Ledger().cancel("b"))
+    run_call(redis, Ledger().cancel("b"))
     wait_until(lambda: attempt.abort, "the worker hears of it")
     preparations.pass_all()
     assert the_end(redis, "c").finish_reason == "length"

@@ -7,9 +7,9 @@ from redis import Redis
 
 from llama_herd.tasks.events import Event, Started
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.message import Envelope
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -25,12 +25,12 @@ TELLS: dict[str, Any] = {"prompt": "a tale", "echo": True, "model": "tiny"}
 
 def submit(redis: Redis, **sampling: Any) -> None:
     job = GenerationJob.parse({**TELLS, "sampling": {"ignore_eos": True, **sampling}}, Settings())
-    run(redis, Ledger().submit("job", job, Envelope.of("job", "herd.tiny")))
+    run_call(redis, Ledger().submit("job", job, Envelope.for_job("job", "herd.tiny")))
 
 
 def events_of(redis: Redis) -> list[Event]:
     the_end(redis, "job")
-    return run(redis, Ledger().read("job"))
+    return run_call(redis, Ledger().read("job"))
 
 
 def test_a_job_without_output_starts_and_ends(redis: Redis, service: Service) -> None:
@@ -59,7 +59,7 @@ def test_the_prompt_is_told_once_however_often_the_job_is_begun(
         "pieces": {1: "", 9: "a tale"},
     }
     start = Started(seq=1, job="job", epoch=epoch, attempt=1, worker="w", model="tiny", seed=7, **told)
-    herd.emit("dead", Entry.of(start, 0))
+    herd.emit("dead", EmitEntry.from_event(start, 0))
     herd.pass_lease("job")
     service.take(SentMessage("job"))
     events = events_of(redis)

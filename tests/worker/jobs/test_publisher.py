@@ -10,7 +10,7 @@ from redis import Redis
 from llama_herd.tasks.events import End, Failure, Started, Token
 from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES
-from llama_herd.tasks.ledger.redis_call import Call, run
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.publisher import OutgoingEvent, RefusedJob, ReleasedJob, _lots
 from tests.local.processes import wait_until
@@ -80,7 +80,7 @@ def test_a_cancelled_job_gets_its_end_and_nothing_else(desk: Desk) -> None:
     attempt = desk.open("job")
     desk.say(attempt, 1)
     desk.send()
-    run(desk.redis, desk.ledger.cancel("job"))
+    run_call(desk.redis, desk.ledger.cancel("job"))
     desk.say(attempt, 2, 3)
     desk.send()
     result = desk.result("job")
@@ -95,7 +95,7 @@ def test_an_end_that_races_a_cancel_stands(desk: Desk) -> None:
     attempt = desk.open("job")
     desk.say(attempt, 1)
     desk.send()
-    run(desk.redis, desk.ledger.cancel("job"))
+    run_call(desk.redis, desk.ledger.cancel("job"))
     desk.say(attempt, end="stop")
     desk.send()
     assert desk.result("job").finish_reason == "stop"
@@ -104,7 +104,7 @@ def test_an_end_that_races_a_cancel_stands(desk: Desk) -> None:
 def test_another_owner_fences_this_one_and_its_neighbours_go_on(desk: Desk) -> None:
     mine, gone = desk.open("mine"), desk.open("gone")
     desk.redis.hset(desk.ledger.job_key("gone"), "lease", 0)
-    assert isinstance(run(desk.redis, desk.ledger.claim("gone", "owner-2")), Yours)
+    assert isinstance(run_call(desk.redis, desk.ledger.claim("gone", "owner-2")), Yours)
     desk.say(mine, 1, end="stop")
     desk.say(gone, 1, 2, end="stop")
     desk.send()
@@ -117,7 +117,7 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     earlier = desk.open("job")
     desk.say(earlier, 1)
     desk.redis.hset(desk.ledger.job_key("job"), "lease", 1)
-    claimed = run(desk.redis, desk.ledger.claim("job", OWNER))
+    claimed = run_call(desk.redis, desk.ledger.claim("job", OWNER))
     assert isinstance(claimed, Yours)
     again = new_attempt("job", claimed)
     entries = desk.publisher._outgoing(desk.publisher._take())  # on their way when the claim is answered
@@ -170,7 +170,7 @@ def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
     desk.say(good, 1, end="stop")
     desk.send()
     assert (desk.ended, desk.lost) == (["good", "broken"], [])
-    record = run(desk.redis, desk.ledger.record("broken"))
+    record = run_call(desk.redis, desk.ledger.record("broken"))
     assert record is not None
     assert record.state == "failed", "there is no place for its end, so the record says it alone"
 
@@ -198,7 +198,7 @@ def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
     attempt = desk.open("job")
     attempt.stream.add(output_of(attempt, 1))
     entries = attempt.stream.flush()
-    first: Call[object] = desk.ledger.emit(OWNER, entries)  # type: ignore[assignment]
+    first: RedisCall[object] = desk.ledger.emit(OWNER, entries)  # type: ignore[assignment]
     attempt.stream.add(output_of(attempt, 2))
     assert desk.ledger.emit(OWNER, entries).command == first.command
 
@@ -267,7 +267,7 @@ def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk
 
 def test_a_job_that_was_given_back_is_closed_without_an_event(desk: Desk) -> None:
     attempt = desk.open("job")
-    assert run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch)) is Release.RELEASED
+    assert run_call(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch)) is Release.RELEASED
     desk.publisher.put([ReleasedJob(attempt)])
     desk.send()
     assert (desk.released, desk.lost, desk.in_hand) == (["job"], [], [])
@@ -276,7 +276,7 @@ def test_a_job_that_was_given_back_is_closed_without_an_event(desk: Desk) -> Non
 
 def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
     attempt = desk.open("job")
-    run(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch))
+    run_call(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch))
     desk.start(attempt)
     desk.publisher.put([ReleasedJob(attempt)])
     desk.send()

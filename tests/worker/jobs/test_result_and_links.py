@@ -13,7 +13,7 @@ from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.events import End, Token
-from llama_herd.tasks.generate import trace
+from llama_herd.tasks.generate import run_tracer
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -40,7 +40,7 @@ def ended_well(job_id: str = "job", text: str = "") -> Result:
 def traced(app: Celery, outcome: Result, **embed: Any) -> None:
     """Let Celery's tracer tell how a job ended."""
     request = {"id": outcome.job, "delivery_info": {}}
-    trace(app.tasks[TASK_NAME], request, embed, outcome)
+    run_tracer(app.tasks[TASK_NAME], request, embed, outcome)
 
 
 def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
@@ -145,7 +145,7 @@ def test_a_part_of_a_chord_that_redis_refuses_is_raised_without_its_text(worker_
     request = {"id": "job", "delivery_info": {}, "group": "g", "group_index": "x"}
     outcome = ended_well(text="a secret")
     with pytest.raises(GenerationError, match="not a valid float") as caught:
-        trace(worker_app.tasks[TASK_NAME], request, {"chord": chord}, outcome)
+        run_tracer(worker_app.tasks[TASK_NAME], request, {"chord": chord}, outcome)
     assert "secret" not in str(caught.value)
     assert worker_app.backend.get_state("job") == "SUCCESS"
 

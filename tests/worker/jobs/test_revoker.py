@@ -12,7 +12,7 @@ from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.revoker import Revoker
@@ -47,7 +47,7 @@ class Post:
 
     def submit(self, redis: Redis, job_id: str) -> None:
         queue = queue_name("m", self.ledger.tenant)
-        run(redis, self.ledger.submit(job_id, JOB, Envelope.of(job_id, queue)))
+        run_call(redis, self.ledger.submit(job_id, JOB, Envelope.for_job(job_id, queue)))
 
     @contextmanager
     def heard(self, redis: Redis) -> Iterator[None]:

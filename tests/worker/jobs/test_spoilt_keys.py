@@ -13,7 +13,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import ForkedWorker
@@ -54,7 +54,7 @@ def test_a_bare_message_whose_key_is_something_else_fails_with_a_result(
         with pytest.raises(Exception, match="WRONGTYPE"):
             sent.get(timeout=TIMEOUT_S)
         wait_until(lambda: not redis.hlen(ledger.unacked_key), "both messages acknowledged")
-        assert run(redis, ledger.num_running()) == 0
+        assert run_call(redis, ledger.num_running()) == 0
     assert worker.is_alive
 
 
@@ -69,5 +69,5 @@ def test_an_expired_message_whose_result_is_refused_ends_no_worker(
         app.send_task(task, kwargs=JOB, queue="herd.tiny", task_id=job_id, expires=-1)
         assert client.result(client.submit(**JOB), timeout_s=TIMEOUT_S).finish_reason == "length"
         wait_until(lambda: not redis.hlen(Ledger().unacked_key), "both messages acknowledged")
-        assert run(redis, DeadLetters().letters(10))[0].reason
+        assert run_call(redis, DeadLetters().letters(10))[0].reason
     assert worker.is_alive

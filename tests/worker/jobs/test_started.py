@@ -9,8 +9,8 @@ from celery import Celery
 from redis import Redis
 from redis.client import Pipeline
 
-from llama_herd.tasks.generate import start
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.generate import store_started
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker.broker.delivery import Delivery
 from tests.worker.jobs.publisher_desk import Desk
@@ -56,12 +56,12 @@ def test_who_wants_no_result_gets_no_state(redis: Redis, worker_app: Celery) -> 
 def test_a_state_that_is_there_stays(redis: Redis, worker_app: Celery, state: str) -> None:
     error = ValueError("no")
     worker_app.backend.store_result("job", error if state != "SUCCESS" else {}, state)
-    run(redis, start("job", "w@test", worker_app.backend))
+    run_call(redis, store_started("job", "w@test", worker_app.backend))
     assert worker_app.backend.get_state("job") == state
 
 
 def test_an_end_takes_the_place_of_the_start(redis: Redis, worker_app: Celery) -> None:
-    run(redis, start("job", "w@test", worker_app.backend))
+    run_call(redis, store_started("job", "w@test", worker_app.backend))
     worker_app.backend.store_result("job", {"text": "a tale"}, "SUCCESS")
     assert worker_app.AsyncResult("job").get(timeout=1) == {"text": "a tale"}
 

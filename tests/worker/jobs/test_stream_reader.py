@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from llama_herd.tasks.events import Event, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Unreadable
+from llama_herd.tasks.ledger.redis_call import UnreadableReply
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
@@ -155,7 +155,7 @@ def test_a_record_that_says_anything_of_its_length_lengthens_nothing(
     redis: Redis, reader: StreamReader
 ) -> None:
     write(redis, [token(1, 0, [1] * 40_000, "")], n=10**15)
-    with pytest.raises(Unreadable, match="more than"):
+    with pytest.raises(UnreadableReply, match="more than"):
         list(reader.events(JOB))
 
 

@@ -8,9 +8,10 @@ from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from llama_herd.chaos.patience import wait_until
-from llama_herd.tasks.ledger.answers import Origin
-from llama_herd.tasks.ledger.ledger import SWEEP_PATIENCE_MS, Ledger
-from llama_herd.tasks.ledger.redis_call import Unreadable, run, run_many
+from llama_herd.tasks.ledger.answers import JobOrigin
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.sweeper import Sweeper
@@ -52,8 +53,8 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
 
 
 def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
-    envelope = Envelope.of("a", "herd.tales", traceparent=f"00-{TRACE_ID}-00f067aa0ba902b7-01")
-    run(herd.redis, herd.ledger.submit("a", JOB, envelope))
+    envelope = Envelope.for_job("a", "herd.tales", traceparent=f"00-{TRACE_ID}-00f067aa0ba902b7-01")
+    run_call(herd.redis, herd.ledger.submit("a", JOB, envelope))
     herd.claimed("a")
     herd.emit("one", started("a"))
     herd.redis.delete(QUEUE)
@@ -78,5 +79,5 @@ def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
 def test_a_damaged_envelope_costs_no_sweep(herd: Herd, envelope: str) -> None:
     herd.submit("a")
     herd.redis.hset(herd.ledger.job_key("a"), "envelope", envelope)
-    (origin,) = run_many(herd.redis, [herd.ledger.origin("a")])
-    assert origin == Origin("tales", 0, None) or isinstance(origin, Unreadable)
+    (origin,) = run_calls(herd.redis, [herd.ledger.origin("a")])
+    assert origin == JobOrigin("tales", 0, None) or isinstance(origin, UnreadableReply)

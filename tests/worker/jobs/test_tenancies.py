@@ -11,7 +11,7 @@ from redis import Redis
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.worker import process
 from llama_herd.worker.jobs.heartbeat import FRESH_S
@@ -48,12 +48,12 @@ def submit(redis: Redis, ledger: Ledger, job_id: str) -> SentMessage:
     """Submit a job of the ledger's tenant; returns its message."""
     queue = queue_name("tiny", ledger.tenant)
     job = JOB.model_copy(update={"tenant": ledger.tenant})
-    run(redis, ledger.submit(job_id, job, Envelope.of(job_id, queue)))
+    run_call(redis, ledger.submit(job_id, job, Envelope.for_job(job_id, queue)))
     return SentMessage(job_id, queue=queue)
 
 
 def is_done(redis: Redis, ledger: Ledger, job_id: str) -> bool:
-    return run(redis, ledger.state(job_id)) == "done"
+    return run_call(redis, ledger.state(job_id)) == "done"
 
 
 def num_calls(redis: Any) -> int:
@@ -117,7 +117,7 @@ def test_jobs_of_many_tenants_with_one_id_end_each_in_its_own(redis: Redis, serv
     try:
         for ledger in ledgers:
             wait_until(partial(is_done, redis, ledger, "same"), ledger.tenant)
-            events = run(redis, ledger.read("same"))
+            events = run_call(redis, ledger.read("same"))
             assert [event.seq for event in events] == list(range(1, len(events) + 1))
             assert isinstance(events[-1], End)
             assert redis.zcard(ledger.key("leases")) == 0
@@ -176,7 +176,7 @@ def test_a_cancel_is_told_to_the_owner_alone(redis: Any, services: Any) -> None:
             listener.subscribe(*one._heartbeat._by_channel)
             for _ in one._heartbeat._by_channel:
                 listener.get_message(timeout=5)
-        run(redis, tenancy.ledger.cancel("job"))
+        run_call(redis, tenancy.ledger.cancel("job"))
         service._heartbeat._next_beat_s = monotonic() + 60
         service._heartbeat._hear(mine)
         assert others.get_message(timeout=0.0) is None

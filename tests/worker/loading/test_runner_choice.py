@@ -32,6 +32,11 @@ class Refusing(StandInDevice):
         raise RuntimeError("operation not permitted when stream is capturing")
 
 
+class Uncaptured(StandInDevice):
+    def capture(self, work: Callable[[], None]) -> Replay:
+        return work
+
+
 class Broken(StandInDevice):
     def __init__(self) -> None:
         raise RuntimeError("no graphs in this driver")
@@ -62,6 +67,7 @@ def choose(
     """The kind of runner for a model with a GPU's kernels, and the note."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner_choice, "CudaDevice", device)
+        patch.setattr(runner_choice, "UncapturedDevice", Uncaptured)
         choice = choose_runner(with_plain_kernels(model.llama)[0], cache, settings)
     return type(choice.runner), choice.note
 
@@ -129,7 +135,7 @@ def test_a_cpu_reads_each_step_before_the_next_one(
 def test_the_memory_plan_counts_what_steps_that_overlap_keep(model: LoadedModel, paged: Cache) -> None:
     num_slots, vocab_size = 4, model.llama.config.vocab_size
     runner = SlotRunner(model.llama, paged, StandInDevice(), num_slots)
-    words, logits = runner._slots.words, runner._graphs.logits
+    words, logits = runner._slots.words, runner.graphs.logits
     assert Slots.num_bytes(num_slots, paged.max_length) == words.nbytes
     assert DecodeGraphs.num_bytes(num_slots, vocab_size) == logits.nbytes
     assert model.plan.step.graph_bytes(paged.max_length) > words.nbytes + logits.nbytes

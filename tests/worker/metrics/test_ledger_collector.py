@@ -11,7 +11,7 @@ from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection import connect
-from llama_herd.tasks.ledger.overview import Lane, QueueCounts, TenantCounts
+from llama_herd.tasks.ledger.overview import LaneCounts, QueueCounts, TenantCounts
 from llama_herd.tasks.message import queue_name
 from llama_herd.worker.metrics import ledger_collector
 from llama_herd.worker.metrics.ledger_collector import (
@@ -40,7 +40,7 @@ def reader(server: EmbeddedRedis) -> Iterator[LedgerReader]:
 
 def load(tenant: str, num_messages: int, model: str = "served") -> TenantCounts:
     """So many messages, the oldest of which has waited for as many seconds."""
-    lanes = (Lane("normal", num_messages, NOW_MS - 1000 * num_messages),)
+    lanes = (LaneCounts("normal", num_messages, NOW_MS - 1000 * num_messages),)
     numbers: dict[str, Any] = {field.name: 0 for field in fields(QueueCounts)[1:-1]}
     queue = QueueCounts(queue_name(model, tenant), **numbers, lanes=lanes)
     return TenantCounts(tenant, NOW_MS, 1, 0, (queue,))

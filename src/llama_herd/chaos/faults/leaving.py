@@ -10,7 +10,7 @@ from llama_herd.chaos.herd import Herd
 from llama_herd.chaos.patience import wait_until
 from llama_herd.chaos.verdict import BrokenLaw
 from llama_herd.local.worker_process import WorkerProcess
-from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.answers import JobRecord
 
 #: More jobs than two workers hold, so that some go back to the queue.
 NUM_QUEUED = 100
@@ -77,7 +77,7 @@ def stop_worker(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> 
     return left
 
 
-def check_release(job_id: str, held: Record, left: Record) -> None:
+def check_release(job_id: str, held: JobRecord, left: JobRecord) -> None:
     """Raise BrokenLaw if a job was not released: its record before and after its worker has left.
 
     A release does not change the count of deaths; tokens that were recorded before it may have reset it.

@@ -10,7 +10,7 @@ from llama_herd.chaos.malformed import UNREADABLE, mutants
 from llama_herd.chaos.patience import wait_until
 from llama_herd.chaos.verdict import BrokenLaw
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 
 #: Random messages per strike, besides the known kinds.
 NUM_MUTANTS = 300
@@ -53,7 +53,7 @@ def vanished(herd: Herd, messages: Sequence[HostileMessage]) -> list[HostileMess
     Call it when all have been read. They must be few enough that every dead letter is kept. A job that waits
     for its time is cancelled.
     """
-    letters = run(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
+    letters = run_call(herd.jobs.redis, DeadLetters().letters(MAX_LETTERS))
     buried = {(letter.num_bytes, letter.raw) for letter in letters}
     left = [
         message for message in messages if (len(message.raw), message.raw[:MAX_LETTER_BYTES]) not in buried
@@ -63,7 +63,7 @@ def vanished(herd: Herd, messages: Sequence[HostileMessage]) -> list[HostileMess
     def all_have_ended() -> bool:
         for job_id in herd.jobs.redis.zrange(herd.jobs.ledger.key("delayed"), 0, -1):
             herd.jobs.client.cancel(job_id.decode())
-        records = run_many(
+        records = run_calls(
             herd.jobs.redis, [herd.jobs.ledger.record(message.job_id or "\0") for message in left]
         )
         pairs = zip(left, records, strict=True)

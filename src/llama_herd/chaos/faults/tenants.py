@@ -13,7 +13,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.security.acl import Acl, Role
@@ -157,8 +157,8 @@ def _odd_command(herd: Herd, job_ids: list[str]) -> tuple[Any, ...]:
 def _odd_submission(herd: Herd) -> tuple[Any, ...]:
     """The script that submits, with one argument that our client would not send."""
     job_id, queue = f"odd-{herd.rng.getrandbits(32)}", _queue(herd)
-    call: Call[Any] = Ledger(TENANT).submit(
-        job_id, GenerationJob(prompt="a tale"), Envelope.of(job_id, queue)
+    call: RedisCall[Any] = Ledger(TENANT).submit(
+        job_id, GenerationJob(prompt="a tale"), Envelope.for_job(job_id, queue)
     )
     args = list(call.args)
     args[herd.rng.randrange(len(args))] = herd.rng.choice(VALUES)

@@ -57,7 +57,7 @@ def write_answer_table(
 
 def _rows(answers: AnswerFile, run_id: str) -> Iterator[TableRow]:
     lines, starts = array("q"), array("q")
-    for line, start in answers.places(run_id):
+    for line, start in answers.line_offsets(run_id):
         lines.append(line)
         starts.append(start)
     with answers.path.open("rb") as file:

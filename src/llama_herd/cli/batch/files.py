@@ -12,10 +12,10 @@ from llama_herd.cli.batch.plan import BatchPlan
 from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.cli.batch.source_file import open_source
 from llama_herd.tasks.batch.answer_file import AnswerFile
-from llama_herd.tasks.batch.done_lines import DoneLines
-from llama_herd.tasks.batch.reply import error_line, output_line
-from llama_herd.tasks.batch.request import RequestReader
-from llama_herd.tasks.client.batch.row import BatchItem, BatchRow
+from llama_herd.tasks.batch.answer_line import error_line, output_line
+from llama_herd.tasks.batch.done_rows import DoneRows
+from llama_herd.tasks.batch.row_request import RequestReader
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
 
 
@@ -41,7 +41,7 @@ class BatchFiles:
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
             self._errors.repair()
-            self._done = DoneLines(self._answers.lines(self.run.run_id))
+            self._done = DoneRows(self._answers.lines(self.run.run_id))
             self.num_done = len(self._done)
             for line in self._errors.lines(self.run.run_id):
                 self._done.add(line)

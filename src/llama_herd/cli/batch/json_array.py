@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TextIO
 
 from llama_herd.cli.batch.source import open_unpacked
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.lines import MAX_LINE_BYTES
+from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES
 from llama_herd.tasks.batch.source_row import SourceRow
 
 _PIECE_CHARS = 1 << 16

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llama_herd.cli.batch.source import open_unpacked
-from llama_herd.tasks.batch.json_row import read_row
-from llama_herd.tasks.batch.lines import MAX_LINE_BYTES, Line, read_lines
-from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, NumberedLine, read_lines
+from llama_herd.tasks.batch.source_row import SourceRow, parse_row
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class JsonLines:
 
     def rows(self) -> Iterator[SourceRow | None]:
         with open_unpacked(self.name) as stream:
-            yield from map(read_row, read_lines(stream))
+            yield from map(parse_row, read_lines(stream))
 
     def num_rows(self) -> int | None:
         with open_unpacked(self.name) as stream:
@@ -40,7 +39,7 @@ class TextLines:
         return sum(1 for _ in self.rows())
 
 
-def _prompt(line: Line) -> SourceRow:
+def _prompt(line: NumberedLine) -> SourceRow:
     if line.text is None:
         return SourceRow(line.number, None, f"is longer than {MAX_LINE_BYTES} bytes")
     try:

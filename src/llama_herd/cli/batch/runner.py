@@ -10,10 +10,10 @@ from llama_herd.cli.batch.interruption import Interruption, Wish
 from llama_herd.cli.batch.screen import BatchScreen
 from llama_herd.cli.batch.summary import Summary
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.batch.figures import Figures
-from llama_herd.tasks.batch.run import BatchRun
-from llama_herd.tasks.client.batch.batch import Batch
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.batch.batch_progress import BatchProgress
+from llama_herd.tasks.batch.batch_run import BatchRun
+from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class BatchRunner:
     def __init__(
         self,
         files: BatchFiles,
-        batch: Batch,
+        batch: ClientBatch,
         client: Client,
         screen: BatchScreen,
         *,
@@ -60,7 +60,9 @@ class BatchRunner:
         self._report_at_s = 0.0
         self._is_asked_to_end = False
         known = files.run
-        figures = Figures(known.run_id, known.input_name, files.num_rows(), files.num_done, files.num_failed)
+        figures = BatchProgress(
+            known.run_id, known.input_name, files.num_rows(), files.num_done, files.num_failed
+        )
         self._run = BatchRun(batch.window, figures, max_errors=max_errors)
 
     def run(self) -> int:
@@ -165,7 +167,7 @@ class BatchRunner:
         self._screen.say(f"{what}; the same command runs the remaining rows")
 
     def _end(self) -> int:
-        figures, stop_reason = self._run.figures, self._run.stop_reason
+        figures, stop_reason = self._run.progress, self._run.stop_reason
         state = "stopped" if stop_reason else "done"
         self._tell(state)
         if stop_reason:
@@ -178,7 +180,7 @@ class BatchRunner:
 
     def _failures(self) -> str:
         """Where the failed rows are, and why most of this start failed; empty if none has."""
-        figures = self._run.figures
+        figures = self._run.progress
         if not figures.num_failed:
             return ""
         why = figures.commonest_failure

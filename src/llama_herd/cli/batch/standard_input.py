@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from select import POLLIN, poll
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.json_row import read_row
-from llama_herd.tasks.batch.lines import read_lines
-from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.batch.numbered_lines import read_lines
+from llama_herd.tasks.batch.source_row import SourceRow, parse_row
 
 _PIECE_BYTES = 1 << 16
 
@@ -46,7 +45,7 @@ class StandardInput:
 
     def rows(self) -> Iterator[SourceRow | None]:
         try:
-            yield from map(read_row, read_lines(ArrivingLines(self.number)))
+            yield from map(parse_row, read_lines(ArrivingLines(self.number)))
         except OSError as error:
             raise BadInput(f"standard input cannot be read: {error.strerror}") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 from llama_herd.cli.batch.source import open_unpacked
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
-from llama_herd.tasks.batch.lines import MAX_LINE_BYTES
+from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES
 from llama_herd.tasks.batch.source_row import SourceRow
 
 #: Most rows of a Parquet file in memory at a time.

@@ -7,7 +7,7 @@ from llama_herd.cli.demo.demo import demo_settings
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.tasks.client.async_client import AsyncClient
-from llama_herd.tasks.gateway.app import make_app
+from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings import ACCESS
@@ -74,7 +74,7 @@ def _gateway(settings: WorkerSettings) -> Server:
     own = {"gateway_host": "127.0.0.1", "gateway_port": 0, "gateway_cert_file": "", "gateway_key_file": ""}
     own |= {"gateway_open": True, "gateway_request_log": "errors"}
     read = GatewaySettings.read(model_name=settings.served_model, gateway_grace_s=GRACE_S, **same, **own)
-    return Server(make_app(read), read, lambda url: _say(f"open {url}    Ctrl-C ends all of it"))
+    return Server(make_gateway_app(read), read, lambda url: _say(f"open {url}    Ctrl-C ends all of it"))
 
 
 async def _keep_worker_alive(settings: WorkerSettings, name: str) -> None:

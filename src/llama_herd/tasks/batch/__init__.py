@@ -1,1 +1,1 @@
-"""Rows of a batch: requests, replies and what is done, wherever rows come from and answers go."""
+"""A batch's input as rows, and its answers as lines: what `herd batch` and the gateway's batches share."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from llama_herd.errors import BadInput, HerdError
-from llama_herd.tasks.batch.line_id import row_of
+from llama_herd.tasks.batch.answer_line import answered_row
 
 _CHUNK_BYTES = 1 << 16
 
@@ -24,30 +24,30 @@ class CannotWrite(HerdError):
 
 
 class AnswerFile:
-    """Open within the block, and locked against other writers.
+    """A file of answers, open within the block, and locked against other writers.
 
     Opening it does not change it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._number = -1
+        self._descriptor = -1
         self._num_bytes = 0
 
     def __enter__(self) -> Self:
         try:
-            self._number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from None
-        if not stat.S_ISREG(os.fstat(self._number).st_mode):
-            os.close(self._number)
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            os.close(self._descriptor)
             raise BadInput(
                 f"{self.path} is not a plain file, so no run could continue from it. Fix: choose another -o"
             )
         try:
-            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._number)
+            os.close(self._descriptor)
             raise BadInput(
                 f"{self.path}: another process writes it. Fix: wait until that one ends, or choose another -o"
             ) from None
@@ -56,23 +56,23 @@ class AnswerFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._number)
+        os.close(self._descriptor)
 
     def repair(self) -> None:
         """Remove a last line that was cut off when its writer died."""
-        self._num_bytes = whole_bytes(self._number)
-        os.ftruncate(self._number, self._num_bytes)
+        self._num_bytes = whole_bytes(self._descriptor)
+        os.ftruncate(self._descriptor, self._num_bytes)
 
     def lines(self, run_id: str) -> Iterator[int]:
         """The numbers of a run's rows in this file."""
-        return (line for line, _ in self.places(run_id))
+        return (line for line, _ in self.line_offsets(run_id))
 
-    def places(self, run_id: str) -> Iterator[tuple[int, int]]:
+    def line_offsets(self, run_id: str) -> Iterator[tuple[int, int]]:
         """The numbers of a run's rows, and where in the file their lines begin."""
         start = 0
         with self.path.open("rb") as file:
             for text in file:
-                row = row_of(text, run_id)
+                row = answered_row(text, run_id)
                 if row is not None:
                     yield row, start
                 start += len(text)
@@ -84,11 +84,11 @@ class AnswerFile:
         text = memoryview(b"".join(lines))
         try:
             while text:
-                text = text[os.write(self._number, text) :]
-            os.fsync(self._number)
+                text = text[os.write(self._descriptor, text) :]
+            os.fsync(self._descriptor)
         except OSError as error:
             with suppress(OSError):
-                os.ftruncate(self._number, self._num_bytes)
+                os.ftruncate(self._descriptor, self._num_bytes)
             raise CannotWrite(
                 f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again",
                 error.strerror or type(error).__name__,

@@ -23,9 +23,9 @@ class CustomIds:
     """
 
     def __init__(self) -> None:
-        self._make(_FIRST_SLOTS)
+        self._make_table(_FIRST_SLOTS)
 
-    def _make(self, num_slots: int) -> None:
+    def _make_table(self, num_slots: int) -> None:
         self._num = 0
         self._hashes = array("Q", bytes(8 * num_slots))
         self._lines = array("I", bytes(4 * num_slots))  # 0: the slot is free
@@ -33,10 +33,10 @@ class CustomIds:
     def first_line(self, custom_id: str, line: int) -> int:
         """The earlier line with this name. If there is none, `line`, from 1 on, which now owns the name."""
         if 3 * self._num >= 2 * len(self._lines):
-            self._grow()
-        return self._put(hash(custom_id) & _BITS, line)
+            self._double_table()
+        return self._insert(hash(custom_id) & _BITS, line)
 
-    def _put(self, hashed: int, line: int) -> int:
+    def _insert(self, hashed: int, line: int) -> int:
         hashes, lines = self._hashes, self._lines
         last = len(lines) - 1
         slot = hashed & last
@@ -48,9 +48,9 @@ class CustomIds:
         self._num += 1
         return line
 
-    def _grow(self) -> None:
+    def _double_table(self) -> None:
         hashes, lines = self._hashes, self._lines
-        self._make(2 * len(lines))
+        self._make_table(2 * len(lines))
         for hashed, line in zip(hashes, lines, strict=True):
             if line:
-                self._put(hashed, line)
+                self._insert(hashed, line)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_herd.tasks.client.batch.feed import BULK
+from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 

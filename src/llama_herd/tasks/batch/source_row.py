@@ -1,7 +1,10 @@
-"""A row of a batch's input, before it is understood."""
+"""A row of a batch's input, before it is understood; and how one is read from a line of JSON."""
 
+import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, NumberedLine
 
 
 class SourceRow(NamedTuple):
@@ -10,3 +13,30 @@ class SourceRow(NamedTuple):
     line: int
     fields: Mapping[str, Any] | None
     complaint: str = ""
+
+
+def parse_row(found: NumberedLine | None) -> SourceRow | None:
+    """Parse a line as a JSON object; None for None: the next line is not complete yet.
+
+    The complaint about a bad line never quotes its text.
+    """
+    if found is None:
+        return None
+    line, text = found
+    if text is None:
+        return SourceRow(line, None, f"is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        fields = json.loads(text.decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        return SourceRow(line, None, f"is not UTF-8 text: byte {error.start} is invalid")
+    except json.JSONDecodeError as error:
+        return SourceRow(line, None, f"is not valid JSON: {error.msg} at column {error.colno}")
+    except (ValueError, RecursionError):
+        return SourceRow(line, None, "is not valid JSON: NaN, a number that is too long, or too deep nesting")
+    if not isinstance(fields, dict):
+        return SourceRow(line, None, "must be a JSON object")
+    return SourceRow(line, fields)
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise ValueError

@@ -9,20 +9,20 @@ from typing import Self, TypeVar, Unpack
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.async_batch import AsyncBatch
-from llama_herd.tasks.client.batch.row import BatchJob
+from llama_herd.tasks.client.batch.batch_row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.dead import Retried
-from llama_herd.tasks.client.follow import Follower, time_limit_s
+from llama_herd.tasks.client.dead_items import Retried
+from llama_herd.tasks.client.follower import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
-from llama_herd.tasks.client.line import Line
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.patient_read import PatientRead
+from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
-from llama_herd.tasks.client.status import Status
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.shared_connections import SharedConnections
+from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.connection import connect_async
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -62,7 +62,7 @@ class AsyncClient:
         max_queue: int | None = None,
     ) -> None:
         given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
-        self._core = ClientCore.of(settings, **given)
+        self._core = ClientCore.from_settings(settings, **given)
         self._redis = connect_async(self._core.url)  # of batches
         self._readers_by_loop: dict[asyncio.AbstractEventLoop, Readers] = {}
 
@@ -93,7 +93,7 @@ class AsyncClient:
             try:
                 sent = await self._run(lots.submit(entries))
             except RedisUnavailable as error:
-                for outcome in lots.lost(entries, error):
+                for outcome in lots.lost_outcomes(entries, error):
                     yield outcome
                 raise
             for note in sent.notes:
@@ -112,7 +112,7 @@ class AsyncClient:
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
         follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
-        async with self._readers().reading(follower) as reader, aclosing(self._rounds(reader)) as found:
+        async with self._readers().reading(follower) as reader, aclosing(self._event_lists(reader)) as found:
             async for events in found:
                 for event in events:
                     yield event
@@ -127,21 +127,21 @@ class AsyncClient:
         wait: bool = True,
     ) -> AsyncIterator[Event | Queued]:
         """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
-        waiting = self._core.waiting(job_id, after)
+        watch = self._core.place_watch(job_id, after)
         follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
         async with (
             self._readers().reading(follower, asks_place=True) as reader,
-            aclosing(self._rounds(reader)) as found,
+            aclosing(self._event_lists(reader)) as found,
         ):
             async for events in found:
-                for one in (*events, *waiting.told(events, reader.place)):
+                for one in (*events, *watch.changes(events, reader.place)):
                     yield one
 
-    def _rounds(self, reader: Reader) -> AsyncGenerator[list[Event]]:
+    def _event_lists(self, reader: Reader) -> AsyncGenerator[list[Event]]:
         def read() -> Awaitable[list[Event]]:
-            return self._run(self._core.catch_up(reader.follower))
+            return self._run(self._core.read_new(reader.follower))
 
-        return reader.rounds(PatientRead(read, OUTAGE_S, is_patient_at_first=False))
+        return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=False))
 
     def _readers(self) -> Readers:
         """The readers of the running loop: no other loop can use their connections."""
@@ -149,7 +149,7 @@ class AsyncClient:
         for closed in [one for one in self._readers_by_loop if one.is_closed()]:
             del self._readers_by_loop[closed]
         if loop not in self._readers_by_loop:
-            self._readers_by_loop[loop] = Readers(self._core.ledger, Line(self._core.url))
+            self._readers_by_loop[loop] = Readers(self._core.ledger, SharedConnections(self._core.url))
         return self._readers_by_loop[loop]
 
     async def result(
@@ -260,8 +260,8 @@ class AsyncClient:
         """Close the connections. Streams under way end with RedisUnavailable."""
         readers = self._readers_by_loop.pop(asyncio.get_running_loop(), None)
         if readers is not None:
-            await readers.end()
-            await readers.line.close()
+            await readers.close()
+            await readers.connections.close()
         await self._redis.aclose()
 
     async def __aenter__(self) -> Self:
@@ -271,4 +271,4 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, dialogue: Dialogue[T]) -> T:
-        return await self._readers().line.run(dialogue)
+        return await self._readers().connections.run(dialogue)

@@ -10,18 +10,18 @@ from redis.client import PubSub
 from llama_herd.closing import Closing
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.batch.batch import Batch
-from llama_herd.tasks.client.batch.row import BatchJob
+from llama_herd.tasks.client.batch.batch_row import BatchJob
+from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.dead import Retried
-from llama_herd.tasks.client.follow import Follower, time_limit_s
+from llama_herd.tasks.client.dead_items import Retried
+from llama_herd.tasks.client.follow_loop import Heard, channel_messages, follow
+from llama_herd.tasks.client.follower import Follower, time_limit_s
 from llama_herd.tasks.client.history import History
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, SubmitOutcome
-from llama_herd.tasks.client.rounds import Heard, published, rounds
-from llama_herd.tasks.client.status import Status
-from llama_herd.tasks.client.waiting import Queued
+from llama_herd.tasks.client.place_watch import Queued
+from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
@@ -63,7 +63,7 @@ class Client(Closing):
         max_queue: `submit` raises QueueFull while this many jobs wait for the model; 0: no limit.
         """
         given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
-        self._core = ClientCore.of(settings, **given)
+        self._core = ClientCore.from_settings(settings, **given)
         self._redis = connect(self._core.url)
         self._subscriber = connect(self._core.url, SUBSCRIBER_TRIES)
 
@@ -118,7 +118,7 @@ class Client(Closing):
             try:
                 sent = self._run(lots.submit(entries))
             except RedisUnavailable as error:
-                yield from lots.lost(entries, error)
+                yield from lots.lost_outcomes(entries, error)
                 raise
             for note in sent.notes:
                 warnings.warn(note, UnservedModel, stacklevel=2)
@@ -142,7 +142,7 @@ class Client(Closing):
         damaged or was not written by llama-herd.
         """
         limit_s = time_limit_s(timeout_s, timeout)
-        with closing(self._rounds(job_id, after, limit_s, wait)) as found:
+        with closing(self._event_lists(job_id, after, limit_s, wait)) as found:
             for events in found:
                 yield from events
 
@@ -156,24 +156,26 @@ class Client(Closing):
         wait: bool = True,
     ) -> Iterator[Event | Queued]:
         """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
-        waiting = self._core.waiting(job_id, after)
+        watch = self._core.place_watch(job_id, after)
         limit_s = time_limit_s(timeout_s, timeout)
-        with closing(self._rounds(job_id, after, limit_s, wait)) as found:
+        with closing(self._event_lists(job_id, after, limit_s, wait)) as found:
             for events in found:
                 yield from events
-                yield from self._run(waiting.place(events))
+                yield from self._run(watch.look_up(events))
 
-    def _rounds(self, job_id: str, after: int, limit_s: float | None, waits: bool) -> Generator[list[Event]]:
+    def _event_lists(
+        self, job_id: str, after: int, limit_s: float | None, waits: bool
+    ) -> Generator[list[Event]]:
         follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
         pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
 
         def listen(wait_s: float) -> Heard:
             if not pubsub.subscribed:
                 pubsub.subscribe(self._core.ledger.channel(follower.job_id))
-            return published(pubsub.get_message(timeout=wait_s))
+            return channel_messages(pubsub.get_message(timeout=wait_s))
 
         with redis_errors(self._core.url), closing(pubsub):
-            yield from rounds(follower, listen, lambda: self._run(self._core.catch_up(follower)))
+            yield from follow(follower, listen, lambda: self._run(self._core.read_new(follower)))
 
     def result(
         self,
@@ -287,7 +289,7 @@ class Client(Closing):
         run_id: str | None = None,
         window: int | None = None,
         in_order: bool = False,
-    ) -> Batch:
+    ) -> ClientBatch:
         """Run any number of jobs, and iterate over their results as the jobs end.
 
         Keeps as many jobs under way as the workers can hold, or `window`. A row that is not a valid job
@@ -303,7 +305,7 @@ class Client(Closing):
         Raises InvalidJob if `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return Batch(self._redis, self._core.url, with_window)
+        return ClientBatch(self._redis, self._core.url, with_window)
 
     def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""

@@ -7,16 +7,23 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.cancel_jobs import Selection
-from llama_herd.tasks.client.dead import Dead
-from llama_herd.tasks.client.follow import Follower
-from llama_herd.tasks.client.history import History, history
-from llama_herd.tasks.client.job_status import ActiveState, Glance, JobStatus, glance, job_status, jobs
+from llama_herd.tasks.client.dead_items import DeadItems
+from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.client.history import History, read_history
+from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
+from llama_herd.tasks.client.job_selection import JobSelection
+from llama_herd.tasks.client.job_status import (
+    ActiveState,
+    JobStatus,
+    TenantSnapshot,
+    list_jobs,
+    read_job_status,
+    read_snapshot,
+)
 from llama_herd.tasks.client.lots import JobToSubmit, Lots
-from llama_herd.tasks.client.purge import purge, purge_ended
-from llama_herd.tasks.client.status import Status, status
-from llama_herd.tasks.client.submission import Accepted, checked_id, checked_run, enqueue, new_job
-from llama_herd.tasks.client.waiting import Waiting
+from llama_herd.tasks.client.place_watch import PlaceWatch
+from llama_herd.tasks.client.submission import AcceptedJob, checked_job_id, checked_run_id, enqueue, new_job
+from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Place
@@ -37,13 +44,13 @@ class ClientCore:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.url = checked_url(self.settings.redis_url)
-        self.ledger = Ledger.of(self.settings)
+        self.ledger = Ledger.from_settings(self.settings)
         self.reports = Reports(self.settings.tenant)
-        self.dead = Dead(self.settings, self.ledger, DeadLetters.of(self.settings))
+        self.dead = DeadItems(self.settings, self.ledger, DeadLetters.from_settings(self.settings))
 
     @classmethod
-    def of(cls, settings: Settings | None, **given: str | int | None) -> Self:
-        """Make a core by `settings`, by default from the environment, with the `given` values but None."""
+    def from_settings(cls, settings: Settings | None, **given: str | int | None) -> Self:
+        """A core with these settings, by default those of the environment; `given` values but None win."""
         known = {} if settings is None else settings.model_dump()
         return cls(Settings.read(**known | {name: one for name, one in given.items() if one is not None}))
 
@@ -59,7 +66,7 @@ class ClientCore:
         job_id: str | None,
         idempotency_key: str | None,
         traceparent: str | None = None,
-    ) -> Dialogue[Accepted]:
+    ) -> Dialogue[AcceptedJob]:
         """Check, name and enqueue a job. Raises InvalidJob, JobConflict, QueueFull, NotReplicated."""
         if job is not None and fields:
             raise TypeError("give a GenerationJob or its fields, not both")
@@ -77,10 +84,10 @@ class ClientCore:
     def lots(self, jobs: Iterable[JobToSubmit], max_jobs: int) -> Lots:
         return Lots(jobs, max_jobs, self.ledger, self.settings, self.url)
 
-    def waiting(self, job_id: str, after: int) -> Waiting:
-        return Waiting(self.ledger, checked_id(job_id), after=after)
+    def place_watch(self, job_id: str, after: int) -> PlaceWatch:
+        return PlaceWatch(self.ledger, checked_job_id(job_id), after=after)
 
-    def catch_up(self, follower: Follower, limit: int = 0) -> Dialogue[list[Event]]:
+    def read_new(self, follower: Follower, limit: int = 0) -> Dialogue[list[Event]]:
         """Read new events from the stream. If there are none, check whether any can still come.
 
         limit: read no more than so many; there may be more if there are as many.
@@ -95,10 +102,10 @@ class ClientCore:
             except NoPermissionError:  # a user in the role of a subscriber
                 follower.check_stream((yield self.ledger.read(job_id, max(0, follower.last - 1))))
             except TimeoutError as error:
-                raise TimeoutError(f"{error}{(yield from self._note(job_id))}") from None
+                raise TimeoutError(f"{error}{(yield from self._queue_note(job_id))}") from None
         return events
 
-    def _note(self, job_id: str) -> Dialogue[str]:
+    def _queue_note(self, job_id: str) -> Dialogue[str]:
         """Say what is wrong with a job's queue, if anything is and this user may know it."""
         try:
             note = (yield from self.job(job_id)).note
@@ -107,38 +114,38 @@ class ClientCore:
         return f": {note}" if note else ""
 
     def place(self, job_id: str) -> Dialogue[Place | None]:
-        return ask(self.ledger.place(checked_id(job_id)))
+        return ask(self.ledger.place(checked_job_id(job_id)))
 
     def cancel(self, job_id: str, reason: CancelReason) -> Dialogue[Cancellation]:
-        return ask(self.ledger.cancel(checked_id(job_id), reason))
+        return ask(self.ledger.cancel(checked_job_id(job_id), reason))
 
     def job(self, job_id: str) -> Dialogue[JobStatus]:
-        return job_status(self.ledger, checked_id(job_id))
+        return read_job_status(self.ledger, checked_job_id(job_id))
 
     def jobs(
         self, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
     ) -> Dialogue[list[JobStatus]]:
-        return jobs(self.ledger, model, state, older_s, limit)
+        return list_jobs(self.ledger, model, state, older_s, limit)
 
     def count_jobs(self, model: str | None, run_id: str | None) -> Dialogue[int]:
-        return Selection(self.ledger, model, run_id).count()
+        return JobSelection(self.ledger, model, run_id).count()
 
     def cancel_jobs(self, model: str | None, run_id: str | None) -> Dialogue[int]:
         if model is None and run_id is None:
             raise TypeError("give a model or a run_id")
-        return Selection(self.ledger, model, run_id).cancel()
+        return JobSelection(self.ledger, model, run_id).cancel()
 
     def purge(self, job_id: str, search: bool = False) -> Dialogue[None]:
-        return purge(self.ledger, checked_id(job_id), self.queue, search=search)
+        return purge_job(self.ledger, checked_job_id(job_id), self.queue, search=search)
 
     def purge_ended(self) -> Dialogue[int]:
-        return purge_ended(self.ledger)
+        return purge_ended_jobs(self.ledger)
 
     def drop(self, name: str) -> Dialogue[None]:
         return self.dead.drop(name, self.queue)
 
     def history(self, job_id: str) -> Dialogue[History]:
-        return history(self.ledger, job_id)
+        return read_history(self.ledger, job_id)
 
     def batches(self) -> Dialogue[list[BatchStatus]]:
         return ask(self.reports.batches())
@@ -147,13 +154,13 @@ class ClientCore:
         return ask(self.reports.report_batch(status))
 
     def end_batch(self, run_id: str) -> Dialogue[bool]:
-        return ask(self.reports.end_batch(checked_run(run_id)))
+        return ask(self.reports.end_batch(checked_run_id(run_id)))
 
     def workers(self) -> Dialogue[list[WorkerStatus]]:
         return ask(self.reports.workers())
 
     def status(self) -> Dialogue[Status]:
-        return status(self.ledger, self.queue)
+        return read_status(self.ledger, self.queue)
 
-    def glance(self, limit: int) -> Dialogue[Glance]:
-        return glance(self.ledger, self.queue, limit)
+    def snapshot(self, limit: int) -> Dialogue[TenantSnapshot]:
+        return read_snapshot(self.ledger, self.queue, limit)

@@ -7,7 +7,7 @@ from llama_herd.closing import Closing
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
-from llama_herd.tasks.client.status import Status
+from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.job_fields import SubmitFields

@@ -4,9 +4,9 @@ import json
 from typing import Any, NamedTuple
 
 from llama_herd.errors import JobNotFound, RecordUnreadable
-from llama_herd.tasks.client.submission import checked_id
+from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.events import Event
-from llama_herd.tasks.ledger.answers import Record
+from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
 
@@ -14,14 +14,14 @@ from llama_herd.tasks.ledger.redis_call import Dialogue
 class History(NamedTuple):
     """A job's record, its events, and its body: the job as it was accepted, with its prompt."""
 
-    record: Record
+    record: JobRecord
     events: list[Event]
     body: dict[str, Any]
 
 
-def history(ledger: Ledger, job_id: str) -> Dialogue[History]:
+def read_history(ledger: Ledger, job_id: str) -> Dialogue[History]:
     """Read all that Redis has of a job. Raises JobNotFound."""
-    record = yield ledger.record(checked_id(job_id))
+    record = yield ledger.record(checked_job_id(job_id))
     body = yield ledger.body(job_id)
     if record is None or body is None:
         raise JobNotFound.for_id(job_id)

@@ -1,4 +1,4 @@
-"""Live messages for one reader: a few, since it can read the stream."""
+"""The live messages that wait for one reader: few are kept, since it can read them in the stream."""
 
 import asyncio
 from collections import deque
@@ -8,37 +8,37 @@ MAX_WAITING, MAX_WAITING_BYTES = 64, 65_536
 
 
 class Inbox:
-    """The live messages for one reader, and whether it should stop listening for a look elsewhere."""
+    """Live messages for one reader. It is also woken without one, to look at the stream or at its place."""
 
-    __slots__ = ("_error", "_has_missed", "_is_roused", "_messages", "_num_bytes", "_waiter")
+    __slots__ = ("_error", "_has_missed", "_is_woken", "_messages", "_num_bytes", "_waiter")
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._num_bytes = 0
         self._has_missed = False
-        self._is_roused = False
+        self._is_woken = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, message: bytes) -> None:
         """Keep a message, or note that the reader is too slow for it."""
         if len(self._messages) >= MAX_WAITING or self._num_bytes + len(message) > MAX_WAITING_BYTES:
-            self.miss()
+            self.note_missing()
         elif not self._has_missed:
             self._messages.append(message)
             self._num_bytes += len(message)
             self._wake()
 
-    def miss(self) -> None:
+    def note_missing(self) -> None:
         """Note that messages may be missing: what waits here is in the stream, too."""
         self._messages.clear()
         self._num_bytes = 0
         self._has_missed = True
         self._wake()
 
-    def rouse(self) -> None:
+    def wake_up(self) -> None:
         """Let the reader go on without a message: none is missing."""
-        self._is_roused = True
+        self._is_woken = True
         self._wake()
 
     def fail(self, error: BaseException) -> None:
@@ -49,10 +49,10 @@ class Inbox:
     async def take(self, wait_s: float) -> list[bytes] | None:
         """Take the messages that have come, once there are some; with a wait_s of 0, those that are there.
 
-        Empty: the reader was roused. None: messages may be missing. Nothing here keeps the time: who has to
-        look up by then is roused by others.
+        Empty: the reader was woken without one. None: messages may be missing. The inbox has no timer of its
+        own: the ReaderMonitor wakes readers.
         """
-        if wait_s > 0 and not (self._messages or self._has_missed or self._is_roused or self._error):
+        if wait_s > 0 and not (self._messages or self._has_missed or self._is_woken or self._error):
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -60,10 +60,10 @@ class Inbox:
                 self._waiter = None
         if self._error is not None:
             raise self._error
-        is_whole = not self._has_missed and (bool(self._messages) or self._is_roused)
+        is_whole = not self._has_missed and (bool(self._messages) or self._is_woken)
         taken = list(self._messages)
         self._messages.clear()
-        self._num_bytes, self._has_missed, self._is_roused = 0, False, False
+        self._num_bytes, self._has_missed, self._is_woken = 0, False, False
         return taken if is_whole else None
 
     def _wake(self) -> None:

@@ -7,16 +7,16 @@ from typing import Literal, NamedTuple
 from pydantic import ConfigDict
 
 from llama_herd.errors import JobNotFound
-from llama_herd.tasks.client.notes import unserved_note
-from llama_herd.tasks.client.status import QueueStatus, Status, status
-from llama_herd.tasks.client.waiting import places
+from llama_herd.tasks.client.place_watch import read_places
+from llama_herd.tasks.client.status_texts import unserved_note
+from llama_herd.tasks.client.tenant_status import QueueStatus, Status, read_status
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.message import model_of, queue_name
 
-#: The states of jobs that `jobs` lists.
+#: The states of jobs that `list_jobs` lists.
 ActiveState = Literal["delayed", "queued", "unserved", "running"]
 
 
@@ -67,19 +67,19 @@ class JobStatus:
         return None if self.deadline_ms is None else max(0, self.deadline_ms - self.now_ms) / 1000
 
 
-def job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
+def read_job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
     """Look at one job. Raises JobNotFound."""
     record = yield ledger.record(job_id)
     if record is None:
         raise JobNotFound.for_id(job_id)
-    found = yield from status(ledger, record.queue)
-    (place,) = yield from places(ledger, [job_id])
+    found = yield from read_status(ledger, record.queue)
+    (place,) = yield from read_places(ledger, [job_id])
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)
     row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
-    return _of_row(row, ledger.tenant, found, found.now_ms, place)
+    return _status(row, ledger.tenant, found, found.now_ms, place)
 
 
-def jobs(
+def list_jobs(
     ledger: Ledger, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
 ) -> Dialogue[list[JobStatus]]:
     """The running jobs, then the waiting ones, the oldest first.
@@ -88,36 +88,36 @@ def jobs(
     from lists that hold no others, but for delayed ones, which have one list for all models.
     """
     queue = "" if model is None else queue_name(model, ledger.tenant)
-    found = yield from status(ledger, queue or queue_name("", ledger.tenant))
+    found = yield from read_status(ledger, queue or queue_name("", ledger.tenant))
     due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
-    asked, listed = _Asked(Overview(ledger.tenant), queue, due_ms), list[JobStatus]()
-    for lists in _lists(state, queue, found):
+    query, listed = _JobQuery(Overview(ledger.tenant), queue, due_ms), list[JobStatus]()
+    for lists in _lists_to_read(state, queue, found):
         left = limit - len(listed)
         rows = list[JobRow]()
         for name in lists if left else ():
-            rows += yield from _first(asked, name, left)
+            rows += yield from _oldest_rows(query, name, left)
         if len(lists) > 1:
             rows.sort(key=lambda row: (row.due_ms, row.job_id))
-        shown = yield from _of_rows(rows[:left], ledger, found)
+        shown = yield from _statuses(rows[:left], ledger, found)
         listed += (one for one in shown if state in (None, one.state))
     return listed
 
 
-class _Asked(NamedTuple):
-    """A question for jobs: of which queue, '' for any, and until when they must have been due."""
+class _JobQuery(NamedTuple):
+    """Which jobs are wanted. queue: theirs; empty: any. due_ms: by when they were due; None: any time."""
 
     overview: Overview
     queue: str
     due_ms: int | None
 
 
-def _first(asked: _Asked, name: str, limit: int) -> Dialogue[list[JobRow]]:
+def _oldest_rows(query: _JobQuery, name: str, limit: int) -> Dialogue[list[JobRow]]:
     """The oldest jobs of a list, as many as `limit`."""
     rows, place = list[JobRow](), 0
     while len(rows) < limit:
         most = min(limit - len(rows), MAX_PAGE)
-        page: JobPage = yield asked.overview.jobs(
-            name, place, queue=asked.queue, due_ms=asked.due_ms, most=most
+        page: JobPage = yield query.overview.jobs(
+            name, place, queue=query.queue, due_ms=query.due_ms, most=most
         )
         rows += page.rows
         if page.next is None:
@@ -126,25 +126,29 @@ def _first(asked: _Asked, name: str, limit: int) -> Dialogue[list[JobRow]]:
     return rows
 
 
-def _lists(state: ActiveState | None, queue: str, found: Status) -> Iterator[tuple[str, ...]]:
-    """The lists to read one after the other. Those in one tuple are one list together."""
+def _lists_to_read(state: ActiveState | None, queue: str, found: Status) -> Iterator[tuple[str, ...]]:
+    """The ledger's lists in which such jobs are: those of one tuple are to be merged by time.
+
+    `leases` has the running jobs, `pending` all that wait, `delayed` those before their `not_before`. What is
+    due and waits is also in a list for each lane of its queue.
+    """
     if state in (None, "running"):
         yield ("leases",)
     if state is None and not queue:
         yield ("pending",)
     elif state in (None, "queued", "unserved"):
-        wanted = [one for one in found.queues if queue in ("", one.queue) and _is_in(state, one)]
-        yield tuple(line for one in wanted for line in Overview.lines(one.queue))
+        wanted = [one for one in found.queues if queue in ("", one.queue) and _is_in_state(state, one)]
+        yield tuple(line for one in wanted for line in Overview.line_names(one.queue))
     if state == "delayed" or (state is None and queue):
         yield ("delayed",)
 
 
-def _is_in(state: ActiveState | None, queue: QueueStatus) -> bool:
+def _is_in_state(state: ActiveState | None, queue: QueueStatus) -> bool:
     """Whether jobs that wait in a queue, and are due, are in this state."""
     return state is None or queue.is_served == (state == "queued")
 
 
-class Glance(NamedTuple):
+class TenantSnapshot(NamedTuple):
     """A tenant's state, and the oldest of its running and of its waiting jobs."""
 
     status: Status
@@ -152,24 +156,25 @@ class Glance(NamedTuple):
     waiting: list[JobStatus]
 
 
-def glance(ledger: Ledger, queue: str, limit: int) -> Dialogue[Glance]:
+def read_snapshot(ledger: Ledger, queue: str, limit: int) -> Dialogue[TenantSnapshot]:
     """Look at a tenant in a few round trips. limit: most jobs of each kind."""
-    found = yield from status(ledger, queue)
+    found = yield from read_status(ledger, queue)
     overview = Overview(ledger.tenant)
     pages: list[JobPage] = yield [overview.jobs(index, most=limit) for index in ("leases", "pending")]
-    running = yield from _of_rows(pages[0].rows, ledger, found)
-    waiting = yield from _of_rows(pages[1].rows, ledger, found)
-    return Glance(found, running, waiting)
+    running = yield from _statuses(pages[0].rows, ledger, found)
+    waiting = yield from _statuses(pages[1].rows, ledger, found)
+    return TenantSnapshot(found, running, waiting)
 
 
-def _of_rows(rows: list[JobRow], ledger: Ledger, found: Status) -> Dialogue[list[JobStatus]]:
+def _statuses(rows: list[JobRow], ledger: Ledger, found: Status) -> Dialogue[list[JobStatus]]:
     """The jobs of rows, with the places of those that wait."""
     waiting = [row.job_id for row in rows if row.state == "queued"]
-    place_of = dict(zip(waiting, (yield from places(ledger, waiting)), strict=True))
-    return [_of_row(row, ledger.tenant, found, found.now_ms, place_of.get(row.job_id)) for row in rows]
+    place_of = dict(zip(waiting, (yield from read_places(ledger, waiting)), strict=True))
+    return [_status(row, ledger.tenant, found, found.now_ms, place_of.get(row.job_id)) for row in rows]
 
 
-def _of_row(row: JobRow, tenant: str, found: Status, now_ms: int, place: Place | None) -> JobStatus:
+def _status(row: JobRow, tenant: str, found: Status, now_ms: int, place: Place | None) -> JobStatus:
+    """A job's state. It is `unserved` if it waits, is due, and no live worker has its model."""
     model = model_of(row.queue, tenant)
     queue = found.queue_of(model)
     state = row.state

@@ -7,13 +7,19 @@ from typing import Any, NamedTuple, TypeVar
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import BadInput, HerdError, InvalidJob, RedisUnavailable
-from llama_herd.tasks.client.submission import NewJob, new_job_of, queue_note, refusal, unreplicated
+from llama_herd.tasks.client.submission import (
+    NewJob,
+    missing_replicas,
+    new_job_from_arguments,
+    queue_note,
+    submit_error,
+)
 from llama_herd.tasks.connection import unavailable
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.parcel import Parcel
-from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
+from llama_herd.tasks.ledger.submit_item import SubmitItem
 from llama_herd.tasks.settings import Settings
 
 #: Most jobs of a lot.
@@ -43,23 +49,23 @@ class SubmitOutcome:
     error: HerdError | None = None
 
 
-class Posted(NamedTuple):
+class PreparedJob(NamedTuple):
     """A valid job, ready to be sent."""
 
     new: NewJob
-    parcel: Parcel
+    item: SubmitItem
 
     @classmethod
-    def of(cls, new: NewJob, ledger: Ledger) -> "Posted":
-        return cls(new, ledger.parcel(new.job_id, new.job, new.envelope))
+    def prepare(cls, new: NewJob, ledger: Ledger) -> "PreparedJob":
+        return cls(new, ledger.submit_item(new.job_id, new.job, new.envelope))
 
 
 #: A job of a lot; one that is not valid has its outcome already.
-Entry = Posted | SubmitOutcome
-E = TypeVar("E", bound=Entry)
+LotEntry = PreparedJob | SubmitOutcome
+E = TypeVar("E", bound=LotEntry)
 
 
-class Sent(NamedTuple):
+class LotOutcome(NamedTuple):
     """The outcomes of a lot, and what is wrong with queues that no lot before has met."""
 
     outcomes: list[SubmitOutcome]
@@ -81,40 +87,42 @@ class Lots:
         self._url = url
         self._noted: set[str] = set()
 
-    def __iter__(self) -> Iterator[list[Entry]]:
-        return cut(map(self._entry, self._jobs), self._max_jobs)
+    def __iter__(self) -> Iterator[list[LotEntry]]:
+        return cut_into_lots(map(self._entry, self._jobs), self._max_jobs)
 
-    def _entry(self, given: JobToSubmit) -> Entry:
+    def _entry(self, given: JobToSubmit) -> LotEntry:
         try:
-            return Posted.of(new_job_of(given, self._settings), self._ledger)
+            return PreparedJob.prepare(new_job_from_arguments(given, self._settings), self._ledger)
         except InvalidJob as error:
             return SubmitOutcome("", error)
 
-    def submit(self, lot: Sequence[Entry]) -> Dialogue[Sent]:
+    def submit(self, lot: Sequence[LotEntry]) -> Dialogue[LotOutcome]:
         """Send a lot, and wait for replicas if that is set."""
-        posts = [one for one in lot if isinstance(one, Posted)]
+        posts = [one for one in lot if isinstance(one, PreparedJob)]
         answers = yield from submit_lot(self._ledger, posts)
         errors = [self._error(post, answer) for post, answer in zip(posts, answers, strict=True)]
         ids = [post.new.job_id for post in posts]
         accepted = [job_id for job_id, error in zip(ids, errors, strict=True) if error is None]
-        too_few = yield from unreplicated(accepted, self._ledger, self._settings)
+        too_few = yield from missing_replicas(accepted, self._ledger, self._settings)
         sent = (
             SubmitOutcome(job_id, error or too_few.get(job_id))
             for job_id, error in zip(ids, errors, strict=True)
         )
         outcomes = [one if isinstance(one, SubmitOutcome) else next(sent) for one in lot]
-        return Sent(outcomes, list(self._notes(posts, answers)))
+        return LotOutcome(outcomes, list(self._notes(posts, answers)))
 
-    def lost(self, lot: Sequence[Entry], error: RedisUnavailable) -> list[SubmitOutcome]:
+    def lost_outcomes(self, lot: Sequence[LotEntry], error: RedisUnavailable) -> list[SubmitOutcome]:
         """The outcomes of a lot that was under way when the connection was lost."""
-        return [SubmitOutcome(one.new.job_id, error) if isinstance(one, Posted) else one for one in lot]
+        return [SubmitOutcome(one.new.job_id, error) if isinstance(one, PreparedJob) else one for one in lot]
 
-    def _error(self, post: Posted, answer: Submitted | ResponseError) -> HerdError | None:
+    def _error(self, post: PreparedJob, answer: Submitted | ResponseError) -> HerdError | None:
         if isinstance(answer, ResponseError):
             return unavailable(answer, self._url)
-        return refusal(self._ledger, post.new, answer)
+        return submit_error(self._ledger, post.new, answer)
 
-    def _notes(self, posts: Sequence[Posted], answers: Sequence[Submitted | ResponseError]) -> Iterator[str]:
+    def _notes(
+        self, posts: Sequence[PreparedJob], answers: Sequence[Submitted | ResponseError]
+    ) -> Iterator[str]:
         for post, answer in zip(posts, answers, strict=True):
             queue = post.new.envelope.queue
             if queue not in self._noted and isinstance(answer, Submitted) and answer.served_instead:
@@ -123,12 +131,12 @@ class Lots:
                     yield note
 
 
-def cut(entries: Iterable[E], max_jobs: int = MAX_LOT_JOBS) -> Iterator[list[E]]:
-    """Jobs in lots. No more is read than a lot needs, except for one that is too long for it."""
+def cut_into_lots(entries: Iterable[E], max_jobs: int = MAX_LOT_JOBS) -> Iterator[list[E]]:
+    """Split jobs into lots. No more are read than a lot takes, and one that is too long for it."""
     lot: list[E] = []
     num_bytes = 0
     for one in entries:
-        size = one.parcel.num_bytes if isinstance(one, Posted) else 0
+        size = one.item.num_bytes if isinstance(one, PreparedJob) else 0
         if lot and num_bytes + size > MAX_LOT_BYTES:
             yield lot
             lot, num_bytes = [], 0
@@ -141,19 +149,19 @@ def cut(entries: Iterable[E], max_jobs: int = MAX_LOT_JOBS) -> Iterator[list[E]]
         yield lot
 
 
-def submit_lot(ledger: Ledger, posts: Sequence[Posted]) -> Dialogue[list[Submitted | ResponseError]]:
+def submit_lot(ledger: Ledger, posts: Sequence[PreparedJob]) -> Dialogue[list[Submitted | ResponseError]]:
     """Submit jobs in one round trip. The error of one stands in the place of its answer.
 
     Jobs whose call is refused are sent one by one: it may be because of one of them, such as one for a queue
     to which the user has no right.
     """
     calls = [posts[first : first + MAX_CALL_JOBS] for first in range(0, len(posts), MAX_CALL_JOBS)]
-    replies = yield Apart([ledger.submit_many([post.parcel for post in call]) for call in calls])
+    replies = yield IndependentCalls([ledger.submit_many([post.item for post in call]) for call in calls])
     answers: list[Submitted | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
         if isinstance(reply, ResponseError):
             singles = [ledger.submit(new.job_id, new.job, new.envelope) for new, _ in call]
-            answers += yield Apart(singles)
+            answers += yield IndependentCalls(singles)
         else:
             answers += reply
     return answers

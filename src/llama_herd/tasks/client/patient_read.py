@@ -12,7 +12,7 @@ RETRY_S = 0.5
 
 
 class PatientRead:
-    """Reads one job's stream; while Redis is away it finds nothing, after a pause."""
+    """A read of one job's stream; while Redis is away it pauses, and returns no events."""
 
     def __init__(
         self, read: Callable[[], Awaitable[list[Event]]], outage_s: float, *, is_patient_at_first: bool

@@ -1,75 +1,75 @@
-"""One reader of a job: how far it is, what it hears, and where its job stands."""
+"""One reader of a job's events: its position, its live messages, and the place of its job in the queue."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from time import monotonic
 
-from llama_herd.tasks.client.follow import Follower
+from llama_herd.tasks.client.follow_loop import Heard, follow_async
+from llama_herd.tasks.client.follower import Follower
 from llama_herd.tasks.client.inbox import Inbox
-from llama_herd.tasks.client.rounds import Heard, rounds_async
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Place
 
 
 class Reader:
-    """Goes on when something is heard, or when it is roused by those who look after it (`Lookout`).
+    """Goes on when a live message comes, or when the `ReaderMonitor` wakes it.
 
-    place: where its job stood at the last look, if it asks for that.
+    place: the job's place in the queue when it was last looked up, if the reader asks for it.
     """
 
     def __init__(
         self, follower: Follower, inbox: Inbox, silence_s: float, *, asks_place: bool, tick_s: float
     ) -> None:
-        """Make a reader. silence_s: until it counts as silent. tick_s: about the time until it is roused."""
+        """silence_s: without an event for so long it counts as silent. tick_s: it is woken about so often."""
         self.follower = follower
         self.job_id = follower.job_id
         self.inbox = inbox
         self.place: Place | None = None
-        #: Whether its place has been looked up.
-        self.is_placed = False
+        #: Whether the place was looked up at least once.
+        self.is_place_known = False
         self._asks_place = asks_place
         self._silence_s = silence_s
         self._tick_s = tick_s
-        #: Number of the last event when others had seen a later one.
-        self._late_since: int | None = None
+        #: Its last event when the monitor saw a later one in the stream.
+        self._lagged_at: int | None = None
         self._was_there = True
-        self._go_on()
+        self._restart_timers()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether to look up its place: its job has not begun."""
+        """Whether the reader asks for its job's place, and the job has not begun."""
         return self._asks_place and not self.follower.last
 
-    def rounds(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
+    def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
         """The events as they come, up to the end; an empty list each time that there is none."""
-        return rounds_async(self.follower, self._listen, read)
+        return follow_async(self.follower, self._listen, read)
 
-    def put_off(self) -> None:
-        """Note that the reader has been looked after: it counts as silent again after a whole silence."""
+    def restart_silence(self) -> None:
+        """Note that the reader was checked: it counts as silent again only after another `silence_s`."""
         self.due_s = monotonic() + self._silence_s
 
-    def is_late(self) -> bool:
-        """Whether it lacks an event that it lacked when this was last asked: it did not just come."""
-        was_late, self._late_since = self._late_since == self.follower.last, self.follower.last
-        if not was_late:
+    def note_lag(self) -> bool:
+        """Note that the stream has a later event. Returns whether it was so before: the event is not new."""
+        has_lagged, self._lagged_at = self._lagged_at == self.follower.last, self.follower.last
+        if not has_lagged:
             self.due_s = monotonic()
-        return was_late
+        return has_lagged
 
-    def has_lost_its_job(self, *, is_there: bool) -> bool:
-        """Whether its job neither waits nor runs, and did so at the last look, or is looked up first."""
+    def note_presence(self, *, is_there: bool) -> bool:
+        """Note whether the job waits or runs. Returns whether it does not any more."""
         was_there, self._was_there = self._was_there, is_there
         return was_there and not is_there
 
-    def stand_at(self, place: Place | None) -> None:
-        """Set the place of the reader's job; None: it does not wait."""
-        has_moved, self.place, self.is_placed = place != self.place, place, True
+    def set_place(self, place: Place | None) -> None:
+        """Set the job's place, and wake the reader if it has changed. None: the job does not wait."""
+        has_moved, self.place, self.is_place_known = place != self.place, place, True
         if has_moved:
-            self.inbox.rouse()
+            self.inbox.wake_up()
 
     async def _listen(self, wait_s: float) -> Heard:
         heard = await self.inbox.take(wait_s)
-        self._go_on()
+        self._restart_timers()
         return heard
 
-    def _go_on(self) -> None:
+    def _restart_timers(self) -> None:
         now_s = monotonic()
         self.due_s, self.tick_at_s = now_s + self._silence_s, now_s + self._tick_s

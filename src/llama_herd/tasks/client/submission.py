@@ -6,12 +6,11 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob, JobConflict, NotReplicated, QueueFull
-from llama_herd.tasks.client.notes import unserved_note
+from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.ledger.replicas import num_copies
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
 from llama_herd.tasks.message import TRACEPARENT, Envelope, model_of, queue_name, trace_id_of
 from llama_herd.tasks.settings import Settings
 
@@ -23,13 +22,13 @@ MAX_KEY_CHARS = 255
 MAX_RUN_CHARS = 100
 
 #: What a job may have beside its fields; `job` in place of them.
-_BESIDE = ("job", "job_id", "idempotency_key", "traceparent")
+_OTHER_ARGUMENTS = ("job", "job_id", "idempotency_key", "traceparent")
 
 #: Bounds of `QueueFull.retry_after_s`.
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
-class Accepted(NamedTuple):
+class AcceptedJob(NamedTuple):
     """A job that was accepted. note: what is wrong with its queue; empty if nothing is known to be."""
 
     job_id: str
@@ -63,16 +62,16 @@ def new_job(
         name, job_id = "idempotency_key", id_of_key(settings.tenant, idempotency_key)
     elif job_id is None:
         job_id = str(uuid.uuid4())
-    queue, trace = queue_name(model, settings.tenant), checked_trace(traceparent)
-    return NewJob(checked_id(job_id), name, Envelope.of(job_id, queue, traceparent=trace), job)
+    queue, trace = queue_name(model, settings.tenant), checked_traceparent(traceparent)
+    return NewJob(checked_job_id(job_id), name, Envelope.for_job(job_id, queue, traceparent=trace), job)
 
 
-def new_job_of(given: GenerationJob | Mapping[str, Any], settings: Settings) -> NewJob:
+def new_job_from_arguments(given: GenerationJob | Mapping[str, Any], settings: Settings) -> NewJob:
     """`new_job` of a job, or of all arguments of `submit` in one mapping. Raises InvalidJob."""
     if not isinstance(given, Mapping):
         return new_job(given, settings)
-    beside = {name: given[name] for name in _BESIDE if given.get(name) is not None}
-    fields = {name: value for name, value in given.items() if name not in _BESIDE}
+    beside = {name: given[name] for name in _OTHER_ARGUMENTS if given.get(name) is not None}
+    fields = {name: value for name, value in given.items() if name not in _OTHER_ARGUMENTS}
     job = beside.pop("job", None)
     if job is not None and fields:
         raise InvalidJob([FieldError("job", "must not stand beside fields of its own: give one of them")])
@@ -81,25 +80,25 @@ def new_job_of(given: GenerationJob | Mapping[str, Any], settings: Settings) -> 
     return new_job(fields if job is None else job, settings, **beside)
 
 
-def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> Dialogue[Accepted]:
+def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> Dialogue[AcceptedJob]:
     """Enqueue a job, and wait for replicas if that is set. Raises JobConflict, QueueFull, NotReplicated.
 
     It is noted if no worker serves the job's model while some serve others: then the name may be wrong.
     A name in HERD_MODELS is right.
     """
     answer = yield ledger.submit(new.job_id, new.job, new.envelope)
-    if error := refusal(ledger, new, answer):
+    if error := submit_error(ledger, new, answer):
         raise error
-    if too_few := (yield from unreplicated([new.job_id], ledger, settings)):
+    if too_few := (yield from missing_replicas([new.job_id], ledger, settings)):
         raise too_few[new.job_id]
-    return Accepted(new.job_id, queue_note(ledger, new, answer))
+    return AcceptedJob(new.job_id, queue_note(ledger, new, answer))
 
 
-def refusal(ledger: Ledger, new: NewJob, answer: Submitted) -> JobConflict | QueueFull | None:
+def submit_error(ledger: Ledger, new: NewJob, answer: Submitted) -> JobConflict | QueueFull | None:
     """Why a job was not accepted; None if it was."""
     match answer.kind:
         case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
-            return queue_full(ledger, new, answer)
+            return queue_full_error(ledger, new, answer)
         case Submission.CONFLICT:
             return JobConflict(
                 f"{new.name}: another job already has it, {new.job_id}. "
@@ -108,16 +107,33 @@ def refusal(ledger: Ledger, new: NewJob, answer: Submitted) -> JobConflict | Que
     return None
 
 
-def unreplicated(
+def missing_replicas(
     job_ids: Sequence[str], ledger: Ledger, settings: Settings
 ) -> Dialogue[dict[str, NotReplicated]]:
     """Wait for replicas if that is set, and return those of the jobs that too few of them have."""
     wanted, limit_s = settings.replicas, settings.replicas_timeout_s
     if not (wanted and job_ids):
         return {}
-    copies = yield from num_copies(ledger, job_ids, wanted, limit_s)
+    copies = yield from _num_replicas(ledger, job_ids, wanted, limit_s)
     found = zip(job_ids, copies, strict=True)
     return {job_id: NotReplicated(job_id, num, wanted, limit_s) for job_id, num in found if num < wanted}
+
+
+def _num_replicas(
+    ledger: Ledger, job_ids: Sequence[str], wanted: int, timeout_s: float
+) -> Dialogue[list[int]]:
+    """Wait for a time until `wanted` replicas of Redis have the jobs. Returns for each how many do; 0: gone.
+
+    All in one round trip, so by one connection: WAIT counts what this one has written. It may have written
+    nothing, if the job was accepted before. So it publishes something on a channel that nobody reads: that
+    goes to replicas, after all that was written before.
+    """
+    *records, _, num = yield [
+        *map(ledger.record, job_ids),
+        RedisCall("PUBLISH", (), (ledger.channel(""), ""), int),
+        RedisCall("WAIT", (), (wanted, int(1000 * timeout_s)), int),
+    ]
+    return [0 if record is None else int(num) for record in records]
 
 
 def queue_note(ledger: Ledger, new: NewJob, answer: Submitted) -> str:
@@ -129,7 +145,7 @@ def queue_note(ledger: Ledger, new: NewJob, answer: Submitted) -> str:
     return unserved_note(model, None, served)
 
 
-def queue_full(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:
+def queue_full_error(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:
     """The error. Its time is how long workers take for what exceeds the limit, at their latest rate."""
     queue = new.envelope.queue
     if answer.kind is Submission.QUEUE_FULL:
@@ -162,7 +178,7 @@ def id_of_retry(tenant: str, job_id: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{tenant}/retry/{job_id}"))
 
 
-def checked_id(job_id: str) -> str:
+def checked_job_id(job_id: str) -> str:
     """`job_id` if it can name a job. Raises InvalidJob."""
     if not is_job_id(job_id):
         raise InvalidJob(
@@ -171,7 +187,7 @@ def checked_id(job_id: str) -> str:
     return job_id
 
 
-def checked_trace(traceparent: str | None) -> str | None:
+def checked_traceparent(traceparent: str | None) -> str | None:
     """`traceparent` if it names a trace, or None. Raises InvalidJob."""
     if traceparent is not None and trace_id_of({TRACEPARENT: traceparent}) is None:
         message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
@@ -179,7 +195,7 @@ def checked_trace(traceparent: str | None) -> str | None:
     return traceparent
 
 
-def checked_run(run_id: str) -> str:
+def checked_run_id(run_id: str) -> str:
     """`run_id` if it can name a batch. Raises InvalidJob."""
     if not is_job_id(run_id) or len(run_id) > MAX_RUN_CHARS:
         message = f"must be 1 to {MAX_RUN_CHARS} letters, digits, dots, underscores, colons or dashes"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.batch.request import RequestReader
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
-from llama_herd.tasks.client.batch.row import BatchRow
-from llama_herd.tasks.ledger.batch_records import LineError
+from llama_herd.tasks.client.batch.batch_row import BatchRow
+from llama_herd.tasks.ledger.batch_record import LineError
 
 #: Most errors that are told of an input.
 MAX_ERRORS = 100
@@ -34,12 +34,12 @@ def check_input(
     reader: RequestReader,
     endpoint: str,
     max_rows: int,
-    breathe: Callable[[], object],
+    yield_turn: Callable[[], object],
 ) -> InputCheck:
-    """Read every row. breathe: is called often."""
+    """Read every row. yield_turn: is called often."""
     found = InputCheck()
     for row in rows:
-        breathe()
+        yield_turn()
         found.num_rows += 1
         if found.num_rows > max_rows:
             message = f"the file has more than {max_rows:,} rows. Fix: split it, or HERD_GATEWAY_BATCH_ROWS"

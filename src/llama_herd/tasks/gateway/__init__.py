@@ -1,1 +1,1 @@
-"""The door to the queue: OpenAI's HTTP API and our own, with no model and no state to lose."""
+"""The gateway to the queue: OpenAI's HTTP API and our own, with no model and no state to lose."""

@@ -40,7 +40,7 @@ def names_loopback(host: str) -> bool:
         return False
 
 
-def host_of(origin: str) -> str:
+def origin_host(origin: str) -> str:
     """The host and the port of an origin; empty if it is none."""
     try:
         return urlsplit(origin).netloc

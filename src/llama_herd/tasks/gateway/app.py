@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.error_place import place_of
+from llama_herd.tasks.error_place import error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway import (
     batch_routes,
@@ -28,41 +28,42 @@ from llama_herd.tasks.gateway import (
     tokenize_routes,
 )
 from llama_herd.tasks.gateway.answer_count import AnswerCount
-from llama_herd.tasks.gateway.door import Door
-from llama_herd.tasks.gateway.errors import Problem
-from llama_herd.tasks.gateway.notes import notes_of
+from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
+from llama_herd.tasks.gateway.context import GatewayContext
+from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.request_facts import facts_of
+from llama_herd.tasks.gateway.request_middleware import RequestMiddleware
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.gateway.watched import Watched
 
 ROUTES = (
     Route("/", page_files.show_page, methods=["GET"]),
-    Route("/page/{name}", page_files.show_file, methods=["GET"]),
-    Route("/docs", docs_page.show_page, methods=["GET"]),
+    Route("/page/{name}", page_files.show_page_file, methods=["GET"]),
+    Route("/docs", docs_page.show_docs, methods=["GET"]),
     Route("/openapi.json", openapi.show_document, methods=["GET"]),
     Route("/health", health.ready, methods=["GET"]),
     Route("/health/live", health.live, methods=["GET"]),
     Route("/health/ready", health.ready, methods=["GET"]),
     Route("/v1/herd", herd_routes.show_herd, methods=["GET"]),
-    Route("/v1/models", openai_routes.models, methods=["GET"]),
-    Route("/v1/models/{model}", openai_routes.model, methods=["GET"]),
-    Route("/v1/completions", openai_routes.completions, methods=["POST"]),
-    Route("/v1/chat/completions", openai_routes.chat_completions, methods=["POST"]),
-    Route("/tokenize", tokenize_routes.tokenize, methods=["POST"]),
-    Route("/detokenize", tokenize_routes.detokenize, methods=["POST"]),
-    Route("/v1/files", file_routes.create, methods=["POST"]),
-    Route("/v1/files", file_routes.show_all, methods=["GET"]),
-    Route("/v1/files/{id}", file_routes.show, methods=["GET"]),
-    Route("/v1/files/{id}", file_routes.delete, methods=["DELETE"]),
-    Route("/v1/files/{id}/content", file_routes.content, methods=["GET"]),
-    Route("/v1/batches", batch_routes.create, methods=["POST"]),
-    Route("/v1/batches", batch_routes.show_all, methods=["GET"]),
-    Route("/v1/batches/{id}", batch_routes.show, methods=["GET"]),
-    Route("/v1/batches/{id}/cancel", batch_routes.cancel, methods=["POST"]),
-    Route("/v1/jobs", job_routes.submit, methods=["POST"]),
-    Route("/v1/jobs/{id}", job_routes.show, methods=["GET"]),
-    Route("/v1/jobs/{id}", job_routes.cancel, methods=["DELETE"]),
-    Route("/v1/jobs/{id}/events", job_routes.events, methods=["GET"]),
-    Route("/v1/jobs/{id}/purge", job_routes.purge, methods=["POST"]),
+    Route("/v1/models", openai_routes.list_models, methods=["GET"]),
+    Route("/v1/models/{model}", openai_routes.get_model, methods=["GET"]),
+    Route("/v1/completions", openai_routes.create_completion, methods=["POST"]),
+    Route("/v1/chat/completions", openai_routes.create_chat_completion, methods=["POST"]),
+    Route("/tokenize", tokenize_routes.tokenize_prompt, methods=["POST"]),
+    Route("/detokenize", tokenize_routes.detokenize_ids, methods=["POST"]),
+    Route("/v1/files", file_routes.create_file, methods=["POST"]),
+    Route("/v1/files", file_routes.list_files, methods=["GET"]),
+    Route("/v1/files/{id}", file_routes.get_file, methods=["GET"]),
+    Route("/v1/files/{id}", file_routes.delete_file, methods=["DELETE"]),
+    Route("/v1/files/{id}/content", file_routes.get_file_content, methods=["GET"]),
+    Route("/v1/batches", batch_routes.create_batch, methods=["POST"]),
+    Route("/v1/batches", batch_routes.list_batches, methods=["GET"]),
+    Route("/v1/batches/{id}", batch_routes.get_batch, methods=["GET"]),
+    Route("/v1/batches/{id}/cancel", batch_routes.cancel_batch, methods=["POST"]),
+    Route("/v1/jobs", job_routes.submit_job, methods=["POST"]),
+    Route("/v1/jobs/{id}", job_routes.get_job, methods=["GET"]),
+    Route("/v1/jobs/{id}", job_routes.cancel_job, methods=["DELETE"]),
+    Route("/v1/jobs/{id}/events", job_routes.stream_events, methods=["GET"]),
+    Route("/v1/jobs/{id}/purge", job_routes.forget_job, methods=["POST"]),
 )
 
 _WRONG_ROUTES = {
@@ -71,33 +72,35 @@ _WRONG_ROUTES = {
 }
 
 
-def make_app(
+def make_gateway_app(
     settings: GatewaySettings, answers: AnswerCount | None = None, batches: BatchCount | None = None
 ) -> Starlette:
     """The application. It holds no state but connections. The counts tell what it answers and runs."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.door = Door(settings, batches or BatchCount())
-        async with app.state.door.open():
+        app.state.context = GatewayContext(settings, batches or BatchCount())
+        async with app.state.context.open():
             yield
 
     paths: dict[object, str] = {route.endpoint: route.path for route in ROUTES}
-    watched = Middleware(Watched, settings=settings, count=answers or AnswerCount(), routes=paths)
+    log_requests = Middleware(
+        RequestMiddleware, settings=settings, count=answers or AnswerCount(), routes=paths
+    )
     cors = Middleware(
         CORSMiddleware,
         allow_origins=sorted(settings.origins),
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=[openai_routes.JOB_HEADER, "Location", "Retry-After"],
+        expose_headers=[JOB_HEADER, "Location", "Retry-After"],
     )
     app = Starlette(
         routes=ROUTES,
-        middleware=[watched, *([cors] if settings.origins else []), Middleware(Discreet)],
+        middleware=[log_requests, *([cors] if settings.origins else []), Middleware(ErrorMiddleware)],
         exception_handlers={HerdError: _on_error, HTTPException: _on_http_error},
         lifespan=lifespan,
     )
-    # It would lead to the name and the scheme of the request, which a client or a proxy has made up.
+    # A redirect would lead to the host and the scheme of the request, which a client or a proxy has made up.
     app.router.redirect_slashes = False
     return app
 
@@ -105,7 +108,7 @@ def make_app(
 async def _on_error(request: Request, error: Exception) -> Response:
     """Answer a request that ended with one of our own errors."""
     assert isinstance(error, HerdError)
-    return _answer(request.scope, Problem.of(error))
+    return _answer(request.scope, Problem.from_error(error))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -115,8 +118,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     return _answer(request.scope, Problem(error.status_code, code, message, headers=error.headers or {}))
 
 
-class Discreet:
-    """Answers for bugs. Only the kind of an error and its place are logged: its words may be a prompt's."""
+class ErrorMiddleware:
+    """Answers a request that met a bug of ours with 500.
+
+    Only the kind of the error and its place in the code are logged: its words may be a prompt's.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -127,20 +133,21 @@ class Discreet:
             return
         has_begun = False
 
-        async def note(message: Message) -> None:
+        async def pass_on(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
 
         try:
-            await self._app(scope, receive, note)
+            await self._app(scope, receive, pass_on)
         except Exception as error:
             message = "the gateway has failed at this request"
-            answer = _answer(scope, Problem(500, "internal_error", message, cause=place_of(error)))
+            answer = _answer(scope, Problem(500, "internal_error", message, cause=error_place(error)))
             if not has_begun:  # else the server cuts it off, since it is not whole
                 await answer(scope, receive, send)
 
 
 def _answer(scope: Scope, problem: Problem) -> Response:
-    notes_of(scope).fail(problem)
+    """A problem as the response to a request, whose log line gets it, too."""
+    facts_of(scope).fail(problem)
     return JSONResponse(problem.body, problem.status, headers=dict(problem.headers))

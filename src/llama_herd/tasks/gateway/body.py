@@ -1,13 +1,17 @@
-"""A body's JSON: its values are counted before it is read, since nothing else can run while it is.
+"""A request's body: received within limits of bytes and time, and parsed as JSON within limits of values.
 
-A list of empty objects takes a hundred times as long to read and check as a text of that length.
+Values are counted before the body is parsed, since the event loop stands still meanwhile: a list of empty
+objects takes a hundred times as long to read and check as a text of that length.
 """
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from llama_herd.tasks.gateway.errors import Problem, bad_request
+from starlette.requests import ClientDisconnect, Request
+
+from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import PROMPT_ID_BYTES
 
@@ -19,16 +23,48 @@ MAX_VALUES = 32_768
 MAX_FIELDS = 128
 #: Digits of a whole number. No field takes one of more than 19.
 MAX_DIGITS = 100
+#: A header of the answer: the rest of a body that is refused is not read, so the connection cannot go on.
+CLOSE = {"Connection": "close"}
 
 
-class Size(NamedTuple):
-    """How much JSON has to be made. values: items of arrays and fields of objects, and the names of those."""
+async def read_body(request: Request, settings: GatewaySettings) -> bytes:
+    """Receive the body of a request. Raises Problem."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Problem(
+            415, "unsupported_encoding", "the body must not be compressed", "Content-Encoding", CLOSE
+        )
+    limit = settings.gateway_max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:19]) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(settings.gateway_idle_s):
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+    except TimeoutError:
+        raise Problem(408, "timeout", "the body did not come in time", headers=CLOSE) from None
+    except ClientDisconnect:
+        raise bad_request("the body is not whole") from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "body_too_large", f"the body must be at most {limit} bytes", headers=CLOSE)
+
+
+class JsonSize(NamedTuple):
+    """How many Python objects a JSON text becomes. values: items of arrays, names and values of fields."""
 
     containers: int
     values: int
 
     @classmethod
-    def of(cls, raw: bytes, max_texts: int) -> "Size | None":
+    def measure(cls, raw: bytes, max_texts: int) -> "JsonSize | None":
         """The size of JSON that need not be valid; None if it has more texts than these."""
         if b"\\" in raw:
             raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -37,31 +73,31 @@ class Size(NamedTuple):
         outside = b"".join(raw.split(b'"')[::2])
         return cls(outside.count(b"{") + outside.count(b"["), outside.count(b",") + outside.count(b":"))
 
-    def __add__(self, other: object) -> "Size":
-        if not isinstance(other, Size):
+    def __add__(self, other: object) -> "JsonSize":
+        if not isinstance(other, JsonSize):
             return NotImplemented
-        return Size(self.containers + other.containers, self.values + other.values)
+        return JsonSize(self.containers + other.containers, self.values + other.values)
 
 
-def object_of(raw: bytes, settings: GatewaySettings) -> dict[str, Any]:
-    """The JSON object that a body is. Raises Problem."""
+def parse_object(raw: bytes, settings: GatewaySettings) -> dict[str, Any]:
+    """Parse a body as a JSON object. Raises Problem."""
     max_values = settings.max_prompt_bytes // PROMPT_ID_BYTES + MAX_VALUES
-    size = _checked(Size(0, 0), raw, max_values)
+    size = _add_checked(JsonSize(0, 0), raw, max_values)
     try:
-        found = json.loads(raw.decode(), parse_int=_int)
+        found = json.loads(raw.decode(), parse_int=_bounded_int)
     except (ValueError, RecursionError):
         raise bad_request("the body must be JSON in UTF-8", "invalid_json") from None
     if not isinstance(found, dict):
         raise bad_request("the body must be a JSON object", "invalid_json")
     if len(found) > MAX_FIELDS:
         raise _too_many(f"{MAX_FIELDS} fields", len(found))
-    for text in _arguments(found):
-        size = _checked(size, text.encode(errors="replace"), max_values)
+    for text in _call_arguments(found):
+        size = _add_checked(size, text.encode(errors="replace"), max_values)
     return found
 
 
-def _int(digits: str) -> int:
-    """A whole number: the time for it grows with the square of its length. Raises Problem."""
+def _bounded_int(digits: str) -> int:
+    """Parse a whole number. Raises Problem if it is long: the time grows with the square of its length."""
     if len(digits) > MAX_DIGITS:
         raise bad_request(
             f"a number must have at most {MAX_DIGITS} digits, got {len(digits)}", "invalid_json"
@@ -69,10 +105,10 @@ def _int(digits: str) -> int:
     return int(digits)
 
 
-def _checked(size: Size, raw: bytes, max_values: int) -> Size:
-    """`size` with that of this JSON. Raises Problem if it is too much."""
+def _add_checked(size: JsonSize, raw: bytes, max_values: int) -> JsonSize:
+    """Add the size of this JSON to `size`. Raises Problem if the sum is too much."""
     max_texts = max_values + MAX_CONTAINERS
-    found = Size.of(raw, max_texts)
+    found = JsonSize.measure(raw, max_texts)
     if found is None:
         raise _too_many(f"{max_texts} texts", None)
     size += found
@@ -88,8 +124,8 @@ def _too_many(limit: str, num: int | None) -> Problem:
     return bad_request(f"the body must have at most {limit}{got}. Fix: send less at once", "too_many_values")
 
 
-def _arguments(body: Mapping[str, Any]) -> Iterable[str]:
-    """JSON within the JSON: the arguments of calls, which are read, too."""
+def _call_arguments(body: Mapping[str, Any]) -> Iterable[str]:
+    """The JSON within the JSON: arguments of tool calls are texts that are parsed, too."""
     for message in _dicts(body.get("messages")):
         for call in _dicts(message.get("tool_calls")):
             function = call.get("function")

@@ -7,16 +7,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from llama_herd.tasks.gateway.door import door_of
-from llama_herd.tasks.gateway.openapi import ERRORS, OPERATIONS, document
+from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.openapi import document
+from llama_herd.tasks.gateway.operations import ERRORS, OPERATIONS
 from llama_herd.tasks.security.api_keys import KeyRole
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 
-async def show_page(request: Request) -> Response:
+async def show_docs(request: Request) -> Response:
     """All operations, all fields, all errors."""
-    await door_of(request).admit(request, KeyRole.SUBSCRIBER)
+    await context_of(request).admit(request, KeyRole.SUBSCRIBER)
     return HTMLResponse(page(), headers={"Content-Security-Policy": POLICY})
 
 

@@ -17,7 +17,7 @@ import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from llama_herd.tasks.gateway.errors import Problem
+from llama_herd.tasks.gateway.problem import Problem
 
 IDLE_S = 30.0
 MAX_HEAD_BYTES = 32_768
@@ -64,16 +64,16 @@ def _num_head_bytes(request: h11.Request) -> int:
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
 
 
-class Departure:
-    """A connection as an answer sees it: closed by that, it goes on until the client has sent its request.
+class LingeringTransport:
+    """The transport that uvicorn's response gets: its `close` waits until the client has sent its request.
 
-    If it were closed while the client sends, the client would meet an error, and not the answer.
+    A connection that is closed while the client sends gives the client an error instead of the answer.
     """
 
-    def __init__(self, transport: asyncio.Transport, leave: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, close_after_request: Callable[[], None]) -> None:
         self.write = transport.write
         self.is_closing = transport.is_closing
-        self.close = leave
+        self.close = close_after_request
 
 
 class GuardedProtocol(H11Protocol):
@@ -91,7 +91,7 @@ class GuardedProtocol(H11Protocol):
     #: Bytes that have come and wait for their turn.
     _waiting = b""
     #: Whether its last answer is over, and how many bytes may still come and be dropped.
-    _is_leaving = False
+    _is_closing_soon = False
     _num_to_drop = MAX_DROPPED_BYTES
 
     def __init__(self, config: Config, *args: Any, **options: Any) -> None:
@@ -103,12 +103,12 @@ class GuardedProtocol(H11Protocol):
         if len(self.connections) > self.max_connections:
             transport.abort()
         else:
-            self._await_head()
+            self._limit_head_time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        _stop(self._head)
-        _stop(self._stall)
-        _stop(self._turn)
+        _cancel(self._head)
+        _cancel(self._stall)
+        _cancel(self._turn)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -117,9 +117,10 @@ class GuardedProtocol(H11Protocol):
             self._take_turn()
 
     def _take_turn(self) -> None:
+        """Read some of what has come, and let other connections have their turn before the rest."""
         self._turn = None
         part, self._waiting = self._waiting[:TURN_BYTES], self._waiting[TURN_BYTES:]
-        if self._is_leaving:
+        if self._is_closing_soon:
             self._drop(part)
         else:
             super().data_received(part)
@@ -133,22 +134,22 @@ class GuardedProtocol(H11Protocol):
         before: Any = self.cycle
         super().handle_events()
         if self.cycle is not before:
-            _stop(self._head)
-            self.cycle.transport = Departure(self.transport, self._leave)  # type: ignore[assignment]
+            _cancel(self._head)
+            self.cycle.transport = LingeringTransport(self.transport, self._close_after_request)  # type: ignore[assignment]
             # A proxy may have counted the other way: what follows could be another client's.
             if {name for name, _ in self.headers} >= _TWO_LENGTHS:
                 self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
-        self._await_head()
+        self._limit_head_time()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall = self._in_time(self.transport.abort)
+        self._stall = self._after_idle(self.transport.abort)
 
     def resume_writing(self) -> None:
-        _stop(self._stall)
+        _cancel(self._stall)
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -163,18 +164,18 @@ class GuardedProtocol(H11Protocol):
         head = h11.Response(status_code=status, headers=[*headers, ("connection", "close")])
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self._leave()
+        self._close_after_request()
 
-    def _leave(self) -> None:
-        """Close, once the client has sent what it is at."""
+    def _close_after_request(self) -> None:
+        """Close once the client has sent the request that it is sending."""
         if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
             self.transport.close()
             return
-        self._is_leaving = True
+        self._is_closing_soon = True
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._await_head()
+        self._limit_head_time()
 
     def _drop(self, data: bytes) -> None:
         """Take what still comes after the answer, up to the end of the body, or until the client closes."""
@@ -194,14 +195,16 @@ class GuardedProtocol(H11Protocol):
             return event is not h11.NEED_DATA
         return False
 
-    def _await_head(self) -> None:
-        _stop(self._head)
-        self._head = self._in_time(self.transport.abort)
+    def _limit_head_time(self) -> None:
+        """Cut the client off if its next head is not whole in time."""
+        _cancel(self._head)
+        self._head = self._after_idle(self.transport.abort)
 
-    def _in_time(self, do: Callable[[], Any]) -> asyncio.TimerHandle:
+    def _after_idle(self, do: Callable[[], Any]) -> asyncio.TimerHandle:
+        """Call `do` in `idle_s`, unless the timer is cancelled before."""
         return self.loop.call_later(self.idle_s, do)
 
 
-def _stop(timer: asyncio.Handle | None) -> None:
+def _cancel(timer: asyncio.Handle | None) -> None:
     if timer is not None:
         timer.cancel()

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from llama_herd.errors import HerdError, NotPermitted
-from llama_herd.tasks.gateway.door import Door, door_of
-from llama_herd.tasks.gateway.errors import Problem
-from llama_herd.tasks.ledger.api_keys import all_keys
+from llama_herd.tasks.gateway.context import GatewayContext, context_of
+from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.ledger.redis_call import ask
+from llama_herd.tasks.ledger.stored_api_keys import all_keys
 
 
 class Health(BaseModel):
@@ -27,30 +27,30 @@ class Health(BaseModel):
 
 async def live(request: Request) -> Response:
     """200 as long as the process answers."""
-    await door_of(request).gate.check_key(request)
+    await context_of(request).authenticator.check_key(request)
     return Health(status="live").answer()
 
 
 async def ready(request: Request) -> Response:
     """200 when Redis is there and a worker serves; else 503 with the reason."""
-    await door_of(request).gate.check_key(request)
-    reason = await _reason_against(door_of(request))
+    await context_of(request).authenticator.check_key(request)
+    reason = await _unready_reason(context_of(request))
     if reason:
         return Health(status="not ready", reason=reason).answer(503)
     return Health(status="ready").answer()
 
 
-async def _reason_against(door: Door) -> str:
+async def _unready_reason(context: GatewayContext) -> str:
     """Why a job would not be run; empty if one would."""
-    desks = door.desks
-    if door.is_closing.is_set():
+    clients = context.clients
+    if context.is_closing.is_set():
         return "the gateway is shutting down"
     reason = "no worker is ready"
     try:
-        stored = await desks.line.run(ask(all_keys()))
-        for tenant in {door.settings.tenant, *(key.tenant for key in stored.keys)}:
+        stored = await clients.connections.run(ask(all_keys()))
+        for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
             try:
-                if any(worker.state == "ready" for worker in await desks.of(tenant).workers()):
+                if any(worker.state == "ready" for worker in await clients.for_tenant(tenant).workers()):
                     return ""
             except Problem as problem:  # other tenants may be served
                 reason = problem.message

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.job_status import Glance, JobStatus
-from llama_herd.tasks.client.status import QueueStatus
-from llama_herd.tasks.gateway.door import door_of
+from llama_herd.tasks.client.job_status import JobStatus, TenantSnapshot
+from llama_herd.tasks.client.tenant_status import QueueStatus
+from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -38,7 +38,7 @@ class HerdView(BaseModel):
     )
 
     @classmethod
-    def of(cls, caller: Caller, found: Glance) -> Self:
+    def from_snapshot(cls, caller: Caller, found: TenantSnapshot) -> Self:
         seen = {name: getattr(found.status, name) for name in cls.model_fields if hasattr(found.status, name)}
         seen["jobs"] = [*found.running, *found.waiting]
         if not caller.role.may(KeyRole.OPERATOR):
@@ -48,6 +48,6 @@ class HerdView(BaseModel):
 
 async def show_herd(request: Request) -> Response:
     """The queues, the workers, and who waits how long."""
-    caller, desk = await door_of(request).admit(request, KeyRole.SUBSCRIBER)
-    view = HerdView.of(caller, await desk.glance())
+    caller, client = await context_of(request).admit(request, KeyRole.SUBSCRIBER)
+    view = HerdView.from_snapshot(caller, await client.snapshot())
     return Response(view.model_dump_json(), media_type="application/json")

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from llama_herd.errors import FieldError, InvalidJob, RecordUnreadable, RedisUnavailable
-from llama_herd.tasks.client.line import Line
-from llama_herd.tasks.gateway.address import host_of, is_forwarded, names_loopback
-from llama_herd.tasks.gateway.errors import PASSES, Problem
-from llama_herd.tasks.gateway.notes import notes_of
+from llama_herd.tasks.client.shared_connections import SharedConnections
+from llama_herd.tasks.gateway.address import is_forwarded, names_loopback, origin_host
+from llama_herd.tasks.gateway.problem import PASSES, Problem
+from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.api_keys import num_keys
 from llama_herd.tasks.ledger.redis_call import ask
+from llama_herd.tasks.ledger.stored_api_keys import num_keys
 from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.security.api_keys import KeyRole, known_key
 
@@ -47,13 +47,13 @@ class Caller(NamedTuple):
             raise InvalidJob([FieldError("priority", message)])
 
 
-class Gate:
-    """Looks at the key of each request. It remembers nothing of keys."""
+class Authenticator:
+    """Finds the caller of each request by its key. It keeps none, so a revoked key is out at once."""
 
-    def __init__(self, settings: GatewaySettings, line: Line) -> None:
+    def __init__(self, settings: GatewaySettings, connections: SharedConnections) -> None:
         self._settings = settings
-        self._line = line
-        self._has_told = False
+        self._connections = connections
+        self._has_warned = False
 
     async def admit(self, request: Request, needs: KeyRole) -> Caller:
         """Identify the caller of a request, and check its role.
@@ -61,9 +61,9 @@ class Gate:
         Raises Problem: 401 without a valid key, 403 if the key's role is too small, 503 if there are no keys.
         """
         _check_origin(request, self._settings)
-        caller = await self._known(request)
+        caller = await self._caller_of(request)
         if caller is None:
-            await self._check_keys()
+            await self._check_any_keys()
             raise _unauthorized("a key is needed: Authorization: Bearer herd-...")
         if caller.fingerprint is None:
             _check_host(request)
@@ -75,29 +75,29 @@ class Gate:
     async def admit_visitor(self, request: Request) -> None:
         """Let anybody see what holds no data. Raises Problem for a wrong key, and if there are no keys."""
         with suppress(RedisUnavailable):
-            if await self._known(request) is None:
-                await self._check_keys()
+            if await self._caller_of(request) is None:
+                await self._check_any_keys()
 
     async def check_key(self, request: Request) -> None:
         """Raise Problem if the request shows a wrong key, and Redis is there to say so."""
         with suppress(RedisUnavailable):
-            await self._known(request)
+            await self._caller_of(request)
 
-    async def _known(self, request: Request) -> Caller | None:
+    async def _caller_of(self, request: Request) -> Caller | None:
         """The caller; None if the request shows no key and needs one. Raises Problem for a wrong key."""
         if shown := _shown_key(request):
             caller = await self._holder_of(shown)
-            notes = notes_of(request.scope)
-            notes.key, notes.tenant = caller.name, caller.tenant
+            facts = facts_of(request.scope)
+            facts.key, facts.tenant = caller.name, caller.tenant
             return caller
         if self._settings.gateway_open and not is_forwarded(request.headers):
-            notes_of(request.scope).tenant = self._settings.tenant
+            facts_of(request.scope).tenant = self._settings.tenant
             return Caller(self._settings.tenant, KeyRole.OPERATOR, None, None)
         return None
 
     async def _holder_of(self, shown: str) -> Caller:
         try:
-            key = await self._line.run(known_key(shown))
+            key = await self._connections.run(known_key(shown))
         except RecordUnreadable as error:
             problem = _unauthorized("what is stored of this key cannot be read")
             problem.cause = str(error)
@@ -106,12 +106,12 @@ class Gate:
             raise _unauthorized("this key is not known")
         return Caller(key.tenant, KeyRole(key.role), key.fingerprint, key.name, key.max_priority)
 
-    async def _check_keys(self) -> None:
+    async def _check_any_keys(self) -> None:
         """Raise Problem if there are none: an empty Redis must let nobody in. The log says so once."""
-        is_closed = not await self._line.run(ask(num_keys()))
-        if is_closed and not self._has_told:
+        is_closed = not await self._connections.run(ask(num_keys()))
+        if is_closed and not self._has_warned:
             log.warning("closed: %s", NO_KEYS)
-        self._has_told = is_closed
+        self._has_warned = is_closed
         if is_closed:
             raise Problem(503, "no_keys", NO_KEYS, headers=PASSES)
 
@@ -132,7 +132,7 @@ def _check_origin(request: Request, settings: GatewaySettings) -> None:
     origin = request.headers.get("origin")
     if origin is None or origin in settings.origins:
         return
-    if not host_of(origin) or host_of(origin) != request.headers.get("host"):
+    if not origin_host(origin) or origin_host(origin) != request.headers.get("host"):
         raise Problem(403, "foreign_origin", "pages of this origin may not call. Fix: HERD_GATEWAY_ORIGINS")
 
 

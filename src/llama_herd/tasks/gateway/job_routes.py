@@ -10,18 +10,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.client.waiting import Waiting
 from llama_herd.tasks.events import Event
-from llama_herd.tasks.gateway.desk import Desk
-from llama_herd.tasks.gateway.door import Door, door_of
-from llama_herd.tasks.gateway.errors import Problem, bad_request
-from llama_herd.tasks.gateway.notes import Notes, notes_of, traceparent_of
-from llama_herd.tasks.gateway.openai_routes import JOB_HEADER, KEY_HEADER
-from llama_herd.tasks.gateway.pump import pump
+from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
+from llama_herd.tasks.gateway.completion_request import KEY_HEADER
+from llama_herd.tasks.gateway.context import GatewayContext, context_of
+from llama_herd.tasks.gateway.problem import Problem, bad_request
+from llama_herd.tasks.gateway.request_facts import RequestFacts, facts_of, traceparent_of
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
+from llama_herd.tasks.gateway.stream_body import stream_body
+from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.job import GenerationJob, is_job_id
-from llama_herd.tasks.ledger.answers import Cancellation, Place, Record
+from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -52,7 +53,9 @@ class JobView(BaseModel):
     result: Result | None = Field(description="Its result; null until it has ended.")
 
     @classmethod
-    def of(cls, job_id: str, record: Record, place: Place | None, result: Result | None) -> "JobView":
+    def from_record(
+        cls, job_id: str, record: JobRecord, place: Place | None, result: Result | None
+    ) -> "JobView":
         same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
         return cls(
             id=job_id,
@@ -81,136 +84,139 @@ class Cancelled(BaseModel):
     )
 
 
-async def submit(request: Request) -> Response:
+async def submit_job(request: Request) -> Response:
     """Put a job into the queue."""
-    door = door_of(request)
-    caller, desk = await door.admit(request, KeyRole.PRODUCER)
+    context = context_of(request)
+    caller, client = await context.admit(request, KeyRole.PRODUCER)
     try:
-        job = await door.read(request, caller, lambda body: GenerationJob.parse(body, desk.settings))
+        job = await context.read(request, caller, lambda body: GenerationJob.parse(body, client.settings))
         caller.check_priority(job.priority)
         key, traceparent = request.headers.get(KEY_HEADER), traceparent_of(request.headers)
-        job_id = await desk.submit(job, None, key, traceparent)
+        job_id = await client.submit(job, None, key, traceparent)
     except InvalidJob as error:
-        raise Problem.of(error, bad_status=422) from None
-    notes_of(request.scope).job_id = job_id
+        raise Problem.from_error(error, bad_status=422) from None
+    facts_of(request.scope).job_id = job_id
     place = f"/v1/jobs/{job_id}"
     accepted = Accepted(id=job_id, events=f"{place}/events")
     return JSONResponse(accepted.model_dump(), 202, headers={"Location": place, JOB_HEADER: job_id})
 
 
-async def show(request: Request) -> Response:
+async def get_job(request: Request) -> Response:
     """A job's state; once it is over, its result."""
-    desk, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
-    record, place = await desk.run(_look(desk, job_id))
-    result = Result.from_events(await desk.all_events(job_id)) if record.is_final else None
+    client, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
+    record, place = await client.run(_record_and_place(client, job_id))
+    result = Result.from_events(await client.all_events(job_id)) if record.is_final else None
     return Response(
-        JobView.of(job_id, record, place, result).model_dump_json(), media_type="application/json"
+        JobView.from_record(job_id, record, place, result).model_dump_json(), media_type="application/json"
     )
 
 
-def _look(desk: Desk, job_id: str) -> Any:
+def _record_and_place(client: TenantClient, job_id: str) -> Any:
     """A dialogue: a job's record and its place. Raises JobNotFound."""
-    record, place = yield [desk.core.ledger.record(job_id), desk.core.ledger.place(job_id)]
+    record, place = yield [client.core.ledger.record(job_id), client.core.ledger.place(job_id)]
     if record is None:
         raise JobNotFound.for_id(job_id)
     return record, place
 
 
-async def events(request: Request) -> ASGIApp:
+async def stream_events(request: Request) -> ASGIApp:
     """A job's events: those there are, then those that come, up to its end."""
-    door = door_of(request)
-    desk, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
-    after = _after(request)
-    record, _ = await desk.run(_look(desk, job_id))
+    context = context_of(request)
+    client, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
+    after = _last_seen(request)
+    record, _ = await client.run(_record_and_place(client, job_id))
     if record.is_final and after >= record.seq:
         return Response(status_code=204)  # an EventSource that has all of it does not come again
     if request.method == "HEAD":
         return Response(headers={**HEADERS, JOB_HEADER: job_id})
-    return _Followed(door, desk, notes_of(request.scope), job_id, after)
+    return _EventAnswer(context, client, facts_of(request.scope), job_id, after)
 
 
-class _Followed:
-    """The answer: a stream that holds a place."""
+class _EventAnswer:
+    """Streams a job's events; it takes one of the slots for answers."""
 
-    def __init__(self, door: Door, desk: Desk, notes: Notes, job_id: str, after: int) -> None:
-        self._door = door
-        self._desk = desk
-        self._notes = notes
+    def __init__(
+        self, context: GatewayContext, client: TenantClient, facts: RequestFacts, job_id: str, after: int
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._facts = facts
         self._job_id = job_id
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._door.places.taken(self._desk.settings.tenant):
+        with self._context.concurrency.slots(self._client.settings.tenant):
             answer = EventStream(
                 self._parts(),
                 headers={JOB_HEADER: self._job_id},
-                until=self._door.is_closing,
+                until=self._context.is_closing,
             )
             await answer(scope, receive, send)
 
     async def _parts(self) -> AsyncGenerator[bytes]:
-        heartbeat_s = self._door.settings.gateway_heartbeat_s
+        heartbeat_s = self._context.settings.gateway_heartbeat_s
         yield f"retry: {RECONNECT_MS}\n\n".encode()
-        async with self._desk.reading(self._job_id, after=self._after, asks_place=True) as reader:
-            events = self._desk.events_of(reader)
-            waiting = _Waiting(self._desk.core.waiting(self._job_id, self._after), reader)
-            parts = pump(events, _written, self._notes, heartbeat_s=heartbeat_s, idle=waiting)
+        async with self._client.reading(self._job_id, after=self._after, asks_place=True) as reader:
+            events = self._client.events_of(reader)
+            waiting = _PlaceEvents(self._client.core.place_watch(self._job_id, self._after), reader)
+            parts = stream_body(events, _sse_event, self._facts, heartbeat_s=heartbeat_s, idle=waiting)
             async with aclosing(parts):
                 async for part in parts:
                     yield part
 
 
-def _written(event: Event) -> Iterator[bytes]:
+def _sse_event(event: Event) -> Iterator[bytes]:
+    """An event of the job as one server-sent event, whose id is its number."""
     yield sse(event.to_json(), name=event.type, number=event.seq)
 
 
-class _Waiting:
-    """Says where a job stands, as long as it has not begun."""
+class _PlaceEvents:
+    """Makes an event of each new place of a job in the queue, as long as it has not begun."""
 
-    def __init__(self, waiting: Waiting, reader: Reader) -> None:
+    def __init__(self, waiting: PlaceWatch, reader: Reader) -> None:
         self._waiting = waiting
         self._reader = reader
 
     def __call__(self) -> bytes:
-        """An event if the place has changed."""
-        told = self._waiting.told((), self._reader.place) if self._reader.is_waiting else ()
+        """The event, or nothing if the place has not changed."""
+        told = self._waiting.changes((), self._reader.place) if self._reader.is_waiting else ()
         return b"".join(sse(queued.model_dump_json(), name=queued.type) for queued in told)
 
 
-async def cancel(request: Request) -> Response:
+async def cancel_job(request: Request) -> Response:
     """End a job early. What it has said is kept."""
-    desk, job_id = await _job_of(request, KeyRole.PRODUCER)
-    outcome = await desk.run(desk.core.cancel(job_id, "cancelled"))
+    client, job_id = await _job_of(request, KeyRole.PRODUCER)
+    outcome = await client.run(client.core.cancel(job_id, "cancelled"))
     if outcome is Cancellation.UNKNOWN:
         raise JobNotFound.for_id(job_id)
     return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
 
 
-async def purge(request: Request) -> Response:
+async def forget_job(request: Request) -> Response:
     """Forget a job: no key of Redis keeps a byte of its prompt and its output."""
-    desk, job_id = await _job_of(request, KeyRole.OPERATOR)
-    await desk.run(_purge(desk, job_id))
+    client, job_id = await _job_of(request, KeyRole.OPERATOR)
+    await client.run(_purge(client, job_id))
     return Response(status_code=204)
 
 
-def _purge(desk: Desk, job_id: str) -> Any:
+def _purge(client: TenantClient, job_id: str) -> Any:
     """A dialogue. Raises JobNotFound if there is no record: nothing is left behind by who guesses ids."""
-    if (yield desk.core.ledger.record(job_id)) is None:
+    if (yield client.core.ledger.record(job_id)) is None:
         raise JobNotFound.for_id(job_id)
-    yield from desk.core.purge(job_id)
+    yield from client.core.purge(job_id)
 
 
-async def _job_of(request: Request, needs: KeyRole) -> tuple[Desk, str]:
-    """The desk of the caller's tenant, and the id in the path. Another tenant's job is not there."""
-    _, desk = await door_of(request).admit(request, needs)
+async def _job_of(request: Request, needs: KeyRole) -> tuple[TenantClient, str]:
+    """The client of the caller's tenant, and the id in the path. Another tenant's job is not there."""
+    _, client = await context_of(request).admit(request, needs)
     job_id = request.path_params["id"]
     if not is_job_id(job_id):
         raise JobNotFound("no job has such an id")
-    notes_of(request.scope).job_id = job_id
-    return desk, job_id
+    facts_of(request.scope).job_id = job_id
+    return client, job_id
 
 
-def _after(request: Request) -> int:
+def _last_seen(request: Request) -> int:
     """The number of the last event that the client has seen."""
     said: Mapping[str, str] = request.headers
     text = said.get(LAST_ID_HEADER) or request.query_params.get("after") or "0"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llama_herd.tasks.gateway.door import door_of
-from llama_herd.tasks.gateway.errors import not_found
+from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.problem import not_found
 
-KINDS = {
+MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "mjs": "text/javascript; charset=utf-8",
@@ -33,42 +33,44 @@ HEADERS = {
 }
 
 
-class File(NamedTuple):
+class PageFile(NamedTuple):
     """One file of the page."""
 
     body: bytes
-    kind: str
-    tag: str
+    media_type: str
+    etag: str
 
 
 @cache
-def files() -> Mapping[str, File]:
+def page_files() -> Mapping[str, PageFile]:
     """All files by their names."""
     folder = resources.files("llama_herd.tasks.gateway") / "page"
     found = {one.name: one.read_bytes() for one in folder.iterdir()}
     return {
-        name: File(body, KINDS[name.rpartition(".")[2]], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        name: PageFile(
+            body, MEDIA_TYPES[name.rpartition(".")[2]], f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        )
         for name, body in found.items()
     }
 
 
 async def show_page(request: Request) -> Response:
     """The page itself."""
-    await door_of(request).gate.admit_visitor(request)
-    return _answer(request, files()["index.html"])
+    await context_of(request).authenticator.admit_visitor(request)
+    return _answer(request, page_files()["index.html"])
 
 
-async def show_file(request: Request) -> Response:
-    """A part of it."""
-    await door_of(request).gate.admit_visitor(request)
-    file = files().get(request.path_params["name"])
+async def show_page_file(request: Request) -> Response:
+    """A script, a style or a picture of the page."""
+    await context_of(request).authenticator.admit_visitor(request)
+    file = page_files().get(request.path_params["name"])
     if file is None:
         raise not_found("the page has no such file")
     return _answer(request, file)
 
 
-def _answer(request: Request, file: File) -> Response:
-    headers = {**HEADERS, "ETag": file.tag}
-    if request.headers.get("if-none-match") == file.tag:
+def _answer(request: Request, file: PageFile) -> Response:
+    headers = {**HEADERS, "ETag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
-    return Response(file.body, headers=headers, media_type=file.kind)
+    return Response(file.body, headers=headers, media_type=file.media_type)

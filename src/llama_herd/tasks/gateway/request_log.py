@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from llama_herd.tasks.error_place import place_of
-from llama_herd.tasks.gateway.notes import Notes
+from llama_herd.tasks.error_place import error_place
+from llama_herd.tasks.gateway.request_facts import RequestFacts
 
 log = logging.getLogger(__name__)
 
 _FIELDS = "fields"
 
 
-class JsonLines(logging.Formatter):
-    """Every line as a JSON object. An exception is told without its words, which may be a prompt's."""
+class JsonLogFormatter(logging.Formatter):
+    """Writes log lines as JSON objects. Of an exception it has the place: its words may quote a prompt."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
@@ -27,15 +27,18 @@ class JsonLines(logging.Formatter):
             **getattr(record, _FIELDS, {}),
         }
         if record.exc_info and record.exc_info[1]:
-            line["cause"] = place_of(record.exc_info[1])
+            line["cause"] = error_place(record.exc_info[1])
         return json.dumps(line, ensure_ascii=False)
 
 
-def tell(
-    method: str, route: str, status: int | None, took_s: float, notes: Notes, *, only_errors: bool
+def log_request(
+    method: str, route: str, status: int | None, took_s: float, facts: RequestFacts, *, only_errors: bool
 ) -> None:
-    """Log a request that is over. route: as it is written. status: None if nobody waited for one."""
-    has_failed = (status is not None and status >= 500) or (status == 200 and notes.error is not None)
+    """Log a request that is over.
+
+    route: the path of the route, with placeholders. status: None if the client went away before it.
+    """
+    has_failed = (status is not None and status >= 500) or (status == 200 and facts.error is not None)
     if only_errors and not has_failed:
         return
     fields: Mapping[str, Any] = {
@@ -44,13 +47,13 @@ def tell(
         "route": route,
         "status": status,
         "ms": round(1000 * took_s, 1),
-        "key": notes.key,
-        "tenant": notes.tenant,
-        "job_id": notes.job_id,
-        "trace_id": notes.trace_id,
-        "error": notes.error,
-        "cause": notes.cause,
+        "key": facts.key,
+        "tenant": facts.tenant,
+        "job_id": facts.job_id,
+        "trace_id": facts.trace_id,
+        "error": facts.error,
+        "cause": facts.cause,
     }
     level = logging.ERROR if status == 500 else logging.WARNING if has_failed else logging.INFO
-    words = [str(word) for word in (method, route, status, notes.error, notes.cause) if word]
+    words = [str(word) for word in (method, route, status, facts.error, facts.cause) if word]
     log.log(level, "%s", " ".join(words), extra={_FIELDS: fields})

@@ -18,47 +18,49 @@ from llama_herd.errors import BadInput
 from llama_herd.tasks.connection import connect, redis_errors
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway.answer_count import AnswerCount
-from llama_herd.tasks.gateway.app import make_app
+from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol, room_for_connections
 from llama_herd.tasks.gateway.identity import NO_KEYS
-from llama_herd.tasks.gateway.request_log import JsonLines
+from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.api_keys import num_keys
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.stored_api_keys import num_keys
 
 #: How many more objects there are before Python looks for cycles, and how often it does so before it looks at
 #: older ones, too. A stream leaves some thirty objects in cycles.
 COLLECT_AT = (50_000, 20, 10)
 
 
-def serve(
+def serve_gateway(
     settings: GatewaySettings, answers: AnswerCount | None = None, batches: BatchCount | None = None
 ) -> None:
     """Serve until SIGINT or SIGTERM. Raises BadInput and RedisUnavailable before it begins.
 
     The counts tell what it answers and runs.
     """
-    access = _access(settings)
+    access = _access_note(settings)
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLogFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    _collect_seldom()
+    _collect_garbage_seldom()
     greet = partial(print, file=sys.stderr, flush=True)
     Server(
-        make_app(settings, answers, batches), settings, lambda url: greet(f"herd: gateway at {url}{access}")
+        make_gateway_app(settings, answers, batches),
+        settings,
+        lambda url: greet(f"herd: gateway at {url}{access}"),
     ).run()
 
 
-def _collect_seldom() -> None:
+def _collect_garbage_seldom() -> None:
     """Let Python look for cycles seldom: they are few, and with ten thousand streams it takes a second."""
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
 
 
-def _access(settings: GatewaySettings) -> str:
+def _access_note(settings: GatewaySettings) -> str:
     """A text for the log that says who may come in, if not simply whoever has a key."""
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-        has_keys = run(redis, num_keys()) > 0
+        has_keys = run_call(redis, num_keys()) > 0
     if settings.gateway_open:
         return f", open: everybody on this machine is operator of the tenant {settings.tenant}"
     return "" if has_keys else f", closed: {NO_KEYS}"
@@ -107,7 +109,7 @@ class Server(uvicorn.Server):
             self._on_start(self.url)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        self._app.state.door.is_closing.set()
+        self._app.state.context.is_closing.set()
         await super().shutdown(sockets)
 
     @property

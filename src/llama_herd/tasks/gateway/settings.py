@@ -10,7 +10,7 @@ from llama_herd.tasks.settings import MAX_TTL_S, ReadableFile, Settings
 
 
 class GatewaySettings(Settings):
-    """Settings of a client, and those of the door that others come in by."""
+    """Settings of a client, and those of the gateway by which others reach it over HTTP."""
 
     gateway_host: str = Field(
         default="127.0.0.1",
@@ -157,7 +157,7 @@ class GatewaySettings(Settings):
 
     @field_validator("gateway_open")
     @classmethod
-    def _on_this_machine(cls, is_open: bool, others: ValidationInfo) -> bool:
+    def _check_open_host(cls, is_open: bool, others: ValidationInfo) -> bool:
         host = others.data.get("gateway_host", "")
         if is_open and host and not is_loopback(host):
             raise ValueError(
@@ -169,9 +169,9 @@ class GatewaySettings(Settings):
     @property
     def origins(self) -> frozenset[str]:
         """Origins of pages that may call."""
-        return frozenset(_names(self.gateway_origins))
+        return frozenset(_split_names(self.gateway_origins))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     parts: Iterable[str] = (part.strip() for part in text.split(","))
     return tuple(dict.fromkeys(part for part in parts if part))

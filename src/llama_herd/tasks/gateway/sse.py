@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from llama_herd.tasks.ending import end
+from llama_herd.tasks.task_cancel import cancel_tasks
 
 T = TypeVar("T")
 
@@ -35,23 +35,24 @@ class ClientGone(Exception):
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     """The outcome of `work`. It is cancelled, and ClientGone raised, if the client goes away first."""
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(receive))
+    watching = asyncio.ensure_future(_client_leaves(receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return await working
         raise ClientGone
     finally:
-        await end(working, watching)
+        await cancel_tasks(working, watching)
 
 
-async def _gone(receive: Receive) -> None:
+async def _client_leaves(receive: Receive) -> None:
+    """Return once the client has gone away."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class EventStream:
-    """An ASGI answer of parts that come by and by; `on_gone` is called if the client does not take all."""
+    """An ASGI response whose parts come over time; `on_gone` is called if the client does not take all."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Stores of a gateway: where the bytes of files lie, and one tenant's records of files and batches there."""
+"""One tenant's records of files and batches, and the problems of requests that ask for them."""
 
 import re
 
-from llama_herd.tasks.gateway.errors import Problem, not_found
+from llama_herd.tasks.gateway.problem import Problem, not_found
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.stored_files import Full, StoredFiles
+from llama_herd.tasks.ledger.stored_files import QuotaExceeded, StoredFiles
 from llama_herd.tasks.storage.storage import Storage
 
 _FILE_ID = re.compile(r"file-[0-9a-f]{24}")
@@ -43,7 +43,7 @@ def no_batch() -> Problem:
     return not_found("no such batch: it was never made, or it ended a month ago")
 
 
-def elsewhere() -> Problem:
+def file_elsewhere() -> Problem:
     """The problem of a file whose bytes are in another gateway's storage."""
     message = (
         "the bytes of this file are in another gateway's storage. "
@@ -52,7 +52,7 @@ def elsewhere() -> Problem:
     return Problem(503, "files_elsewhere", message)
 
 
-def too_much(full: Full, fix: str, param: str | None = None) -> Problem:
+def quota_exceeded(full: QuotaExceeded, fix: str, param: str | None = None) -> Problem:
     """The problem of a quota that would be exceeded."""
     message = (
         f"this {full.whose} has {full.has:,} {full.what}, and with this one it would have more than "

@@ -8,56 +8,60 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from llama_herd.tasks.gateway.desk import Desk
-from llama_herd.tasks.gateway.door import Door, door_of
-from llama_herd.tasks.gateway.notes import notes_of, traceparent_of
-from llama_herd.tasks.gateway.openai_routes import JOB_HEADER, check_end, check_model
+from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, check_end
+from llama_herd.tasks.gateway.context import GatewayContext, context_of
+from llama_herd.tasks.gateway.request_facts import facts_of, traceparent_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
-from llama_herd.tasks.openai.tokenizing import Detokenizing, Tokenizing
+from llama_herd.tasks.gateway.tenant_client import TenantClient
+from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.settings import Settings
 
-Asked = Tokenizing | Detokenizing
+PromptRequest = TokenizeRequest | DetokenizeRequest
 
 
-async def tokenize(request: Request) -> "Told":
+async def tokenize_prompt(request: Request) -> "PromptAnswer":
     """The ids of a text or of a conversation."""
-    return await _ask(request, Tokenizing.of)
+    return await _answer(request, TokenizeRequest.parse)
 
 
-async def detokenize(request: Request) -> "Told":
+async def detokenize_ids(request: Request) -> "PromptAnswer":
     """The text of ids."""
-    return await _ask(request, Detokenizing.of)
+    return await _answer(request, DetokenizeRequest.parse)
 
 
-async def _ask(request: Request, read: Callable[[Mapping[str, Any], Settings], Asked]) -> "Told":
-    door = door_of(request)
-    caller, desk = await door.admit(request, KeyRole.PRODUCER)
-    asked = await door.read(request, caller, lambda body: read(body, desk.settings))
-    await check_model(desk, asked.job.model or desk.settings.default_model)
-    return Told(door, desk, asked, traceparent_of(request.headers))
+async def _answer(
+    request: Request, read: Callable[[Mapping[str, Any], Settings], PromptRequest]
+) -> "PromptAnswer":
+    context = context_of(request)
+    caller, client = await context.admit(request, KeyRole.PRODUCER)
+    asked = await context.read(request, caller, lambda body: read(body, client.settings))
+    await client.check_model(asked.job.model or client.settings.default_model)
+    return PromptAnswer(context, client, asked, traceparent_of(request.headers))
 
 
-class Told:
+class PromptAnswer:
     """Submits the job and answers with what it says of its prompt."""
 
-    def __init__(self, door: Door, desk: Desk, asked: Asked, traceparent: str | None) -> None:
-        self._door = door
-        self._desk = desk
-        self._asked = asked
+    def __init__(
+        self, context: GatewayContext, client: TenantClient, asked: PromptRequest, traceparent: str | None
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._request = asked
         self._traceparent = traceparent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._door.places.taken(self._desk.settings.tenant):
-            job_id = await self._desk.submit(self._asked.job, str(uuid.uuid4()), None, self._traceparent)
-            notes_of(scope).job_id = job_id
+        with self._context.concurrency.slots(self._client.settings.tenant):
+            job_id = await self._client.submit(self._request.job, str(uuid.uuid4()), None, self._traceparent)
+            facts_of(scope).job_id = job_id
             try:
-                events = await unless_gone(receive, self._desk.all_events(job_id))
+                events = await unless_gone(receive, self._client.all_events(job_id))
             except ClientGone:
-                self._door.leave(self._desk, job_id)
+                self._context.abandon(self._client, job_id)
                 return
-            check_end(events, self._asked.source)
-            told = self._asked.answer(Result.from_events(events)).model_dump_json()
+            check_end(events, self._request.source)
+            told = self._request.answer(Result.from_events(events)).model_dump_json()
             answer = Response(told, media_type="application/json", headers={JOB_HEADER: job_id})
             await answer(scope, receive, send)

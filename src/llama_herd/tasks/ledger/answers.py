@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Event
-from llama_herd.tasks.ledger.passing import is_passing
+from llama_herd.tasks.ledger.temporary_errors import is_temporary_text
 from llama_herd.tasks.priority import NORMAL
 
 
@@ -149,10 +149,10 @@ class Emitted(NamedTuple):
     @property
     def is_full(self) -> bool:
         """Whether Redis cannot write at the moment, for lack of memory for example: try again."""
-        return self.kind is Emission.ERROR and is_passing(self.reason)
+        return self.kind is Emission.ERROR and is_temporary_text(self.reason)
 
 
-class Part(NamedTuple):
+class StreamPart(NamedTuple):
     """Some of a job's events. next: where to read on, empty at the end. n: tokens recorded of the job."""
 
     n: int
@@ -220,7 +220,7 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JobRecord:
     """A job's record, without its body. worker: the last one that held it. due_ms: from when it may run."""
 
     state: str
@@ -242,7 +242,7 @@ class Record:
         return self.state not in ("queued", "running")
 
 
-class Origin(NamedTuple):
+class JobOrigin(NamedTuple):
     """For what model a job is, how often it was started, and the id of its sender's trace."""
 
     model: str

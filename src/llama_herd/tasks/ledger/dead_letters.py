@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
 from llama_herd.tasks.settings import Settings
 
@@ -32,10 +32,10 @@ class DeadLetters(Keys):
     ttl_s: int = 604_800
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def from_settings(cls, settings: Settings) -> Self:
         return cls(settings.tenant, settings.dead_ttl_s)
 
-    def bury(self, raw: bytes, *, queue: str, reason: str, worker: str) -> Call[None]:
+    def bury(self, raw: bytes, *, queue: str, reason: str, worker: str) -> RedisCall[None]:
         """Keep a message that could not be read, cut to 64 KiB. Only the newest thousand are kept."""
         letter: Mapping[str, Any] = {
             "reason": reason,
@@ -45,46 +45,46 @@ class DeadLetters(Keys):
             "raw": raw[:MAX_LETTER_BYTES],
         }
         fields = [part for field in letter.items() for part in field]
-        return Call(_DEAD, (self._dead,), (MAX_LETTERS, self.ttl_s, *fields), lambda reply: None)
+        return RedisCall(_DEAD, (self._dead,), (MAX_LETTERS, self.ttl_s, *fields), lambda reply: None)
 
-    def letters(self, limit: int = 100) -> Call[list[DeadLetter]]:
+    def letters(self, limit: int = 100) -> RedisCall[list[DeadLetter]]:
         """The newest dead letters."""
-        return Call(
+        return RedisCall(
             "XREVRANGE",
             (self._dead,),
             ("+", "-", "COUNT", limit),
             lambda reply: [read_letter(*entry) for entry in reply],
         )
 
-    def letter(self, number: str) -> Call[DeadLetter | None]:
+    def letter(self, number: str) -> RedisCall[DeadLetter | None]:
         """A dead letter by its number."""
-        return Call(
+        return RedisCall(
             "XRANGE",
             (self._dead,),
             (number, number),
             lambda reply: read_letter(*reply[0]) if reply else None,
         )
 
-    def revive(self, number: str) -> Call[Revival]:
+    def revive(self, number: str) -> RedisCall[Revival]:
         """Push a letter back to the queue it came from, and delete the letter."""
-        return Call(_REVIVE, (self._dead,), (number,), lambda reply: Revival(text(reply)))
+        return RedisCall(_REVIVE, (self._dead,), (number,), lambda reply: Revival(text(reply)))
 
-    def drop(self, number: str) -> Call[bool]:
+    def drop(self, number: str) -> RedisCall[bool]:
         """Delete a letter; whether there was one."""
-        return Call("XDEL", (self._dead,), (number,), bool)
+        return RedisCall("XDEL", (self._dead,), (number,), bool)
 
-    def jobs(self, limit: int = 100) -> Call[list[DeadJob]]:
+    def jobs(self, limit: int = 100) -> RedisCall[list[DeadJob]]:
         """The poisoned jobs, the newest first, a thousand at most."""
         prefix, _, suffix = self.job_key("\0").partition("\0")
         asked = (min(limit, MAX_LETTERS), prefix, suffix)
-        return Call(_QUARANTINE, (self._quarantine,), asked, read_dead_jobs)
+        return RedisCall(_QUARANTINE, (self._quarantine,), asked, read_dead_jobs)
 
-    def is_quarantined(self, job_id: str) -> Call[bool]:
-        return Call("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)
+    def is_quarantined(self, job_id: str) -> RedisCall[bool]:
+        return RedisCall("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)
 
-    def unlist(self, job_id: str) -> Call[bool]:
+    def unlist(self, job_id: str) -> RedisCall[bool]:
         """Take a job out of quarantine, since it runs again under another id; whether it was there."""
-        return Call("ZREM", (self._quarantine,), (job_id,), bool)
+        return RedisCall("ZREM", (self._quarantine,), (job_id,), bool)
 
     @property
     def _dead(self) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from llama_herd.tasks.ledger.answers import Emitted, Renewal, Renewed
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Argument, Call, Script
+from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
 from llama_herd.tasks.ledger.replies import read_emit, text
+from llama_herd.tasks.ledger.script_events import EmitEntry
 
 _EMIT = Script("emit", "clock", "life", "outbox")
 _RENEW = Script("renew", "clock")
@@ -17,7 +17,7 @@ _PREPARE = Script("prepare")
 MAX_ENTRIES = 220
 
 
-class Terms(Protocol):
+class LeaseTerms(Protocol):
     """The terms of all jobs of a worker: how long leases and streams last, and when an attempt is sound."""
 
     @property
@@ -30,8 +30,8 @@ class Terms(Protocol):
     def sound_ms(self) -> int: ...
 
 
-class Held(NamedTuple):
-    """A job that a worker has claimed, and whose it is."""
+class HeldJob(NamedTuple):
+    """A job that a worker has claimed, with the keys of its tenant."""
 
     keys: Keys
     job_id: str
@@ -39,13 +39,13 @@ class Held(NamedTuple):
 
 
 class TenantEntry(NamedTuple):
-    """An event, and whose it is."""
+    """An event to be recorded, with the keys of its job's tenant."""
 
     keys: Keys
-    entry: Entry
+    entry: EmitEntry
 
 
-def emit(owner: str, entries: Sequence[TenantEntry], terms: Terms) -> Call[list[Emitted]]:
+def emit(owner: str, entries: Sequence[TenantEntry], terms: LeaseTerms) -> RedisCall[list[Emitted]]:
     """Record and publish the events of one step. There is one answer for each entry, in order.
 
     If the same call is sent again byte for byte, it changes nothing: all events are duplicates.
@@ -58,10 +58,10 @@ def emit(owner: str, entries: Sequence[TenantEntry], terms: Terms) -> Call[list[
     for whose, e in entries:
         keys += (whose.job_key(e.job_id), whose.events_key(e.job_id))
         args += (numbers[whose.tenant], e.job_id, e.epoch, e.seq, e.i, e.num_ids, e.kind, e.state, e.event)
-    return Call(_EMIT, keys, args, read_emit)
+    return RedisCall(_EMIT, keys, args, read_emit)
 
 
-def renew(owner: str, held: Sequence[Held], terms: Terms) -> Call[list[Renewed]]:
+def renew(owner: str, held: Sequence[HeldJob], terms: LeaseTerms) -> RedisCall[list[Renewed]]:
     """Renew the leases of jobs that emit nothing at the moment. There is one answer for each, in order."""
     tenants = {one.keys.tenant: one.keys for one in held}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
@@ -70,15 +70,15 @@ def renew(owner: str, held: Sequence[Held], terms: Terms) -> Call[list[Renewed]]
     for whose, job_id, epoch in held:
         keys.append(whose.job_key(job_id))
         args += (numbers[whose.tenant], job_id, epoch)
-    return Call(_RENEW, keys, args, _read_renewals)
+    return RedisCall(_RENEW, keys, args, _read_renewals)
 
 
-def prepare(owner: str, held: Sequence[Held], *, is_done: bool = False) -> Call[list[bool]]:
+def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> RedisCall[list[bool]]:
     """Note that claimed jobs are about to be prepared, or that this is done.
 
     A death of the worker in between counts against them. Answers for each whether this owner still has it.
     """
-    return Call(
+    return RedisCall(
         _PREPARE,
         [one.keys.job_key(one.job_id) for one in held],
         (owner, int(not is_done), *(one.epoch for one in held)),

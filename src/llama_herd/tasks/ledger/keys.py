@@ -49,7 +49,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 
-def joined(tenants: Collection[str]) -> str:
+def joint_tenant(tenants: Collection[str]) -> str:
     """The combined name of several tenants: their names with a + between. No tenant's name has a +."""
     return "+".join(sorted(tenants))
 

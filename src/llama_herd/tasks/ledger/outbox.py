@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import text
 
 _DUE = Script("outbox_due", "clock")
@@ -21,11 +21,11 @@ _RETRY = Script("outbox_retry", "clock")
 #: What a gateway runs.
 SCRIPTS = (_DUE, _SETTLE)
 
-_MAY_BE_ABSENT = ("finish_reason", "url", "error", "secret")
+_OPTIONAL_FIELDS = ("finish_reason", "url", "error", "secret")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WebhookEntry:
     """A webhook to be sent. url, secret: where, and what signs it, if not the tenant's.
 
     tries: those that failed; error: the last.
@@ -42,7 +42,8 @@ class Entry:
     error: str | None = None
     secret: str | None = field(default=None, repr=False)
 
-    def failed(self, error: str) -> "Entry":
+    def failed(self, error: str) -> "WebhookEntry":
+        """The entry after one more failed try."""
         return replace(self, tries=self.tries + 1, error=error)
 
     def to_json(self) -> str:
@@ -56,7 +57,7 @@ class Entry:
         name = text(message)
         try:
             facts = json.loads(raw)
-            given = {fact: str(facts[fact]) for fact in _MAY_BE_ABSENT if fact in facts}
+            given = {fact: str(facts[fact]) for fact in _OPTIONAL_FIELDS if fact in facts}
             words = {fact: str(facts[fact]) for fact in ("type", "id", "state")}
             return cls(name, ended_ms=int(facts["ended_ms"]), tries=int(facts["tries"]), **words, **given)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -67,10 +68,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedWebhook:
     """An entry of the outbox or of its dead. at_ms: when it is due, or was given up."""
 
-    entry: Entry
+    entry: WebhookEntry
     at_ms: int
     is_dead: bool
 
@@ -79,46 +80,48 @@ class Listed:
 class Outbox(Keys):
     """All calls for one tenant's outbox."""
 
-    def due(self, limit: int, again_ms: int) -> Call[list[Entry]]:
+    def due(self, limit: int, again_ms: int) -> RedisCall[list[WebhookEntry]]:
         """At most `limit` webhooks that are due. They are due again after `again_ms`, unless settled."""
-        return Call(_DUE, (self._waiting, self._entries), (limit, again_ms), _read_due)
+        return RedisCall(_DUE, (self._waiting, self._entries), (limit, again_ms), _read_due)
 
-    def sent(self, entry: Entry) -> Call[None]:
+    def sent(self, entry: WebhookEntry) -> RedisCall[None]:
         """Forget a webhook that its receiver has."""
         return self._settle(entry, "sent")
 
-    def put_off(self, entry: Entry, for_ms: int) -> Call[None]:
+    def put_off(self, entry: WebhookEntry, for_ms: int) -> RedisCall[None]:
         """Let a webhook be due in `for_ms`."""
         return self._settle(entry, "later", for_ms)
 
-    def give_up(self, entry: Entry) -> Call[None]:
-        """Put a webhook to the dead."""
+    def give_up(self, entry: WebhookEntry) -> RedisCall[None]:
+        """Give a webhook up: it is sent no more, unless somebody retries it."""
         return self._settle(entry, "dead")
 
-    def _settle(self, entry: Entry, outcome: str, for_ms: int = 0) -> Call[None]:
+    def _settle(self, entry: WebhookEntry, outcome: str, for_ms: int = 0) -> RedisCall[None]:
         keys = (self._waiting, self._entries, self._dead)
         args = (entry.message, outcome, for_ms, entry.to_json())
-        return Call(_SETTLE, keys, args, lambda reply: None)
+        return RedisCall(_SETTLE, keys, args, lambda reply: None)
 
-    def retry(self, messages: Sequence[str]) -> Call[int]:
+    def retry(self, messages: Sequence[str]) -> RedisCall[int]:
         """Let dead webhooks be due now; how many of them were dead."""
-        return Call(_RETRY, (self._waiting, self._entries, self._dead), messages, int)
+        return RedisCall(_RETRY, (self._waiting, self._entries, self._dead), messages, int)
 
-    def messages(self, which: Literal["waiting", "dead"], limit: int) -> Call[list[tuple[bytes, int]]]:
+    def message_ids(
+        self, which: Literal["waiting", "dead"], limit: int
+    ) -> RedisCall[list[tuple[bytes, int]]]:
         """Ids of webhooks that wait or were given up, with the time at which they are due or were that."""
         key = self._dead if which == "dead" else self._waiting
-        return Call("ZRANGE", (key,), (0, limit - 1, "WITHSCORES"), _read_scores)
+        return RedisCall("ZRANGE", (key,), (0, limit - 1, "WITHSCORES"), _read_scores)
 
-    def num(self, which: Literal["waiting", "dead"]) -> Call[int]:
-        return Call("ZCARD", (self._dead if which == "dead" else self._waiting,), (), int)
+    def count(self, which: Literal["waiting", "dead"]) -> RedisCall[int]:
+        return RedisCall("ZCARD", (self._dead if which == "dead" else self._waiting,), (), int)
 
-    def entries(self, messages: Sequence[bytes]) -> Call[list[bytes | None]]:
+    def entries(self, messages: Sequence[bytes]) -> RedisCall[list[bytes | None]]:
         """The entries of messages; None for one that is gone."""
-        return Call("HMGET", (self._entries,), messages, list)
+        return RedisCall("HMGET", (self._entries,), messages, list)
 
-    def forget(self) -> Call[int]:
+    def forget(self) -> RedisCall[int]:
         """Forget all of it."""
-        return Call("DEL", (self._waiting, self._entries, self._dead), (), int)
+        return RedisCall("DEL", (self._waiting, self._entries, self._dead), (), int)
 
     @property
     def _waiting(self) -> str:
@@ -133,17 +136,17 @@ class Outbox(Keys):
         return self.key("outbox:dead")
 
 
-def message_of(job_id: str) -> str:
+def webhook_message_id(job_id: str) -> str:
     """Id of the webhook of a job's end, as `outbox.lua` writes it."""
     return f"msg_{job_id.replace('.', '~')}"
 
 
-def _read_due(reply: list[bytes]) -> list[Entry]:
+def _read_due(reply: list[bytes]) -> list[WebhookEntry]:
     """One that cannot be read is left out: it is due again and again, until its job is purged."""
-    found = list[Entry]()
+    found = list[WebhookEntry]()
     for message, raw in zip(reply[::2], reply[1::2], strict=True):
         try:
-            found.append(Entry.parse(message, raw))
+            found.append(WebhookEntry.parse(message, raw))
         except RecordUnreadable:
             continue
     return found

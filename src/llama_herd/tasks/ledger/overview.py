@@ -1,11 +1,11 @@
-"""Overview: counts of a tenant's queues and pages of its jobs. Every call has a bounded cost."""
+"""Counts of a tenant's queues, and pages of its jobs. Every call has a bounded cost."""
 
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import number, text
 from llama_herd.tasks.priority import LANES
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS
@@ -32,7 +32,7 @@ _JOBS = Script("jobs", "clock", "listed")
 SCRIPTS = (_QUEUES, _JOBS)
 
 
-class Lane(NamedTuple):
+class LaneCounts(NamedTuple):
     """The messages in a lane. oldest_ms: when its oldest job was due; 0: unknown."""
 
     name: str
@@ -60,7 +60,7 @@ class QueueCounts:
     num_taken: int
     span_ms: int
     served_ms: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[LaneCounts, ...]
 
     @property
     def num_messages(self) -> int:
@@ -132,7 +132,7 @@ class Overview(Keys):
 
     def counts(
         self, *queues: str, max_queues: int = MAX_QUEUES, max_looks: int = MAX_LOOKS
-    ) -> Call[TenantCounts]:
+    ) -> RedisCall[TenantCounts]:
         """The queues in which jobs wait or run, or that were served lately; `queues` in any case.
 
         max_looks: most running jobs that are assigned to their queues; 0: none is counted.
@@ -140,10 +140,10 @@ class Overview(Keys):
         before, _, after = self.job_key("\0").partition("\0")
         names = ("waiting", "served", "leases", "dead", "quarantine", "delayed")
         arguments: tuple[str | int, ...] = (before, after, max_queues, max_looks, 1000 * LATELY_S, *queues)
-        return Call(_QUEUES, tuple(map(self.key, names)), arguments, partial(_read_counts, self.tenant))
+        return RedisCall(_QUEUES, tuple(map(self.key, names)), arguments, partial(_read_counts, self.tenant))
 
     @staticmethod
-    def lines(queue: str) -> tuple[str, ...]:
+    def line_names(queue: str) -> tuple[str, ...]:
         """The lists of a queue's waiting jobs that are due, one a lane."""
         return tuple(f"pending:{queue}{lane}" for lane in LANES)
 
@@ -156,7 +156,7 @@ class Overview(Keys):
         prefix: str = "",
         due_ms: int | None = None,
         most: int = MAX_PAGE,
-    ) -> Call[JobPage]:
+    ) -> RedisCall[JobPage]:
         """Jobs from a place in their list on, the oldest first: an Index, or one of `lines`.
 
         queue: only of this queue. prefix: only those whose ids begin so. due_ms: only those due by this time.
@@ -165,15 +165,15 @@ class Overview(Keys):
         before, _, after = self.job_key("\0").partition("\0")
         wanted = (queue, prefix, "" if due_ms is None else due_ms)
         looks = min(most, MAX_LOOKS) if wanted == ("", "", "") else MAX_LOOKS
-        return Call(_JOBS, (self.key(index),), (place, looks, most, before, after, *wanted), _read_page)
+        return RedisCall(_JOBS, (self.key(index),), (place, looks, most, before, after, *wanted), _read_page)
 
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
     now_ms, num_letters, num_poisoned, *rows = reply
-    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, tuple(_queue(*row) for row in rows))
+    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, tuple(_queue_counts(*row) for row in rows))
 
 
-def _queue(name: bytes, *numbers: int) -> QueueCounts:
+def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
     read = list(map(int, numbers))
     counts, lanes = read[: -2 * len(_LANES)], read[-2 * len(_LANES) :]
     jobs, tokens, delayed, delayed_tokens, left, left_tokens, running, taken, span_ms, served_ms = counts
@@ -190,16 +190,16 @@ def _queue(name: bytes, *numbers: int) -> QueueCounts:
         num_taken=taken,
         span_ms=span_ms,
         served_ms=served_ms,
-        lanes=tuple(map(Lane._make, told)),
+        lanes=tuple(map(LaneCounts._make, told)),
     )
 
 
 def _read_page(reply: list[Any]) -> JobPage:
     now_ms, place, *rows = reply
-    return JobPage(now_ms, None if place < 0 else place, [_row(*row) for row in rows])
+    return JobPage(now_ms, None if place < 0 else place, [_job_row(*row) for row in rows])
 
 
-def _row(
+def _job_row(
     job_id: bytes, state: bytes, queue: bytes | None, worker: bytes | None, *rest: bytes | None
 ) -> JobRow:
     *numbers, deadline_ms = rest

@@ -20,21 +20,21 @@ from llama_herd.errors import RecordUnreadable
 
 T = TypeVar("T")
 #: A generator that yields calls, receives their answers, and returns an outcome. It yields one call, or
-#: several for one round trip. An error is raised at the `yield`, unless the calls are `Apart`.
-Dialogue = Generator["Call[Any] | Sequence[Call[Any]] | Apart", Any, T]
+#: several for one round trip. An error is raised at the `yield`, unless the calls are `IndependentCalls`.
+Dialogue = Generator["RedisCall[Any] | Sequence[RedisCall[Any]] | IndependentCalls", Any, T]
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
 #: A generator that yields the commands of one round trip, receives their replies, and returns an outcome.
 Commands = Generator[list[Command], list[Any], T]
 
 
-class Unreadable(RecordUnreadable, ResponseError):
+class UnreadableReply(RecordUnreadable, ResponseError):
     """A key does not contain what the call expects: llama-herd has not written it."""
 
     __repr__ = RecordUnreadable.__repr__  # redis-py's needs what only its own constructor sets
 
     @classmethod
-    def of(cls, call: "Call[Any]", error: Exception) -> Self:
+    def for_call(cls, call: "RedisCall[Any]", error: Exception) -> Self:
         place = call.keys[0] if call.keys else "Redis"
         return cls(
             f"{place} cannot be read ({type(error).__name__}): this version has not written it. "
@@ -43,19 +43,19 @@ class Unreadable(RecordUnreadable, ResponseError):
 
 
 #: Errors of a parser that meets an unexpected reply.
-_MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_PARSE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 #: Tells Dragonfly that a script touches keys which its call does not declare. For Redis it is a comment.
 UNDECLARED = "--!df flags=allow-undeclared-keys\n"
 
 
-#: How often a call is sent at most: a script was forgotten, or a record was replaced after it was read.
+#: Most times that a call is sent: its script was forgotten, or a record was replaced after it was read.
 MAX_ROUNDS = 4
 
 
 class Script:
-    """A Lua script in `lua/`, after the parts that it shares with other scripts.
+    """A Lua script: its file in `lua/`, after the files that it shares with other scripts.
 
     builds_keys: it touches keys whose names it finds in what it reads, and which its call does not declare.
     """
@@ -89,7 +89,7 @@ def commands_of(source: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class RedisCall(Generic[T]):
     """A command for Redis with the parser of its reply. what: a script, or the name of a Redis command.
 
     found: more keys of a script, which it has found in a record, and has asked to declare.
@@ -112,39 +112,39 @@ class Call(Generic[T]):
         """Whether a reply is that of `declare.lua`."""
         return isinstance(self.what, Script) and isinstance(reply, list) and reply[:1] == [b"declare"]
 
-    def declaring(self, names: Sequence[bytes]) -> "Call[T]":
+    def declaring(self, names: Sequence[bytes]) -> "RedisCall[T]":
         return replace(self, found=(*self.found, *names))
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """Calls for one round trip. The error of one stands in the place of its answer, and is not raised."""
+class IndependentCalls:
+    """Calls for one round trip. The error of one takes the place of its answer, and is not raised."""
 
-    calls: Sequence[Call[Any]]
+    calls: Sequence[RedisCall[Any]]
 
 
-def ask(call: Call[T]) -> Dialogue[T]:
+def ask(call: RedisCall[T]) -> Dialogue[T]:
     """A dialogue of one call."""
     answer: T = yield call
     return answer
 
 
-def run(connection: redis.Redis, call: Call[T]) -> T:
+def run_call(connection: redis.Redis, call: RedisCall[T]) -> T:
     """One round trip. Raises `redis.exceptions.RedisError`."""
     return run_dialogue(connection, ask(call))
 
 
-def run_many(connection: redis.Redis, calls: Sequence[Call[T]]) -> list[T | ResponseError]:
+def run_calls(connection: redis.Redis, calls: Sequence[RedisCall[T]]) -> list[T | ResponseError]:
     """One round trip for several independent calls.
 
     The error of one call stands in the place of its answer. A lost connection is raised.
     """
-    return _send(connection, _exchange(calls))
+    return _send(connection, _calls_commands(calls))
 
 
 def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
     """One round trip for each `yield`. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
-    return _send(connection, _turns(dialogue))
+    return _send(connection, _dialogue_commands(dialogue))
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
@@ -157,10 +157,11 @@ def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
 
 async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
     """`run_dialogue` for asyncio."""
-    return await _send_async(connection, _turns(dialogue))
+    return await _send_async(connection, _dialogue_commands(dialogue))
 
 
 def _send(connection: redis.Redis, exchange: Commands[T]) -> T:
+    """Send the commands, one round trip after the other, and return the outcome."""
     replies: Any = None
     while True:
         try:
@@ -169,7 +170,7 @@ def _send(connection: redis.Redis, exchange: Commands[T]) -> T:
             outcome: T = end.value
             return outcome
         with connection.pipeline(transaction=False) as pipeline:
-            _fill(pipeline, commands)
+            _queue_commands(pipeline, commands)
             replies = pipeline.execute(raise_on_error=False)
 
 
@@ -182,12 +183,12 @@ async def _send_async(connection: redis.asyncio.Redis, exchange: Commands[T]) ->
             outcome: T = end.value
             return outcome
         async with connection.pipeline(transaction=False) as pipeline:
-            _fill(pipeline, commands)
+            _queue_commands(pipeline, commands)
             replies = await pipeline.execute(raise_on_error=False)
 
 
-def _turns(dialogue: Dialogue[T]) -> Commands[T]:
-    """A dialogue as commands."""
+def _dialogue_commands(dialogue: Dialogue[T]) -> Commands[T]:
+    """Turn a dialogue into the commands of its round trips, and give it their answers."""
     go_on = partial(next, dialogue)
     while True:
         try:
@@ -195,37 +196,38 @@ def _turns(dialogue: Dialogue[T]) -> Commands[T]:
         except StopIteration as end:
             outcome: T = end.value
             return outcome
-        if isinstance(asked, Apart):
-            go_on = partial(dialogue.send, (yield from _exchange(asked.calls)))
+        if isinstance(asked, IndependentCalls):
+            go_on = partial(dialogue.send, (yield from _calls_commands(asked.calls)))
             continue
-        answers = yield from _exchange([asked] if isinstance(asked, Call) else asked)
+        answers = yield from _calls_commands([asked] if isinstance(asked, RedisCall) else asked)
         errors = [answer for answer in answers if isinstance(answer, ResponseError)]
         if errors:
             go_on = partial(dialogue.throw, errors[0])
         else:
-            go_on = partial(dialogue.send, answers[0] if isinstance(asked, Call) else answers)
+            go_on = partial(dialogue.send, answers[0] if isinstance(asked, RedisCall) else answers)
 
 
-def _exchange(calls: Sequence[Call[T]]) -> Commands[list[T | ResponseError]]:
-    """Several calls as commands. Loads forgotten scripts, and sends their calls again.
+def _calls_commands(calls: Sequence[RedisCall[T]]) -> Commands[list[T | ResponseError]]:
+    """Turn calls of one round trip into commands, and their replies into answers.
 
-    So it does with those whose scripts ask for more keys.
+    A call is sent again if Redis had forgotten its script, which is then loaded, or if its script asks for
+    more keys.
     """
     calls, replies = list(calls), list[Any]([None] * len(calls))
-    open_places: Sequence[int] = range(len(calls))
+    unanswered: Sequence[int] = range(len(calls))
     for _ in range(MAX_ROUNDS):
-        sent = yield [calls[place].command for place in open_places]
-        for place, reply in zip(open_places, sent, strict=True):
+        sent = yield [calls[place].command for place in unanswered]
+        for place, reply in zip(unanswered, sent, strict=True):
             replies[place] = reply
-        forgotten = [place for place in open_places if isinstance(replies[place], NoScriptError)]
-        asking = [place for place in open_places if calls[place].asks_for_keys(replies[place])]
+        forgotten = [place for place in unanswered if isinstance(replies[place], NoScriptError)]
+        asking = [place for place in unanswered if calls[place].asks_for_keys(replies[place])]
         if forgotten:
             scripts = {call.what for call in calls if isinstance(call.what, Script)}
             yield [("SCRIPT LOAD", script.source) for script in scripts]
         for place in asking:
             calls[place] = calls[place].declaring(replies[place][1:])
-        open_places = sorted(forgotten + asking)
-        if not open_places:
+        unanswered = sorted(forgotten + asking)
+        if not unanswered:
             break
     for place in asking:
         replies[place] = TryAgainError(f"{calls[place].keys[0]} was replaced whenever it was read")
@@ -233,11 +235,11 @@ def _exchange(calls: Sequence[Call[T]]) -> Commands[list[T | ResponseError]]:
     for call, reply in zip(calls, replies, strict=True):
         try:
             answers.append(reply if isinstance(reply, ResponseError) else call.parse(reply))
-        except _MISREAD as error:
-            answers.append(Unreadable.of(call, error))
+        except _PARSE_ERRORS as error:
+            answers.append(UnreadableReply.for_call(call, error))
     return answers
 
 
-def _fill(pipeline: Any, commands: Sequence[Command]) -> None:
+def _queue_commands(pipeline: Any, commands: Sequence[Command]) -> None:
     for command in commands:
         pipeline.execute_command(*command)

@@ -21,12 +21,12 @@ from llama_herd.tasks.ledger.answers import (
     Emission,
     Emitted,
     Ended,
-    Origin,
-    Part,
+    JobOrigin,
+    JobRecord,
     Place,
-    Record,
     Settled,
     Settling,
+    StreamPart,
     Submission,
     Submitted,
     Unknown,
@@ -50,7 +50,7 @@ def number(value: bytes | None) -> int:
     return int(value) if value is not None and _NUMBER.fullmatch(value) else 0
 
 
-def score(value: bytes) -> int:
+def score_number(value: bytes) -> int:
     """A sorted set's score, which may be any float, as a whole number."""
     found = float(value)
     return int(found) if isfinite(found) else 0
@@ -68,15 +68,18 @@ def read_submitted(reply: list[Any]) -> Submitted:
     return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s, tuple(map(text, served)))
 
 
-_ALONE = {kind.encode(): Submitted(kind) for kind in Submission}
+_BARE_ANSWERS = {kind.encode(): Submitted(kind) for kind in Submission}
 
 
 def read_submitted_many(reply: list[Any]) -> list[Submitted | ResponseError]:
     """The error of one job stands in the place of its answer."""
-    return [_ALONE[answer] if isinstance(answer, bytes) else _read_one(answer) for answer in reply]
+    return [
+        _BARE_ANSWERS[answer] if isinstance(answer, bytes) else _read_submitted_one(answer)
+        for answer in reply
+    ]
 
 
-def _read_one(answer: list[Any]) -> Submitted | ResponseError:
+def _read_submitted_one(answer: list[Any]) -> Submitted | ResponseError:
     return ResponseError(text(answer[1])) if answer[0] == b"error" else read_submitted(answer)
 
 
@@ -148,27 +151,27 @@ def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
             return Settling()
 
 
-_WRITTEN = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
+_RECORDED = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
 
 
 def read_emit(reply: list[Any]) -> list[Emitted]:
     return [
-        _WRITTEN[answer]
+        _RECORDED[answer]
         if isinstance(answer, bytes)
         else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
         for answer in reply
     ]
 
 
-def read_part(reply: list[Any]) -> Part:
+def read_part(reply: list[Any]) -> StreamPart:
     n, start, *events = reply
-    return Part(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
+    return StreamPart(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
 
 
 _NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
 
 
-def read_record(fields: dict[str, bytes | None]) -> Record | None:
+def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
     """Parse a record, whatever others have written there: a damaged one must still be found and purged."""
     if fields["state"] in (None, b"purged"):
         return None
@@ -178,13 +181,13 @@ def read_record(fields: dict[str, bytes | None]) -> Record | None:
     }
     deadline_ms = fields["deadline_ms"]
     values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
-    return Record(**values | {"queue": values["queue"] or ""})
+    return JobRecord(**values | {"queue": values["queue"] or ""})
 
 
-def read_origin(queue_prefix: str, reply: list[bytes | None]) -> Origin:
+def read_origin(queue_prefix: str, reply: list[bytes | None]) -> JobOrigin:
     queue, starts, envelope = reply
     headers = json.loads(envelope or b"{}").get("headers") or {}
-    return Origin(text(queue or b"").removeprefix(queue_prefix), number(starts), trace_id_of(headers))
+    return JobOrigin(text(queue or b"").removeprefix(queue_prefix), number(starts), trace_id_of(headers))
 
 
 def read_state(reply: bytes | None) -> str | None:
@@ -222,4 +225,4 @@ def _dead_job(
     job_id: bytes, at_ms: bytes, worker: bytes | None, queue: bytes, starts: bytes | None
 ) -> DeadJob:
     last_worker = None if worker is None else text(worker)
-    return DeadJob(text(job_id), score(at_ms), last_worker, text(queue), number(starts))
+    return DeadJob(text(job_id), score_number(at_ms), last_worker, text(queue), number(starts))

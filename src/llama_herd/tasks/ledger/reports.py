@@ -6,7 +6,7 @@ from itertools import chain
 
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Argument, Call, Script
+from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
 from llama_herd.tasks.ledger.replies import read_reports, text
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -34,32 +34,32 @@ SCRIPTS = (_REPORTS,)
 class Reports(Keys):
     """All calls for one tenant's reports."""
 
-    def report_worker(self, status: WorkerStatus) -> Call[list[int | str]]:
+    def report_worker(self, status: WorkerStatus) -> RedisCall[list[int | str]]:
         """`beat` for this tenant alone."""
         return beat([Beat(self, status)])
 
-    def workers(self) -> Call[list[WorkerStatus]]:
+    def workers(self) -> RedisCall[list[WorkerStatus]]:
         """All live workers."""
-        return Call(
+        return RedisCall(
             _REPORTS,
             (self.key("workers"),),
             (self.key("worker:"), 1000 * WORKER_TTL_S, MAX_REPORTS),
             lambda reply: read_reports(reply, WorkerStatus),
         )
 
-    def report_batch(self, status: BatchStatus) -> Call[bool]:
+    def report_batch(self, status: BatchStatus) -> RedisCall[bool]:
         """Store a batch's report: how far it is, or how it ended. Returns whether it was asked to end."""
         fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
         keys = (self.key(f"batch:{status.run_id}"), self.key("batches"))
-        return Call(_REPORT, keys, (status.run_id, status.ttl_s, *fields), bool)
+        return RedisCall(_REPORT, keys, (status.run_id, status.ttl_s, *fields), bool)
 
-    def end_batch(self, run_id: str) -> Call[bool]:
+    def end_batch(self, run_id: str) -> RedisCall[bool]:
         """Ask a running batch to end. Returns whether there is one."""
-        return Call(_END_BATCH, (self.key(f"batch:{run_id}"),), (), bool)
+        return RedisCall(_END_BATCH, (self.key(f"batch:{run_id}"),), (), bool)
 
-    def batches(self) -> Call[list[BatchStatus]]:
+    def batches(self) -> RedisCall[list[BatchStatus]]:
         """All batches that are running or ended within the last hour."""
-        return Call(
+        return RedisCall(
             _REPORTS,
             (self.key("batches"),),
             (self.key("batch:"), "", MAX_REPORTS),
@@ -76,7 +76,7 @@ class Beat:
     asks: bool = False
 
 
-def beat(beats: Sequence[Beat]) -> Call[list[int | str]]:
+def beat(beats: Sequence[Beat]) -> RedisCall[list[int | str]]:
     """Store a worker's reports, and note that its queues are served, unless the worker is stopping.
 
     Answers for each tenant the rows that are free in other workers, as far as was asked; or what is wrong
@@ -104,7 +104,7 @@ def beat(beats: Sequence[Beat]) -> Call[list[int | str]]:
             len(own),
             *_flat(own),
         )
-    return Call(
+    return RedisCall(
         _BEAT, keys, args, lambda reply: [one if isinstance(one, int) else text(one) for one in reply]
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import fields_of, text
 
 _ADD = Script("file_add", "clock", "quota", "file")
@@ -21,14 +21,14 @@ INPUT, OUTPUT = "batch", "batch_output"
 MAX_PAGE = 1000
 #: How long an upload may take before its bytes count as left behind.
 UPLOAD_MS = 86_400_000
-#: How long to wait before a file is looked at again that has expired and that a batch reads, or that stays.
+#: How long to wait before a file is looked at again that has expired, but cannot be deleted yet.
 AGAIN_MS = 60_000
 
 #: Redis key of the storages of all gateways, by when they are lost.
 STORAGES = "herd:storages"
 
-Order = Literal["asc", "desc"]
-Dropped = Literal["dropped", "unknown", "in_use", "kept"]
+ListOrder = Literal["asc", "desc"]
+DropOutcome = Literal["dropped", "unknown", "in_use", "kept"]
 
 
 class Quota(NamedTuple):
@@ -38,7 +38,7 @@ class Quota(NamedTuple):
     of_key: int
 
 
-class Full(NamedTuple):
+class QuotaExceeded(NamedTuple):
     """A quota that would be exceeded. what: files, bytes or rows. whose: tenant or key."""
 
     what: str
@@ -47,7 +47,7 @@ class Full(NamedTuple):
     limit: int
 
     @classmethod
-    def of(cls, reply: list[Any]) -> "Full":
+    def from_reply(cls, reply: list[Any]) -> "QuotaExceeded":
         what, whose, has, limit = reply
         return cls(text(what), text(whose), int(has), int(limit))
 
@@ -66,7 +66,7 @@ class StoredFile:
     expires_ms: int | None
 
     @classmethod
-    def of(cls, fields: Mapping[bytes, bytes]) -> "StoredFile":
+    def from_fields(cls, fields: Mapping[bytes, bytes]) -> "StoredFile":
         words = {name: text(fields[name.encode()]) for name in ("id", "name", "purpose", "storage", "owner")}
         expires = fields[b"expires_ms"]
         return cls(
@@ -89,15 +89,15 @@ class NewFile:
     life_ms: int | None = None
 
 
-class Page(NamedTuple):
+class RecordPage(NamedTuple):
     """A page of records, as they are stored, and whether more follow."""
 
     records: tuple[Mapping[bytes, bytes], ...]
     has_more: bool
 
 
-class Due(NamedTuple):
-    """Something that a storage has to see to."""
+class DueItem(NamedTuple):
+    """A file or batch that a gateway with its storage has to look after, as a member of a due list."""
 
     tenant: str
     id: str
@@ -107,7 +107,7 @@ class Due(NamedTuple):
         return f"{self.tenant}/{self.id}"
 
     @classmethod
-    def of(cls, member: bytes) -> "Due":
+    def from_member(cls, member: bytes) -> "DueItem":
         tenant, _, name = text(member).partition("/")
         return cls(tenant, name)
 
@@ -126,89 +126,93 @@ class StoredFiles(Keys):
         return f"herd:files@{self.storage}"
 
     def _member(self, file_id: str) -> str:
-        return Due(self.tenant, file_id).member
+        return DueItem(self.tenant, file_id).member
 
-    def begin(self, file_id: str) -> Call[None]:
+    def begin_upload(self, file_id: str) -> RedisCall[None]:
         """Note that bytes are being written: without a record they are deleted after a day."""
-        return Call(_DELAY, (self.due_key,), (self._member(file_id), UPLOAD_MS), lambda reply: None)
+        return RedisCall(_DELAY, (self.due_key,), (self._member(file_id), UPLOAD_MS), lambda reply: None)
 
-    def add(self, file: NewFile, files: Quota, num_bytes: Quota) -> Call[StoredFile | Full]:
+    def add(self, file: NewFile, files: Quota, num_bytes: Quota) -> RedisCall[StoredFile | QuotaExceeded]:
         """Record a file whose bytes are stored, within these quotas."""
         life_ms = "" if file.life_ms is None else file.life_ms
         facts = (file.id, self._member(file.id), file.name, file.purpose, self.storage, file.num_bytes)
-        return Call(
+        return RedisCall(
             _ADD,
             (self.file_key(file.id), self.key("stored_files"), self.key("quota"), self.due_key),
             (*facts, file.owner, life_ms, *files, *num_bytes),
             _read_added,
         )
 
-    def get(self, file_id: str) -> Call[StoredFile | None]:
+    def get(self, file_id: str) -> RedisCall[StoredFile | None]:
         """A file's record, also of one that has expired."""
-        return Call("HGETALL", (self.file_key(file_id),), (), _read_file)
+        return RedisCall("HGETALL", (self.file_key(file_id),), (), _read_file)
 
-    def page(self, after: str, limit: int, order: Order, purpose: str = "") -> Call[Page | None]:
+    def page(
+        self, after: str, limit: int, order: ListOrder, purpose: str = ""
+    ) -> RedisCall[RecordPage | None]:
         """Files after one of them, without those that have expired; None if there is no such one."""
-        return listing(self, "stored_files", "file", (after, min(limit, MAX_PAGE), order, purpose, 1))
+        return records_page(self, "stored_files", "file", (after, min(limit, MAX_PAGE), order, purpose, 1))
 
-    def drop(self, file_id: str, *, expired: bool = False) -> Call[Dropped]:
+    def drop(self, file_id: str, *, expired: bool = False) -> RedisCall[DropOutcome]:
         """Forget a file, unless a batch reads it. expired: only if it is."""
-        return Call(
+        return RedisCall(
             _DROP,
             (self.file_key(file_id), self.key("stored_files"), self.key("quota"), self.due_key),
             (file_id, self._member(file_id), "expired" if expired else "", AGAIN_MS),
             text,  # type: ignore[arg-type]  # one of these words
         )
 
-    def put_off(self, file_id: str) -> Call[None]:
+    def put_off(self, file_id: str) -> RedisCall[None]:
         """Look at a file again in a while."""
-        return Call(_DELAY, (self.due_key,), (self._member(file_id), AGAIN_MS), lambda reply: None)
+        return RedisCall(_DELAY, (self.due_key,), (self._member(file_id), AGAIN_MS), lambda reply: None)
 
-    def deleted(self, file_id: str) -> Call[None]:
+    def note_deleted(self, file_id: str) -> RedisCall[None]:
         """Note that a file's bytes are gone, too."""
-        return Call("ZREM", (self.due_key,), (self._member(file_id),), lambda reply: None)
+        return RedisCall("ZREM", (self.due_key,), (self._member(file_id),), lambda reply: None)
 
 
-def due_members(key: str, limit: int, farthest_ms: int | str = "") -> Call[tuple[Due, ...]]:
-    """The entries of a list that a storage has to see to now, at most `limit`.
+def due_items(key: str, limit: int, farthest_ms: int | str = "") -> RedisCall[tuple[DueItem, ...]]:
+    """The entries of a due list that are due now, at most `limit`.
 
     farthest_ms: an entry that is due even later was noted before the clock was put back.
     """
-    return Call(_DUE, (key,), (limit, farthest_ms), lambda reply: tuple(map(Due.of, reply)))
+    return RedisCall(_DUE, (key,), (limit, farthest_ms), lambda reply: tuple(map(DueItem.from_member, reply)))
 
 
-def storage_seen(storage: str, lost_in_ms: int) -> Call[None]:
+def storage_seen(storage: str, lost_in_ms: int) -> RedisCall[None]:
     """Note that a gateway reaches a storage, which is lost in so long unless that is noted again."""
-    return Call(_DELAY, (STORAGES,), (storage, lost_in_ms), lambda reply: None)
+    return RedisCall(_DELAY, (STORAGES,), (storage, lost_in_ms), lambda reply: None)
 
 
-def lost_storages() -> Call[tuple[str, ...]]:
+def lost_storages() -> RedisCall[tuple[str, ...]]:
     """The ids of storages that no gateway has reached for too long."""
-    return Call(_DUE, (STORAGES,), (MAX_PAGE, ""), lambda reply: tuple(map(text, reply)))
+    return RedisCall(_DUE, (STORAGES,), (MAX_PAGE, ""), lambda reply: tuple(map(text, reply)))
 
 
-def now_ms() -> Call[int]:
+def redis_time_ms() -> RedisCall[int]:
     """The time by the clock of Redis, in unix milliseconds."""
-    return Call("TIME", (), (), lambda reply: 1000 * int(reply[0]) + int(reply[1]) // 1000)
+    return RedisCall("TIME", (), (), lambda reply: 1000 * int(reply[0]) + int(reply[1]) // 1000)
 
 
-def listing(keys: Keys, index: str, kind: str, args: tuple[str | int, ...]) -> Call[Page | None]:
-    """A page of records of a kind."""
+def records_page(
+    keys: Keys, index: str, kind: str, args: tuple[str | int, ...]
+) -> RedisCall[RecordPage | None]:
+    """A page of records: of files or batches, as `kind` says; None if the one to begin after is not there."""
     start, _, end = keys.key(f"{{\0}}:{kind}").partition("\0")
-    return Call(_LISTING, (keys.key(index),), (start, end, *args), _read_page)
+    return RedisCall(_LISTING, (keys.key(index),), (start, end, *args), _read_page)
 
 
-def _read_page(reply: list[Any]) -> Page | None:
+def _read_page(reply: list[Any]) -> RecordPage | None:
     if reply[0] == b"unknown":
         return None
-    return Page(tuple(map(fields_of, reply[2:])), bool(reply[1]))
+    return RecordPage(tuple(map(fields_of, reply[2:])), bool(reply[1]))
 
 
-def _read_added(reply: list[Any]) -> StoredFile | Full:
+def _read_added(reply: list[Any]) -> StoredFile | QuotaExceeded:
     kind, *rest = reply
-    return StoredFile.of(fields_of(rest[0])) if kind == b"ok" else Full.of(rest)
+    return StoredFile.from_fields(fields_of(rest[0])) if kind == b"ok" else QuotaExceeded.from_reply(rest)
 
 
 def _read_file(reply: Any) -> StoredFile | None:
     fields = fields_of(reply)
-    return StoredFile.of(fields) if fields else None
+    return StoredFile.from_fields(fields) if fields else None

@@ -4,20 +4,20 @@ Models and errors are made of these classes. Completions and chats are written a
 them to these.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llama_herd.tasks.events import FinishReason, StopReason, Usage
 
 
-class Answered(BaseModel):
-    """A part of an answer: these fields and no others."""
+class AnswerModel(BaseModel):
+    """Base of all parts of an answer: these fields and no others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TokenScore(Answered):
+class TokenScore(AnswerModel):
     """A token and its log-probability."""
 
     token: str = Field(description="Its text; bytes that are not whole characters become U+FFFD.")
@@ -31,14 +31,14 @@ class DrawnScore(TokenScore):
     top_logprobs: tuple[TokenScore, ...] = Field(description="The likeliest tokens there.")
 
 
-class ChatLogprobs(Answered):
+class ChatLogprobs(AnswerModel):
     """The scores of an output of a chat."""
 
     content: tuple[DrawnScore, ...] = Field(description="One for each token.")
     refusal: None = Field(description="Always null.")
 
 
-class CompletionLogprobs(Answered):
+class CompletionLogprobs(AnswerModel):
     """The scores of an output of a completion, as parallel lists."""
 
     tokens: tuple[str, ...] = Field(description="The texts of the tokens.")
@@ -52,14 +52,14 @@ class CompletionLogprobs(Answered):
     text_offset: tuple[int, ...] = Field(description="Where each begins, in characters of the text.")
 
 
-class PromptScore(Answered):
+class PromptScore(AnswerModel):
     """A token of the prompt: its log-probability, and the likeliest tokens in its place."""
 
     logprob: float = Field(description="Its log-probability.")
     top: dict[str, float] = Field(description="The likeliest tokens there, by their texts.")
 
 
-class Ended(Answered):
+class OutputEnd(AnswerModel):
     """One output, and why it ended."""
 
     index: int = Field(description="Which of the job's outputs.")
@@ -76,7 +76,7 @@ class Ended(Answered):
     )
 
 
-class CompletionChoice(Ended):
+class CompletionChoice(OutputEnd):
     """One output of a completion, or the next piece of it."""
 
     text: str = Field(description="Its text.")
@@ -85,14 +85,14 @@ class CompletionChoice(Ended):
     )
 
 
-class CalledFunction(Answered):
+class CalledFunction(AnswerModel):
     """A tool and what it is to be called with."""
 
     name: str = Field(description="Name of the tool.")
     arguments: str = Field(description="Its arguments: the text of a JSON object.")
 
 
-class Call(Answered):
+class ChatToolCall(AnswerModel):
     """A call of a tool that the model asks for."""
 
     id: str = Field(description="Names the call in the turn that answers it.")
@@ -100,13 +100,13 @@ class Call(Answered):
     function: CalledFunction = Field(description="What is called.")
 
 
-class CallDelta(Call):
+class ChatToolCallDelta(ChatToolCall):
     """A call in a stream: always a whole one."""
 
     index: int = Field(description="Number of the call in its output.")
 
 
-class Message(Answered):
+class ChatAnswerMessage(AnswerModel):
     """The message of the model."""
 
     role: Literal["assistant"] = Field(description="Who speaks.")
@@ -115,36 +115,36 @@ class Message(Answered):
     reasoning_content: str | None = Field(
         default=None, description="What it thought before; absent if it did not."
     )
-    tool_calls: tuple[Call, ...] | None = Field(
+    tool_calls: tuple[ChatToolCall, ...] | None = Field(
         default=None, description="Its calls; absent if there are none."
     )
 
 
-class Delta(Answered):
+class ChatDelta(AnswerModel):
     """The next piece of what the model says; the first one says who speaks, the last one is empty."""
 
     role: Literal["assistant"] | None = Field(default=None, description="Who speaks.")
     content: str | None = Field(default=None, description="The next piece.")
     refusal: None = Field(default=None, description="Always null.")
     reasoning_content: str | None = Field(default=None, description="The next piece of what it thinks.")
-    tool_calls: tuple[CallDelta, ...] | None = Field(default=None, description="The next calls.")
+    tool_calls: tuple[ChatToolCallDelta, ...] | None = Field(default=None, description="The next calls.")
 
 
-class ChatChoice(Ended):
+class ChatChoice(OutputEnd):
     """One output of a chat."""
 
-    message: Message = Field(description="The output.")
+    message: ChatAnswerMessage = Field(description="The output.")
     logprobs: ChatLogprobs | None = Field(description="The scores of its tokens; null unless asked for.")
 
 
-class ChatDeltaChoice(Ended):
+class ChatDeltaChoice(OutputEnd):
     """The next piece of one output of a chat."""
 
-    delta: Delta = Field(description="The next piece of what the model says.")
+    delta: ChatDelta = Field(description="The next piece of what the model says.")
     logprobs: ChatLogprobs | None = Field(description="The scores of its tokens; null unless asked for.")
 
 
-class Head(Answered):
+class Head(AnswerModel):
     """Fields at the beginning of every answer."""
 
     id: str = Field(description="cmpl- or chatcmpl-, and the id of the job.")
@@ -181,7 +181,24 @@ class ChatCompletionChunk(Head):
     usage: Usage | None = Field(default=None, description="Tokens of the whole job, if asked for.")
 
 
-class Model(Answered):
+class ObjectList(AnswerModel):
+    """Fields of every page of a list; subclasses add `data`, from which the ids are taken."""
+
+    object: Literal["list"] = Field(default="list", description="Always `list`.")
+    first_id: str | None = Field(default=None, description="Id of the first of them.")
+    last_id: str | None = Field(
+        default=None, description="Id of the last of them, after which the next page begins."
+    )
+    has_more: bool = Field(description="Whether there is a next page.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_ids(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        data = fields["data"]
+        return {**fields, "first_id": data[0].id, "last_id": data[-1].id} if data else fields
+
+
+class Model(AnswerModel):
     """A model that jobs are taken for."""
 
     id: str = Field(description="Its name.")
@@ -190,14 +207,14 @@ class Model(Answered):
     owned_by: str = Field(default="llama-herd", description="Always llama-herd.")
 
 
-class ModelList(Answered):
+class ModelList(AnswerModel):
     """The models that jobs are taken for."""
 
     object: Literal["list"] = Field(default="list", description="Type of this object.")
     data: tuple[Model, ...] = Field(description="The models.")
 
 
-class ErrorWords(Answered):
+class ErrorWords(AnswerModel):
     """The error in an answer: a sentence, OpenAI's type, the wrong field, the code."""
 
     message: str = Field(description="What went wrong, in a sentence.")
@@ -206,7 +223,7 @@ class ErrorWords(Answered):
     code: str = Field(description="Code of the error.")
 
 
-class ErrorAnswer(Answered):
+class ErrorAnswer(AnswerModel):
     """The answer to a request that went wrong."""
 
     error: ErrorWords = Field(description="The error.")

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, ValidationInfo
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.ledger.batch_records import STATES, Asked, BatchRecord, State
-from llama_herd.tasks.ledger.stored_files import Page
-from llama_herd.tasks.openai.answer_schema import Answered
-from llama_herd.tasks.openai.listing import Listing
-from llama_herd.tasks.openai.request import Endpoint
+from llama_herd.tasks.ledger.batch_record import STATES, BatchRecord, BatchRequest, BatchState
+from llama_herd.tasks.ledger.stored_files import RecordPage
+from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
+from llama_herd.tasks.openai.request_body import Endpoint
 from llama_herd.tasks.strict_model import StrictModel, at_most
 from llama_herd.tasks.webhook_secret import MAX_SECRET_LENGTH, check_webhook_secret
 from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
@@ -27,12 +26,12 @@ Key = Annotated[str, StringConstraints(max_length=64)]
 Value = Annotated[str, StringConstraints(max_length=512)]
 
 
-def _usable(url: str) -> str:
+def _checked_webhook(url: str) -> str:
     check_webhook_url(url)
     return url
 
 
-def _usable_secret(secret: str, info: ValidationInfo) -> str:
+def _checked_webhook_secret(secret: str, info: ValidationInfo) -> str:
     check_webhook_secret(secret)
     if info.data.get("webhook", "") is None:
         raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
@@ -62,12 +61,12 @@ class BatchBody(StrictModel):
     output_expires_after: ExpiresAfter | None = Field(
         default=None, description="When the files of its answers and errors are deleted."
     )
-    webhook: Annotated[str, AfterValidator(_usable)] | None = Field(
+    webhook: Annotated[str, AfterValidator(_checked_webhook)] | None = Field(
         default=None,
         max_length=MAX_URL_LENGTH,
         description="Address that is told of its end, in place of the tenant's. Our own field.",
     )
-    webhook_secret: Annotated[str, AfterValidator(_usable_secret)] | None = Field(
+    webhook_secret: Annotated[str, AfterValidator(_checked_webhook_secret)] | None = Field(
         default=None,
         max_length=MAX_SECRET_LENGTH,
         repr=False,
@@ -87,11 +86,11 @@ class BatchBody(StrictModel):
     def window_ms(self) -> int:
         return int(self.completion_window[:-1]) * _UNIT_MS[self.completion_window[-1]]
 
-    def asked(self, owner: str, life_s: int) -> Asked:
+    def to_request(self, owner: str, life_s: int) -> BatchRequest:
         """The request as its record keeps it. life_s: how long its files are kept by default; 0: for ever."""
         if self.output_expires_after is not None:
             life_s = self.output_expires_after.seconds
-        return Asked(
+        return BatchRequest(
             self.input_file_id,
             self.endpoint,
             self.completion_window,
@@ -103,7 +102,7 @@ class BatchBody(StrictModel):
         )
 
 
-class BatchLineError(Answered):
+class BatchLineError(AnswerModel):
     """Why a batch did not begin."""
 
     code: str = Field(description="A word for programs.")
@@ -112,14 +111,14 @@ class BatchLineError(Answered):
     param: str | None = Field(description="The field that is wrong, if it is one.")
 
 
-class BatchErrors(Answered):
+class BatchErrors(AnswerModel):
     """The errors for which a batch did not begin."""
 
     object: Literal["list"] = Field(default="list", description="Always `list`.")
     data: tuple[BatchLineError, ...] = Field(description="The first hundred.")
 
 
-class RequestCounts(Answered):
+class RequestCounts(AnswerModel):
     """How many rows are in which state."""
 
     total: int = Field(description="Rows of the input; 0 until it has been checked.")
@@ -127,19 +126,19 @@ class RequestCounts(Answered):
     failed: int = Field(description="Rows with an error.")
 
 
-class CachedTokens(Answered):
+class CachedTokens(AnswerModel):
     """Details of the tokens of prompts."""
 
     cached_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
 
 
-class ReasoningTokens(Answered):
+class ReasoningTokens(AnswerModel):
     """Details of the tokens of answers."""
 
     reasoning_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
 
 
-class BatchUsage(Answered):
+class BatchUsage(AnswerModel):
     """Tokens of all rows with an answer; 0 until the batch has ended."""
 
     input_tokens: int = Field(description="Tokens of prompts.")
@@ -149,10 +148,10 @@ class BatchUsage(Answered):
     total_tokens: int = Field(description="Both together.")
 
 
-_AT = "In unix seconds; null unless it is or was so."
+_STATE_TIME = "In unix seconds; null unless it is or was so."
 
 
-class BatchObject(Answered):
+class BatchObject(AnswerModel):
     """A batch."""
 
     id: str = Field(description="Its id.")
@@ -162,33 +161,33 @@ class BatchObject(Answered):
     errors: BatchErrors | None = Field(description="Why it did not begin.")
     input_file_id: str = Field(description="Its input.")
     completion_window: str = Field(description="How long it may take.")
-    status: State = Field(description="What it is at.")
+    status: BatchState = Field(description="What it is at.")
     output_file_id: str | None = Field(description="The answers; null until it has ended.")
     error_file_id: str | None = Field(description="The rows without one; null if there are none.")
     created_at: int = Field(description="When it was accepted, in unix seconds.")
-    in_progress_at: int | None = Field(description=_AT)
+    in_progress_at: int | None = Field(description=_STATE_TIME)
     expires_at: int = Field(description="When its completion_window is over, in unix seconds.")
-    finalizing_at: int | None = Field(description=_AT)
-    completed_at: int | None = Field(description=_AT)
-    failed_at: int | None = Field(description=_AT)
-    expired_at: int | None = Field(description=_AT)
-    cancelling_at: int | None = Field(description=_AT)
-    cancelled_at: int | None = Field(description=_AT)
+    finalizing_at: int | None = Field(description=_STATE_TIME)
+    completed_at: int | None = Field(description=_STATE_TIME)
+    failed_at: int | None = Field(description=_STATE_TIME)
+    expired_at: int | None = Field(description=_STATE_TIME)
+    cancelling_at: int | None = Field(description=_STATE_TIME)
+    cancelled_at: int | None = Field(description=_STATE_TIME)
     request_counts: RequestCounts = Field(description="Its rows.")
     usage: BatchUsage = Field(description="Its tokens.")
     metadata: dict[str, str] | None = Field(description="As it was given.")
 
     @classmethod
-    def of(cls, record: BatchRecord) -> Self:
-        asked = record.asked
+    def from_record(cls, record: BatchRecord) -> Self:
+        request = record.request
         lines = tuple(BatchLineError(**one._asdict()) for one in record.errors)
         return cls(
             id=record.id,
-            endpoint=asked.endpoint,
+            endpoint=request.endpoint,
             model=record.model or None,
             errors=BatchErrors(data=lines) if lines else None,
-            input_file_id=asked.input_file_id,
-            completion_window=asked.window,
+            input_file_id=request.input_file_id,
+            completion_window=request.window,
             status=record.state,
             output_file_id=record.output_file_id or None,
             error_file_id=record.error_file_id or None,
@@ -202,7 +201,7 @@ class BatchObject(Answered):
                 output_tokens=record.completion_tokens,
                 total_tokens=record.prompt_tokens + record.completion_tokens,
             ),
-            metadata=None if asked.metadata is None else dict(asked.metadata),
+            metadata=None if request.metadata is None else dict(request.metadata),
             **{
                 f"{state}_at": record.times[state] // 1000 if state in record.times else None
                 for state in STATES
@@ -210,12 +209,12 @@ class BatchObject(Answered):
         )
 
 
-class BatchList(Listing):
+class BatchList(ObjectList):
     """A page of batches."""
 
     data: tuple[BatchObject, ...] = Field(description="The batches, the newest first.")
 
     @classmethod
-    def of(cls, page: Page) -> Self:
-        data = tuple(BatchObject.of(BatchRecord.of(fields)) for fields in page.records)
+    def from_page(cls, page: RecordPage) -> Self:
+        data = tuple(BatchObject.from_record(BatchRecord.from_fields(fields)) for fields in page.records)
         return cls(data=data, has_more=page.has_more)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.openai.request import (
+from llama_herd.tasks.openai.request_body import (
     CHAT,
     CHAT_NAMES,
     CHAT_SAME,

@@ -7,7 +7,7 @@ from typing import Any
 from llama_herd.tasks.events import End, Event, FinishReason, Started, StopReason, Token
 from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import logprobs_of, num_token_chars
-from llama_herd.tasks.openai.request import CHAT, Endpoint
+from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 from llama_herd.tasks.openai.response import FINGERPRINT, answer_id, call_object, finish_reason_of
 
 #: How a stream may end that is an answer. Other ends are errors.
@@ -42,10 +42,10 @@ class Chunks:
         self._num_choices = 1
         self._num_chars: dict[int, int] = {}
         self._first = first
-        self._prompt: Started | None = None  # tells of a prompt that has not come yet
-        self._held: list[Token] = []  # what comes after it
+        self._prompt: Started | None = None  # its prompt is still to be written, in front of the outputs
+        self._held: list[Token] = []  # events to be written after the prompt
 
-    def of(self, event: Event) -> Iterator[dict[str, Any]]:
+    def from_event(self, event: Event) -> Iterator[dict[str, Any]]:
         """The chunks of the next event. An end that is an error has none."""
         match event:
             case Started():
@@ -65,7 +65,7 @@ class Chunks:
         """The prompt in front of each output, and what was held until it came."""
         if self._prompt is None:
             return
-        echo, self._prompt = Echo.of_events(self._prompt, token), None
+        echo, self._prompt = Echo.from_events(self._prompt, token), None
         for index in range(self._num_choices):
             self._num_chars[index] = echo.num_token_chars
             yield self._chunk(self._choice(index, {"content": echo.text}, echo.logprobs))

@@ -6,7 +6,7 @@ from itertools import accumulate, zip_longest
 from typing import Any, Self
 
 from llama_herd.tasks.events import Pieces, Started, Token
-from llama_herd.tasks.openai.logprobs import Top, named, token_text
+from llama_herd.tasks.openai.logprobs import Top, token_text, top_by_text
 from llama_herd.tasks.result import Result
 
 
@@ -23,24 +23,24 @@ class Echo:
     tops: Sequence[Mapping[str, float]] | None
 
     @classmethod
-    def of_result(cls, result: Result) -> Self | None:
+    def from_result(cls, result: Result) -> Self | None:
         """Make the echo of a job's result; None if the job did not ask for its prompt."""
         if result.prompt_ids is None:
             return None
         told = (result.prompt_ids, result.prompt_text or "", result.pieces or {})
-        return cls._of(*told, result.prompt_logprobs, result.top_prompt_logprobs)
+        return cls._build(*told, result.prompt_logprobs, result.top_prompt_logprobs)
 
     @classmethod
-    def of_events(cls, started: Started, first: Token | None) -> Self:
+    def from_events(cls, started: Started, first: Token | None) -> Self:
         """Make the echo of the start that brings the prompt, and the output's first event if there is one."""
         pieces = {**(started.pieces or {}), **((first and first.pieces) or {})}
         told = (started.prompt_ids or (), started.prompt_text or "", pieces)
         if first is None:
-            return cls._of(*told, None, None)
-        return cls._of(*told, first.prompt_logprobs, first.top_prompt_logprobs)
+            return cls._build(*told, None, None)
+        return cls._build(*told, first.prompt_logprobs, first.top_prompt_logprobs)
 
     @classmethod
-    def _of(
+    def _build(
         cls,
         ids: Sequence[int],
         text: str,
@@ -48,8 +48,8 @@ class Echo:
         scores: Sequence[float] | None,
         tops: Sequence[Top] | None,
     ) -> Self:
-        told = None if tops is None else [named(top, pieces) for top in tops]
-        return cls(text, _texts(ids, text, pieces), scores, told)
+        told = None if tops is None else [top_by_text(top, pieces) for top in tops]
+        return cls(text, _token_texts(ids, text, pieces), scores, told)
 
     @property
     def num_token_chars(self) -> int:
@@ -71,12 +71,12 @@ class Echo:
 
     def before(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a completion with the prompt in front of its text and of its scores."""
-        logprobs = _joined(self.logprobs, choice["logprobs"], self.num_token_chars)
+        logprobs = _joined_logprobs(self.logprobs, choice["logprobs"], self.num_token_chars)
         return {**choice, "text": self.text + choice["text"], "logprobs": logprobs}
 
 
-def _texts(ids: Sequence[int], text: str, pieces: Pieces) -> tuple[str, ...]:
-    """The texts of tokens. The space that many vocabularies put in front of a text is not of the prompt."""
+def _token_texts(ids: Sequence[int], text: str, pieces: Pieces) -> tuple[str, ...]:
+    """The texts of a prompt's tokens, without the space that many vocabularies put in front of a text."""
     texts = [token_text(token_id, pieces) for token_id in ids]
     first = next((place for place, one in enumerate(texts) if one), None)
     if first is not None and _num_spaces("".join(texts)) > _num_spaces(text):
@@ -89,7 +89,7 @@ def _num_spaces(text: str) -> int:
     return len(text) - len(text.lstrip(" "))
 
 
-def _joined(
+def _joined_logprobs(
     prompt: dict[str, Any] | None, output: dict[str, Any] | None, num_chars: int
 ) -> dict[str, Any] | None:
     """The scores of a prompt and of its output as those of one text. num_chars: length of the prompt."""

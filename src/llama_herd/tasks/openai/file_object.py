@@ -4,12 +4,11 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from llama_herd.tasks.ledger.stored_files import Page, StoredFile
-from llama_herd.tasks.openai.answer_schema import Answered
-from llama_herd.tasks.openai.listing import Listing
+from llama_herd.tasks.ledger.stored_files import RecordPage, StoredFile
+from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
 
 
-class FileObject(Answered):
+class FileObject(AnswerModel):
     """A file."""
 
     id: str = Field(description="Its id.")
@@ -23,7 +22,7 @@ class FileObject(Answered):
     status_details: None = Field(default=None, description="Always null.")
 
     @classmethod
-    def of(cls, file: StoredFile) -> Self:
+    def from_file(cls, file: StoredFile) -> Self:
         return cls(
             id=file.id,
             bytes=file.num_bytes,
@@ -34,18 +33,18 @@ class FileObject(Answered):
         )
 
 
-class FileList(Listing):
+class FileList(ObjectList):
     """A page of files."""
 
     data: tuple[FileObject, ...] = Field(description="The files.")
 
     @classmethod
-    def of(cls, page: Page) -> Self:
-        data = tuple(FileObject.of(StoredFile.of(fields)) for fields in page.records)
+    def from_page(cls, page: RecordPage) -> Self:
+        data = tuple(FileObject.from_file(StoredFile.from_fields(fields)) for fields in page.records)
         return cls(data=data, has_more=page.has_more)
 
 
-class FileDeleted(Answered):
+class FileDeleted(AnswerModel):
     """The answer to the deletion of a file."""
 
     id: str = Field(description="Its id.")

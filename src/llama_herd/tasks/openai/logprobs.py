@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from llama_herd.tasks.events import Pieces
-from llama_herd.tasks.openai.request import CHAT, Endpoint
+from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 
 #: What a token is called if no worker has said what it stands for.
 _TOKEN = "token_id:{}"
@@ -13,7 +13,7 @@ _TOKEN = "token_id:{}"
 Top = Sequence[tuple[int, float]]
 
 
-class Scored(Protocol):
+class HasLogprobs(Protocol):
     """Ids with their scores: an output, or one event of it."""
 
     @property
@@ -25,7 +25,7 @@ class Scored(Protocol):
 
 
 def logprobs_of(
-    endpoint: Endpoint, scored: Scored, pieces: Pieces | None, num_chars: int = 0
+    endpoint: Endpoint, scored: HasLogprobs, pieces: Pieces | None, num_chars: int = 0
 ) -> dict[str, Any] | None:
     """The scores in the form of the endpoint; None if there are none.
 
@@ -33,7 +33,7 @@ def logprobs_of(
     """
     if scored.logprobs is None:
         return None
-    found = _chat if endpoint == CHAT else _completion
+    found = _chat_logprobs if endpoint == CHAT else _completion_logprobs
     tops = scored.top_logprobs or ((),) * len(scored.ids)
     # The lists may differ in length, since others may have written into the job's stream.
     rows = list(zip(scored.ids, scored.logprobs, tops, strict=False))
@@ -47,16 +47,16 @@ def num_token_chars(ids: Iterable[int], pieces: Pieces | None) -> int:
 
 def token_text(token_id: int, pieces: Pieces | None) -> str:
     """The text of one token. Bytes that are not whole characters become U+FFFD."""
-    piece = _bytes(token_id, pieces)
+    piece = _token_bytes(token_id, pieces)
     return _TOKEN.format(token_id) if piece is None else piece.decode(errors="replace")
 
 
-def named(top: Top, pieces: Pieces | None) -> dict[str, float]:
+def top_by_text(top: Top, pieces: Pieces | None) -> dict[str, float]:
     """The likeliest tokens by their texts; of several with one text the likeliest counts."""
     return {token_text(token_id, pieces): score for token_id, score in reversed(top)}
 
 
-def _bytes(token_id: int, pieces: Pieces | None) -> bytes | None:
+def _token_bytes(token_id: int, pieces: Pieces | None) -> bytes | None:
     """None if nobody knows them, or if no worker has written what there is."""
     piece = (pieces or {}).get(token_id)
     if piece is None:
@@ -67,29 +67,34 @@ def _bytes(token_id: int, pieces: Pieces | None) -> bytes | None:
         return None
 
 
-def _completion(rows: Sequence[tuple[int, float, Top]], pieces: Pieces, num_chars: int) -> dict[str, Any]:
+def _completion_logprobs(
+    rows: Sequence[tuple[int, float, Top]], pieces: Pieces, num_chars: int
+) -> dict[str, Any]:
     """Parallel lists, as completions have them."""
     tokens = [token_text(token_id, pieces) for token_id, _, _ in rows]
     offsets = list(accumulate(map(len, tokens[:-1]), initial=num_chars)) if tokens else []
     return {
         "tokens": tokens,
         "token_logprobs": [score for _, score, _ in rows],
-        "top_logprobs": [named(top, pieces) for *_, top in rows] if any(top for *_, top in rows) else None,
+        "top_logprobs": [top_by_text(top, pieces) for *_, top in rows]
+        if any(top for *_, top in rows)
+        else None,
         "text_offset": offsets,
     }
 
 
-def _chat(rows: Sequence[tuple[int, float, Top]], pieces: Pieces, _: int) -> dict[str, Any]:
+def _chat_logprobs(rows: Sequence[tuple[int, float, Top]], pieces: Pieces, _: int) -> dict[str, Any]:
     """One object for each token, as chats have them."""
     content = [
-        _token(token_id, score, pieces) | {"top_logprobs": [_token(*pair, pieces) for pair in top]}
+        _token_object(token_id, score, pieces)
+        | {"top_logprobs": [_token_object(*pair, pieces) for pair in top]}
         for token_id, score, top in rows
     ]
     return {"content": content, "refusal": None}
 
 
-def _token(token_id: int, score: float, pieces: Pieces) -> dict[str, Any]:
-    piece = _bytes(token_id, pieces)
+def _token_object(token_id: int, score: float, pieces: Pieces) -> dict[str, Any]:
+    piece = _token_bytes(token_id, pieces)
     return {
         "token": token_text(token_id, pieces),
         "logprob": score,

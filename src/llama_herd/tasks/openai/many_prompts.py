@@ -5,7 +5,7 @@ from typing import Any
 
 from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.openai.chunks import Chunks
-from llama_herd.tasks.openai.request import Endpoint
+from llama_herd.tasks.openai.request_body import Endpoint
 
 
 def job_ids_of(first: str, num: int) -> list[str]:
@@ -17,11 +17,11 @@ def joined_body(bodies: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Answers to prompts as one: outputs are counted on from prompt to prompt, and tokens are added up."""
     choices = [choice for body in bodies for choice in body["choices"]]
     numbered = [{**choice, "index": index} for index, choice in enumerate(choices)]
-    return {**bodies[0], "choices": numbered, "usage": _total([body["usage"] for body in bodies])}
+    return {**bodies[0], "choices": numbered, "usage": _summed_usage([body["usage"] for body in bodies])}
 
 
-def _total(usages: Sequence[dict[str, int] | None]) -> dict[str, int] | None:
-    """Their sums; None if one is not known."""
+def _summed_usage(usages: Sequence[dict[str, int] | None]) -> dict[str, int] | None:
+    """The sums of the tokens; None if one usage is not known."""
     known = [usage for usage in usages if usage is not None]
     if len(known) < len(usages):
         return None
@@ -47,13 +47,13 @@ class ManyChunks:
         """Whether all jobs have ended."""
         return not self._num_left
 
-    def of(self, event: Event) -> Iterator[dict[str, Any]]:
+    def from_event(self, event: Event) -> Iterator[dict[str, Any]]:
         """The chunks of the next event. The tokens of all jobs come last, if they were asked for."""
         self._num_left -= isinstance(event, End)
-        for chunk in self._chunks[event.job].of(event):
+        for chunk in self._chunks[event.job].from_event(event):
             if chunk["choices"]:
                 yield chunk
                 continue
             self._usages.append(chunk["usage"])
             if self.is_over:
-                yield {**chunk, "usage": _total(self._usages)}
+                yield {**chunk, "usage": _summed_usage(self._usages)}

@@ -6,8 +6,8 @@ from typing import Any
 
 from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
 from llama_herd.tasks.openai.echo import Echo
-from llama_herd.tasks.openai.logprobs import logprobs_of, named
-from llama_herd.tasks.openai.request import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_text
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Output, Result
 
 #: Which version of ours made an answer.
@@ -20,7 +20,7 @@ def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Re
     make = _chat_choice if is_chat else _completion_choice
     outputs = result.choices or (result,)
     choices = [{"index": index, **make(one, result.pieces)} for index, one in enumerate(outputs)]
-    echo = None if is_chat else Echo.of_result(result)
+    echo = None if is_chat else Echo.from_result(result)
     if echo is not None:
         choices = [echo.before(choice) for choice in choices]
     elif result.prompt_logprobs is not None:
@@ -94,4 +94,4 @@ def _prompt_logprobs(result: Result) -> list[dict[str, Any] | None]:
     logprobs = result.prompt_logprobs or ()
     tops = result.top_prompt_logprobs or ((),) * len(logprobs)
     rows = zip(logprobs, tops, strict=False)
-    return [None, *({"logprob": own, "top": named(top, result.pieces)} for own, top in rows)]
+    return [None, *({"logprob": own, "top": top_by_text(top, result.pieces)} for own, top in rows)]

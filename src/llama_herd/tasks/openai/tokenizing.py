@@ -9,9 +9,9 @@ from pydantic import Field
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.openai.answer_schema import Answered
+from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.logprobs import token_text
-from llama_herd.tasks.openai.request import CHAT, CHAT_SAME, COMPLETION_SAME, COMPLETIONS, RequestBody
+from llama_herd.tasks.openai.request_body import CHAT, CHAT_SAME, COMPLETION_SAME, COMPLETIONS, RequestBody
 from llama_herd.tasks.priority import MAX_PRIORITY
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
@@ -27,7 +27,7 @@ OF_CHAT = frozenset(("model", "messages", "tools", "return_token_strs")) | CHAT_
 NEUTRAL = {"add_special_tokens": False, "add_generation_prompt": True, "continue_final_message": False}
 
 
-class TokenizeAnswer(Answered):
+class TokenizeAnswer(AnswerModel):
     """The token ids of a text or of a conversation."""
 
     count: int = Field(description="How many they are.")
@@ -38,14 +38,14 @@ class TokenizeAnswer(Answered):
     )
 
 
-class DetokenizeAnswer(Answered):
+class DetokenizeAnswer(AnswerModel):
     """The text that token ids stand for."""
 
     prompt: str = Field(description="The text.")
 
 
 @dataclass(frozen=True)
-class Tokenizing:
+class TokenizeRequest:
     """A request for ids."""
 
     job: GenerationJob
@@ -53,11 +53,11 @@ class Tokenizing:
     has_texts: bool
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], settings: Settings) -> Self:
+    def parse(cls, body: Mapping[str, Any], settings: Settings) -> Self:
         """Raises InvalidJob with every wrong field."""
         given = {name: value for name, value in body.items() if value is not None}
         is_chat = "messages" in given
-        errors = list(_errors(given, is_chat=is_chat))
+        errors = list(_field_errors(given, is_chat=is_chat))
         known = OF_CHAT if is_chat else OF_TEXT
         names = known - {"return_token_strs"}
         found = RequestBody(
@@ -75,7 +75,7 @@ class Tokenizing:
         )
 
 
-def _errors(given: Mapping[str, Any], *, is_chat: bool) -> list[FieldError]:
+def _field_errors(given: Mapping[str, Any], *, is_chat: bool) -> list[FieldError]:
     errors = []
     if not isinstance(given.get("return_token_strs", False), bool):
         errors.append(FieldError("return_token_strs", "must be true or false"))
@@ -91,14 +91,14 @@ def _errors(given: Mapping[str, Any], *, is_chat: bool) -> list[FieldError]:
 
 
 @dataclass(frozen=True)
-class Detokenizing:
+class DetokenizeRequest:
     """A request for a text."""
 
     job: GenerationJob
     source: str = "tokens"
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], settings: Settings) -> Self:
+    def parse(cls, body: Mapping[str, Any], settings: Settings) -> Self:
         """Raises InvalidJob with every wrong field."""
         errors = [
             FieldError(name if name.isidentifier() else "?", "not supported")
@@ -108,7 +108,7 @@ class Detokenizing:
         try:
             job = GenerationJob.parse({**_FIELDS, **given, "sampling": _SAMPLING}, settings)
         except InvalidJob as error:
-            errors += (_of_tokens(one) for one in error.fields)
+            errors += (_in_body(one) for one in error.fields)
         if errors:
             raise InvalidJob(errors)
         return cls(job)
@@ -117,6 +117,6 @@ class Detokenizing:
         return DetokenizeAnswer(prompt=result.prompt_text or "")
 
 
-def _of_tokens(error: FieldError) -> FieldError:
+def _in_body(error: FieldError) -> FieldError:
     name = error.field.replace("prompt_ids", "tokens")
     return FieldError("tokens", "is required") if name == "prompt" else FieldError(name, error.message)

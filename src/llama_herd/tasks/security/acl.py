@@ -1,11 +1,7 @@
 """Users of Redis by role: the commands that each may run, on which keys and channels.
 
 The rights of producers and subscribers are derived from the calls that they make. The keys of a call for the
-job "*" are the allowed patterns, and its script's text names the allowed commands. No rule names a category,
-since every category contains a command that lists names of other tenants.
-
-From Redis 7 on each command is allowed only on keys of its own type, so nobody can put a set where a list
-should be. Redis 6.2 allows each command of a user on each of the user's keys.
+job "*" are the allowed patterns, and its script's text names the allowed commands.
 
     producer    submits and cancels jobs, by our client or by Celery
     subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
@@ -14,131 +10,69 @@ should be. Redis 6.2 allows each command of a user on each of the user's keys.
     gateway     does for others what they ask of `herd gateway`, looks up their keys, and sends webhooks
 """
 
-import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any, Self
+from typing import Any
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.ledger.api_keys import API_KEYS, all_keys, find_key, num_keys
-from llama_herd.tasks.ledger.batch_records import Asked, BatchRecord, BatchRecords
+from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest
+from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.keys import joined
+from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.outbox import Entry, Outbox
+from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
-from llama_herd.tasks.ledger.redis_call import Call, Script, commands_of
+from llama_herd.tasks.ledger.redis_call import RedisCall, commands_of
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.stored_api_keys import all_keys, find_key, num_keys
 from llama_herd.tasks.ledger.stored_files import (
-    STORAGES,
     NewFile,
     Quota,
     StoredFiles,
-    due_members,
+    due_items,
     lost_storages,
-    now_ms,
+    redis_time_ms,
     storage_seen,
 )
-from llama_herd.tasks.ledger.webhooks import SENDER, WEBHOOKS, all_configs, hold_role
+from llama_herd.tasks.ledger.webhook_configs import all_configs, hold_sender_role
 from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import SEPARATOR, lists_of
+from llama_herd.tasks.priority import lists_of
+from llama_herd.tasks.security.rights import (
+    ANY,
+    BINDINGS,
+    CONNECTION,
+    KEY_TYPES,
+    LOOK,
+    RESULT_NAMES,
+    SCRIPT_COMMANDS,
+    SUBSCRIPTION,
+    WAIT,
+    Rights,
+    command_names,
+    key_pattern,
+)
 
-#: Stands for every id in the place of one.
-ANY = "*"
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-#: What every connection needs.
-_CONNECTION = _names("PING SELECT")
-_SUBSCRIPTION = _names("SUBSCRIBE UNSUBSCRIBE")
-#: Who submits may wait until replicas have the job.
-_WAIT = _names("WAIT")
 #: The gateway submits by our script, and searches what it purges in queues and in workers' hands.
-_PASS_ON = _names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
+_PASS_ON = command_names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
 #: Celery puts a message into a queue: it looks up the queues of an exchange.
-_SEND = _names("LPUSH SADD SMEMBERS MULTI EXEC")
+_SEND = command_names("LPUSH SADD SMEMBERS MULTI EXEC")
 #: Celery consumes a queue, notes messages under way, and stores results and chords.
-_CONSUME = _names(
+_CONSUME = command_names(
     """BRPOP RPOP LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZCOUNT LRANGE SADD SMEMBERS SREM
     GET MGET SET SETEX INCR EXPIRE PEXPIRE EXISTS TYPE DEL PUBLISH XRANGE MULTI EXEC DISCARD WATCH UNWATCH"""
 )
 #: Our client looks at jobs, batches and dead letters, and deletes them.
-_OPERATE = _names(
+_OPERATE = command_names(
     """LLEN LRANGE LREM ZCARD ZSCORE ZMSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
-_SCRIPTS = _names("SCRIPT|LOAD SCRIPT|EXISTS")
-#: Workers and operators see whether Redis may evict jobs. It shows figures of the whole server, and no names.
-_LOOK = _names("INFO")
-
-#: Celery's sets of the queues of an exchange.
-_BINDINGS = ("_kombu.binding", "_kombu.binding_permanent")
-#: What a storage has to see to.
-_DUE = ("herd:files@", "herd:batches@")
-#: Celery's names of results and of chords.
-_RESULT_NAMES = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
-class Dialect(StrEnum):
-    """The version of Redis that will read the rules. From 7 on it has selectors."""
-
-    FLAT = "6"
-    SELECTORS = "7"
-
-
-class Kind(StrEnum):
-    """The type of a key in Redis."""
-
-    HASH = "hash"
-    LIST = "list"
-    SET = "set"
-    SORTED_SET = "sorted set"
-    STREAM = "stream"
-    STRING = "string"
-    KEPT = "keys of the gateway's callers and webhooks of tenants, hashes that it only reads"
-
-
-#: The kinds of the tenant's keys, by the part of their names after the tenant.
-_KINDS = {
-    **dict.fromkeys(("{*}:file", "{*}:batch", "quota"), Kind.HASH),
-    **dict.fromkeys(("stored_files", "stored_batches"), Kind.SORTED_SET),
-    **dict.fromkeys(("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), Kind.HASH),
-    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), Kind.SORTED_SET),
-    **dict.fromkeys(("workers", "batches", "served", "unacked_index"), Kind.SORTED_SET),
-    **dict.fromkeys(("outbox", "outbox:dead", "room:*"), Kind.SORTED_SET),
-    "outbox:entries": Kind.HASH,
-    **dict.fromkeys(("{*}:events", "dead"), Kind.STREAM),
-    "unacked_mutex": Kind.STRING,
-}
-
-_OF_KIND = {
-    Kind.HASH: _names("HSET HSETNX HGET HMGET HGETALL HKEYS HSCAN HDEL HINCRBY HEXISTS"),
-    Kind.LIST: _names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
-    Kind.SET: _names("SADD SREM SMEMBERS"),
-    Kind.SORTED_SET: _names(
-        "ZADD ZREM ZSCORE ZMSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
-    ),
-    Kind.STREAM: _names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
-    Kind.STRING: _names("GET MGET SET SETEX INCR"),
-    Kind.KEPT: _names("HGET HGETALL HLEN"),
-}
-#: Commands on keys of any kind, except that queues, bindings and keys of callers are neither deleted nor
-#: watched.
-_OF_ANY_KIND = _names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
-_NEVER_DELETED = frozenset({Kind.LIST, Kind.SET, Kind.KEPT})
-_WITHOUT_KEYS = (
-    _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | _WAIT | _names("PUBLISH MULTI EXEC DISCARD UNWATCH TIME")
-)
 
 
 class Role(StrEnum):
@@ -149,44 +83,6 @@ class Role(StrEnum):
     WORKER = "worker"
     OPERATOR = "operator"
     GATEWAY = "gateway"
-
-
-@dataclass(frozen=True)
-class Rights:
-    """The allowed commands, key patterns and channel patterns. Nothing else is allowed."""
-
-    commands: frozenset[str]
-    keys: frozenset[str] = frozenset()
-    channels: frozenset[str] = frozenset()
-
-    @classmethod
-    def to_run(cls, *calls: Call[Any]) -> Self:
-        """The rights that these calls need."""
-        commands = (_commands(call) for call in calls)
-        keys = (_pattern(key) for call in calls for key in call.keys)
-        return cls(frozenset().union(*commands), frozenset(keys))
-
-    def __add__(self, other: "Rights") -> "Rights":
-        return Rights(self.commands | other.commands, self.keys | other.keys, self.channels | other.channels)
-
-    def user(self, name: str, password: str, dialect: Dialect) -> str:
-        """A user with these rights as a line of an ACL file, which has only the SHA-256 of the password."""
-        digest = hashlib.sha256(password.encode()).hexdigest()
-        channels = " ".join(f"&{channel}" for channel in sorted(self.channels))
-        head, tail = f"user {name} on #{digest} resetkeys", f"resetchannels {channels} -@all"
-        if dialect is Dialect.FLAT:
-            return f"{head} {_rules(self.keys)} {tail} {_rules(commands=self.commands)}"
-        selectors = " ".join(f"({_rules(*selector)})" for selector in self._selectors() if all(selector))
-        return f"{head} {tail} {_rules(commands=self.commands & _WITHOUT_KEYS)} {selectors}"
-
-    def _selectors(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
-        """Pairs of keys and the commands allowed on them."""
-        by_kind = {kind: frozenset(key for key in self.keys if kind in _kinds_of(key)) for kind in Kind}
-        for kind, commands in _OF_KIND.items():
-            yield by_kind[kind], self.commands & commands
-        others = (keys for kind, keys in by_kind.items() if kind not in _NEVER_DELETED)
-        yield frozenset().union(*others), self.commands & _OF_ANY_KIND
-        yield self.keys, self.commands & {"EVALSHA"}
 
 
 @dataclass(frozen=True)
@@ -208,7 +104,7 @@ class Acl:
     @classmethod
     def rights_in(cls, acls: "Collection[Acl]", *roles: Role) -> Rights:
         """The rights of these roles in several tenants, also for a worker that serves all of them at once."""
-        together = cls(joined([acl.tenant for acl in acls]), ())
+        together = cls(joint_tenant([acl.tenant for acl in acls]), ())
         return sum((acl.rights(role) for acl in [together, *acls] for role in roles), Rights(frozenset()))
 
     def rights(self, role: Role) -> Rights:
@@ -220,7 +116,7 @@ class Acl:
             case Role.WORKER:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
-                return self._everything(_OPERATE | _WAIT)
+                return self._everything(_OPERATE | WAIT)
             case Role.GATEWAY:
                 return self._gateway
 
@@ -235,7 +131,7 @@ class Acl:
         return Rights.to_run(
             *self._submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)
         ) + Rights(
-            _CONNECTION | _SEND | _SUBSCRIPTION | _WAIT,
+            CONNECTION | _SEND | SUBSCRIPTION | WAIT,
             self._queue_keys | self._outbox,
             channels,
         )
@@ -243,7 +139,7 @@ class Acl:
     @property
     def _subscriber(self) -> Rights:
         ledger = self._ledger
-        reading = _CONNECTION | _SUBSCRIPTION | {"XREAD", "GET", "MGET"}
+        reading = CONNECTION | SUBSCRIPTION | {"XREAD", "GET", "MGET"}
         channels = self._results | {ledger.channel(ANY)}
         return Rights.to_run(ledger.read(ANY)) + Rights(reading, self._results, channels)
 
@@ -251,11 +147,11 @@ class Acl:
     def _gateway(self) -> Rights:
         ledger, letters = self._ledger, DeadLetters(self.tenant)
         overview, reports = Overview(self.tenant), Reports(self.tenant)
-        outbox, sent = Outbox(self.tenant), Entry(ANY, ANY, ANY, ANY, 0)
-        calls: Iterable[Call[Any]] = (
+        outbox, sent = Outbox(self.tenant), WebhookEntry(ANY, ANY, ANY, ANY, 0)
+        calls: Iterable[RedisCall[Any]] = (
             *self._submits,
             *(ledger.cancel(ANY), ledger.read(ANY), ledger.record(ANY), ledger.place(ANY)),
-            *(ledger.with_news({ANY: 0}), ledger.are_waiting([ANY]), ledger.are_running([ANY])),
+            *(ledger.jobs_with_news({ANY: 0}), ledger.are_waiting([ANY]), ledger.are_running([ANY])),
             *ledger.line_marks(),
             *(ledger.purge(ANY), letters.letters(), letters.drop(ANY)),
             *map(overview.counts, self.queues),
@@ -264,41 +160,46 @@ class Acl:
             *(reports.workers(), reports.batches()),
             *(find_key(ANY), all_keys(), num_keys()),
             *self._batch_calls,
-            *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_role(ANY, 1)),
+            *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_sender_role(ANY, 1)),
         )
         # What scripts find by names that they read, and what a purge searches.
         found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
         channels = frozenset({ledger.channel(ANY), ledger.notices_to(ANY)})
         others = Rights(
-            _CONNECTION | _SUBSCRIPTION | _PASS_ON | _WAIT,
+            CONNECTION | SUBSCRIPTION | _PASS_ON | WAIT,
             self._lists | self._outbox | found,
             channels,
         )
         return Rights.to_run(*calls) + others
 
     @property
-    def _submits(self) -> Iterable[Call[Any]]:
+    def _submits(self) -> Iterable[RedisCall[Any]]:
         """Jobs for each queue, one alone and some in a lot."""
         ledger, job = self._ledger, GenerationJob(prompt=ANY)
-        new = [(ANY, job, Envelope.of(ANY, queue)) for queue in self.queues]
+        new = [(ANY, job, Envelope.for_job(ANY, queue)) for queue in self.queues]
         yield from (ledger.submit(*one) for one in new)
-        yield ledger.submit_many([ledger.parcel(*one) for one in new])
+        yield ledger.submit_many([ledger.submit_item(*one) for one in new])
 
     @property
-    def _batch_calls(self) -> Iterable[Call[Any]]:
+    def _batch_calls(self) -> Iterable[RedisCall[Any]]:
         """The calls of a gateway for files and batches, in any storage."""
         files, batches = StoredFiles(self.tenant, ANY), BatchRecords(self.tenant, ANY)
         file, none, reports = NewFile(ANY, ANY, ANY, 0), Quota(0, 0), Reports(self.tenant)
-        asked = Asked(ANY, ANY, ANY)
+        asked = BatchRequest(ANY, ANY, ANY)
         record = BatchRecord(ANY, asked, "validating", ANY, 0, 0, 0)
         status = BatchStatus(run_id=ANY, state=ANY, input_name=ANY)
-        yield from (files.begin(ANY), files.add(file, none, none), files.get(ANY), files.page(ANY, 1, "asc"))
+        yield from (
+            files.begin_upload(ANY),
+            files.add(file, none, none),
+            files.get(ANY),
+            files.page(ANY, 1, "asc"),
+        )
         yield from (
             files.drop(ANY),
             files.put_off(ANY),
-            files.deleted(ANY),
-            due_members(files.due_key, 1),
-            *(storage_seen(ANY, 1), lost_storages(), now_ms()),
+            files.note_deleted(ANY),
+            due_items(files.due_key, 1),
+            *(storage_seen(ANY, 1), lost_storages(), redis_time_ms()),
         )
         yield from (
             batches.create(ANY, asked, 1),
@@ -307,15 +208,15 @@ class Acl:
             batches.cancel(ANY),
         )
         yield from (batches.claim(ANY, 1), batches.note(ANY, 1, 1), batches.start(record, 1, 1, ANY, none))
-        yield from (batches.end(record, "completed", [file]), batches.cleaned(ANY), batches.num_open())
+        yield from (batches.end(record, "completed", [file]), batches.note_cleaned(ANY), batches.num_open())
         yield from (self._ledger.state(ANY), reports.report_batch(status))
 
     def _everything(self, commands: frozenset[str]) -> Rights:
         """All keys and channels of the tenant, with our scripts' commands and `commands`."""
-        all_keys = frozenset(map(self._ledger.key, _KINDS))
+        all_keys = frozenset(map(self._ledger.key, KEY_TYPES))
         events = _fanout_channels(f"{self._ledger.key('celeryev')}/*")  # of Celery's workers
         return Rights(
-            _CONNECTION | _SUBSCRIPTION | _SCRIPTS | _LOOK | commands | _script_commands(),
+            CONNECTION | SUBSCRIPTION | SCRIPT_COMMANDS | LOOK | commands | _script_commands(),
             self._queue_keys | self._results | all_keys,
             self._results | self._revokes | {self._ledger.key(ANY)} | events,
         )
@@ -323,7 +224,7 @@ class Acl:
     @property
     def _results(self) -> frozenset[str]:
         """Celery's result keys, and the channels of the same names."""
-        return frozenset(f"{self._ledger.results_prefix}{name}" for name in _RESULT_NAMES)
+        return frozenset(f"{self._ledger.results_prefix}{name}" for name in RESULT_NAMES)
 
     @property
     def _revokes(self) -> frozenset[str]:
@@ -333,7 +234,7 @@ class Acl:
     @property
     def _queue_keys(self) -> frozenset[str]:
         """The queues' lists, and their exchanges' bindings."""
-        return self._lists | {f"{name}.{queue}" for queue in self.queues for name in _BINDINGS}
+        return self._lists | {f"{name}.{queue}" for queue in self.queues for name in BINDINGS}
 
     @property
     def _outbox(self) -> frozenset[str]:
@@ -343,47 +244,12 @@ class Acl:
     @property
     def _lists(self) -> frozenset[str]:
         """The queues' lists."""
-        return frozenset(_pattern(key) for queue in self.queues for key in lists_of(queue))
-
-
-def _pattern(key: str) -> str:
-    """The pattern of a key. An ACL file cannot have control characters. All lines are as one."""
-    line = re.match(r"herd:[^:]+:pending:", key)
-    return f"{line[0]}{ANY}" if line else key.replace(SEPARATOR, "[^!-~]" * len(SEPARATOR))
+        return frozenset(key_pattern(key) for queue in self.queues for key in lists_of(queue))
 
 
 def _fanout_channels(exchange: str) -> frozenset[str]:
     """The channels of kombu's fan-out exchange, which begin with the number of the database."""
     return frozenset(f"/{number}.{exchange}" for number in ("[0-9]", "[0-9][0-9]"))
-
-
-def _rules(keys: Iterable[str] = (), commands: Iterable[str] = ()) -> str:
-    return " ".join(
-        [*(f"~{key}" for key in sorted(keys)), *(f"+{name.lower()}" for name in sorted(commands))]
-    )
-
-
-def _kinds_of(key: str) -> Collection[Kind]:
-    """The kinds that a key of this pattern may have. Celery's result names include those of chords' parts."""
-    if key.startswith(_BINDINGS):
-        return {Kind.SET}
-    if key.endswith(_RESULT_NAMES):
-        return {Kind.STRING, Kind.SORTED_SET}
-    if key in (API_KEYS, WEBHOOKS):
-        return {Kind.KEPT}
-    if key == SENDER:
-        return {Kind.HASH}
-    if key == STORAGES or key.startswith(_DUE):
-        return {Kind.SORTED_SET}
-    if key.startswith("herd."):
-        return {Kind.LIST}
-    return {_KINDS[key.split(":", 2)[2]]}
-
-
-def _commands(call: Call[Any]) -> frozenset[str]:
-    if isinstance(call.what, Script):
-        return frozenset({"EVALSHA"}) | call.what.commands
-    return frozenset({call.what})
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.security.acl import Dialect, Rights
+from llama_herd.tasks.security.rights import Dialect, Rights
 
 FILE_NAME = "users.acl"
 

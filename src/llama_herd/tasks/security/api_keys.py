@@ -8,7 +8,8 @@ from enum import StrEnum
 from time import time
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.ledger.api_keys import (
+from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.stored_api_keys import (
     ApiKey,
     StoredKeys,
     all_keys,
@@ -16,7 +17,6 @@ from llama_herd.tasks.ledger.api_keys import (
     find_key,
     store_key,
 )
-from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.settings import TENANT_PATTERN
 

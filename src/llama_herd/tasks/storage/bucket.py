@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from llama_herd.errors import BadInput, FileLost, StorageUnavailable
 from llama_herd.extras import install_command
-from llama_herd.tasks.storage.storage import Place
+from llama_herd.tasks.storage.storage import StoragePlace
 
 SCHEME = "s3://"
 #: Bytes of a part of an upload, of which a service takes up to 10,000.
@@ -51,8 +51,8 @@ class Bucket:
         return S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
 
     @contextmanager
-    def draft(self, place: Place) -> Iterator["_Draft"]:
-        with _named_errors(self._root):
+    def draft(self, place: StoragePlace) -> Iterator["_Draft"]:
+        with _storage_errors(self._root):
             path = self._path(place)
             writing = _Draft(self._files.open(path, "wb", block_size=PART_BYTES, autocommit=False))
             try:
@@ -61,44 +61,44 @@ class Bucket:
                 writing.drop()
 
     @contextmanager
-    def read(self, place: Place) -> Iterator[BinaryIO]:
-        with _named_errors(self._root), self._files.open(self._path(place), "rb") as file:
+    def read(self, place: StoragePlace) -> Iterator[BinaryIO]:
+        with _storage_errors(self._root), self._files.open(self._path(place), "rb") as file:
             yield BufferedReader(file, READ_BYTES)  # whose lines may be limited
 
-    def delete(self, place: Place) -> None:
-        with _named_errors(self._root):
+    def delete(self, place: StoragePlace) -> None:
+        with _storage_errors(self._root):
             found = self._files.find(self._path(place))
             if found:
                 self._files.rm(found)
 
     @contextmanager
-    def journal(self, place: Place) -> Iterator["_Journal"]:
+    def journal(self, place: StoragePlace) -> Iterator["_Journal"]:
         yield _Journal(self, place)
 
-    def extent(self, place: Place) -> int:
+    def extent(self, place: StoragePlace) -> int:
         """The number of the journal's objects."""
-        with _named_errors(self._root):
+        with _storage_errors(self._root):
             try:
                 names = {path.rpartition("/")[2] for path in self._files.ls(self._path(place), detail=False)}
             except FileNotFoundError:
                 return 0
         num = 0
-        while _name(num) in names:
+        while _object_name(num) in names:
             num += 1
         return num
 
-    def lines(self, place: Place, extent: int) -> Iterator[bytes]:
+    def lines(self, place: StoragePlace, extent: int) -> Iterator[bytes]:
         for number in range(extent):
-            with _named_errors(self._root):
-                found = self._files.cat_file(self._path(place / _name(number)))
+            with _storage_errors(self._root):
+                found = self._files.cat_file(self._path(place / _object_name(number)))
             yield from found.splitlines(keepends=True)
 
-    def put(self, place: Place, content: bytes) -> None:
+    def put(self, place: StoragePlace, content: bytes) -> None:
         """Store an object."""
-        with _named_errors(self._root):
+        with _storage_errors(self._root):
             self._files.pipe_file(self._path(place), content)
 
-    def _path(self, place: Place) -> str:
+    def _path(self, place: StoragePlace) -> str:
         return f"{self._root}/{place.tenant}/{place.name}"
 
 
@@ -125,23 +125,23 @@ class _Draft:
 
 
 class _Journal:
-    def __init__(self, bucket: Bucket, place: Place) -> None:
+    def __init__(self, bucket: Bucket, place: StoragePlace) -> None:
         self._bucket = bucket
         self._place = place
         self._num = 0
 
     def append(self, lines: Sequence[bytes]) -> None:
         if lines:
-            self._bucket.put(self._place / _name(self._num), b"".join(lines))
+            self._bucket.put(self._place / _object_name(self._num), b"".join(lines))
             self._num += 1
 
 
-def _name(number: int) -> str:
+def _object_name(number: int) -> str:
     return f"{number:08}"
 
 
 @contextmanager
-def _named_errors(root: str) -> Iterator[None]:
+def _storage_errors(root: str) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

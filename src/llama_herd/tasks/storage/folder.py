@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from llama_herd.errors import FileLost, StorageUnavailable
 from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite, whole_bytes
-from llama_herd.tasks.storage.storage import Place
+from llama_herd.tasks.storage.storage import StoragePlace
 
 #: The name of the file with the folder's id. No tenant's folder has a dot.
 ID_FILE = "folder.id"
@@ -33,7 +33,7 @@ class Folder:
     def id(self) -> str:
         """Drawn when the folder is first used."""
         path = self._root / ID_FILE
-        with self._named_errors():
+        with self._storage_errors():
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # prompts and answers lie there
             if not path.exists():
                 self._draw_id(path)
@@ -48,9 +48,9 @@ class Folder:
         _sync_folder(self._root)
 
     @contextmanager
-    def draft(self, place: Place) -> Iterator["_Draft"]:
+    def draft(self, place: StoragePlace) -> Iterator["_Draft"]:
         path = self._path(place)
-        with self._named_errors():
+        with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f"{path.name}.new")
             with draft.open("wb") as file:
@@ -62,13 +62,13 @@ class Folder:
                         draft.unlink(missing_ok=True)
 
     @contextmanager
-    def read(self, place: Place) -> Iterator[BinaryIO]:
-        with self._named_errors(), self._path(place).open("rb") as file:
+    def read(self, place: StoragePlace) -> Iterator[BinaryIO]:
+        with self._storage_errors(), self._path(place).open("rb") as file:
             yield file
 
-    def delete(self, place: Place) -> None:
+    def delete(self, place: StoragePlace) -> None:
         path = self._path(place)
-        with self._named_errors():
+        with self._storage_errors():
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -76,23 +76,23 @@ class Folder:
                 path.with_name(f"{path.name}.new").unlink(missing_ok=True)
 
     @contextmanager
-    def journal(self, place: Place) -> Iterator["_Journal"]:
+    def journal(self, place: StoragePlace) -> Iterator["_Journal"]:
         path = self._path(place)
-        with self._named_errors():
+        with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
         with AnswerFile(path) as file:
             _sync_folder(path.parent)
             yield _Journal(file, self._root)
 
-    def extent(self, place: Place) -> int:
+    def extent(self, place: StoragePlace) -> int:
         """In bytes."""
-        with self._named_errors(), suppress(FileNotFoundError), self._path(place).open("rb") as file:
+        with self._storage_errors(), suppress(FileNotFoundError), self._path(place).open("rb") as file:
             num_bytes = whole_bytes(file.fileno())
             os.fsync(file.fileno())  # who has written it may have died before that
             return num_bytes
         return 0
 
-    def lines(self, place: Place, extent: int) -> Iterator[bytes]:
+    def lines(self, place: StoragePlace, extent: int) -> Iterator[bytes]:
         if not extent:
             return
         with self.read(place) as file:
@@ -100,11 +100,11 @@ class Folder:
                 extent -= len(line)
                 yield line
 
-    def _path(self, place: Place) -> Path:
+    def _path(self, place: StoragePlace) -> Path:
         return self._root / place.tenant / place.name
 
     @contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         """Within it what is absent is lost, unless the whole folder is: as under a mount that is away."""
         try:
             if "id" in self.__dict__ and not self.is_there:

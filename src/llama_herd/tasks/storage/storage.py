@@ -7,14 +7,14 @@ from typing import BinaryIO, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoragePlace:
     """Where something lies: a tenant, and ids that we have made. No name of a client's is part of it."""
 
     tenant: str
     name: str
 
-    def __truediv__(self, part: str) -> "Place":
-        return Place(self.tenant, f"{self.name}/{part}")
+    def __truediv__(self, part: str) -> "StoragePlace":
+        return StoragePlace(self.tenant, f"{self.name}/{part}")
 
 
 class Draft(Protocol):
@@ -49,19 +49,19 @@ class Storage(Protocol):
     @property
     def id(self) -> str: ...
 
-    def draft(self, place: Place) -> AbstractContextManager[Draft]: ...
+    def draft(self, place: StoragePlace) -> AbstractContextManager[Draft]: ...
 
-    def read(self, place: Place) -> AbstractContextManager[BinaryIO]:
+    def read(self, place: StoragePlace) -> AbstractContextManager[BinaryIO]:
         """The bytes of a file. Raises FileLost."""
 
-    def delete(self, place: Place) -> None:
+    def delete(self, place: StoragePlace) -> None:
         """Delete a file, its draft, or everything under a place. Nothing may be there."""
 
-    def journal(self, place: Place) -> AbstractContextManager[Journal]:
+    def journal(self, place: StoragePlace) -> AbstractContextManager[Journal]:
         """Begin a journal that is not there."""
 
-    def extent(self, place: Place) -> int:
+    def extent(self, place: StoragePlace) -> int:
         """The size of a journal now, in whole lines, by this storage's own measure; 0: nothing."""
 
-    def lines(self, place: Place, extent: int) -> Iterator[bytes]:
+    def lines(self, place: StoragePlace, extent: int) -> Iterator[bytes]:
         """The lines of a journal up to an extent of it."""

@@ -27,19 +27,19 @@ _TRANSLATED = ip_network("64:ff9b::/96")
 
 def is_private(address: Address) -> bool:
     """Whether an address is of a network of one's own."""
-    meant = _meant(address)
+    meant = _real_address(address)
     return any(meant in network for network in _PRIVATE)
 
 
 def is_public(address: Address) -> bool:
     """Whether everybody on the internet means the same machine by it."""
-    meant = _meant(address)
+    meant = _real_address(address)
     if isinstance(meant, IPv6Address) and meant not in _UNICAST:
         return False
     return meant.is_global and not (meant.is_multicast or meant.is_reserved or is_private(meant))
 
 
-def _meant(address: Address) -> Address:
+def _real_address(address: Address) -> Address:
     """The address of IPv4 that one of IPv6 stands for, or itself."""
     if isinstance(address, IPv4Address):
         return address

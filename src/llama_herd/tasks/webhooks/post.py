@@ -1,15 +1,19 @@
-"""One try: a request, and how its receiver has answered."""
+"""One try to deliver a webhook: its signed request, and how the receiver has answered."""
 
 import asyncio
+import json
 import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import SplitResult, urlsplit
 
 import h11
+from standardwebhooks import Webhook
 
-from llama_herd.tasks.webhooks.connection import Connector, Refused
+from llama_herd.tasks.ledger.outbox import WebhookEntry
+from llama_herd.tasks.webhooks.connector import AddressRefused, Connector
 
 #: A receiver that takes longer than this to answer has not answered.
 TIMEOUT_S = 15.0
@@ -19,7 +23,7 @@ _GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PostOutcome:
     """The outcome of one try.
 
     error: why it has failed, for people; empty if the receiver has the message. is_final: no other try is of
@@ -31,29 +35,48 @@ class Answer:
     is_silent: bool = False
 
 
+def webhook_body(entry: WebhookEntry) -> str:
+    """A webhook's body, equal for each try. It has ids and states, and no text of the job."""
+    ended = datetime.fromtimestamp(entry.ended_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    data = {"id": entry.id, "state": entry.state, "finish_reason": entry.finish_reason}
+    message = {"type": entry.type, "timestamp": ended.replace("+00:00", "Z"), "data": data}
+    return json.dumps(message, separators=(",", ":"))
+
+
+def webhook_headers(entry: WebhookEntry, body: str, secret: str) -> Mapping[str, str]:
+    """The headers of one try: the signature holds for its time."""
+    now = datetime.now(UTC)
+    return {
+        "Content-Type": "application/json",
+        "webhook-id": entry.message,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": Webhook(secret).sign(entry.message, now, body),
+    }
+
+
 async def post(
     connector: Connector, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float = TIMEOUT_S
-) -> Answer:
+) -> PostOutcome:
     """Send a message once. No redirect is followed."""
     try:
         async with asyncio.timeout(timeout_s):
-            return _answer_to(await _status(connector, urlsplit(url), headers, body))
-    except Refused as error:
-        return Answer(str(error), is_final=True)
+            return _outcome_of(await _status(connector, urlsplit(url), headers, body))
+    except AddressRefused as error:
+        return PostOutcome(str(error), is_final=True)
     except TimeoutError:
-        return Answer(f"no answer within {timeout_s:g} s", is_silent=True)
+        return PostOutcome(f"no answer within {timeout_s:g} s", is_silent=True)
     except ssl.SSLCertVerificationError as error:
-        return Answer(f"the certificate is not valid: {error.verify_message}", is_silent=True)
+        return PostOutcome(f"the certificate is not valid: {error.verify_message}", is_silent=True)
     except OSError as error:
-        return Answer(f"no connection: {error.strerror or type(error).__name__}", is_silent=True)
+        return PostOutcome(f"no connection: {error.strerror or type(error).__name__}", is_silent=True)
     except h11.ProtocolError:
-        return Answer("the answer is no HTTP")
+        return PostOutcome("the answer is no HTTP")
 
 
-def _answer_to(status: int) -> Answer:
+def _outcome_of(status: int) -> PostOutcome:
     if 200 <= status < 300:
-        return Answer()
-    return Answer(f"HTTP {status}", is_final=status == _GONE)
+        return PostOutcome()
+    return PostOutcome(f"HTTP {status}", is_final=status == _GONE)
 
 
 async def _status(connector: Connector, url: SplitResult, headers: Mapping[str, str], body: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Set-up of a tenant's webhooks by an administrator: set, remove, look at the outbox, try again."""
+"""What an administrator does with a tenant's webhooks: set, remove, list the outbox, retry."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from time import time
 from typing import Literal, NamedTuple
 
 from llama_herd.errors import BadInput, RecordUnreadable
-from llama_herd.tasks.ledger.outbox import Entry, Listed, Outbox, message_of
+from llama_herd.tasks.ledger.outbox import ListedWebhook, Outbox, WebhookEntry, webhook_message_id
 from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.ledger.webhooks import WebhookConfig, drop_config, find_config, store_config
+from llama_herd.tasks.ledger.webhook_configs import WebhookConfig, drop_config, find_config, store_config
 from llama_herd.tasks.webhook_secret import check_webhook_secret, new_secret
 from llama_herd.tasks.webhook_url import check_webhook_url
 
@@ -34,14 +34,14 @@ def checked_secret(text: str) -> str:
     return text
 
 
-def set_webhooks(
+def store_webhooks(
     tenant: str, url: str, hosts: Sequence[str], *, jobs: bool, secret: str | None, renews: bool = False
 ) -> Dialogue[NewWebhooks]:
     """Say where a tenant is told of ends. Without `secret` that of before stays, unless `renews`.
 
     Raises BadInput.
     """
-    _check(url, hosts)
+    _check_addresses(url, hosts)
     before: WebhookConfig | None = None
     if secret is None and not renews:
         before = yield find_config(tenant)
@@ -51,7 +51,7 @@ def set_webhooks(
     return NewWebhooks(config, None if before or secret else chosen)
 
 
-def _check(url: str, hosts: Sequence[str]) -> None:
+def _check_addresses(url: str, hosts: Sequence[str]) -> None:
     try:
         check_webhook_url(url)
     except ValueError as error:
@@ -65,14 +65,14 @@ def remove_webhooks(tenant: str) -> Dialogue[int]:
     """Tell a tenant of nothing more, and forget its outbox; how many messages are lost. Raises BadInput."""
     outbox = Outbox(tenant)
     _, was_there = yield drop_config(tenant)
-    waiting, dead = yield [outbox.num("waiting"), outbox.num("dead")]
+    waiting, dead = yield [outbox.count("waiting"), outbox.count("dead")]
     yield outbox.forget()
     if not was_there:
         raise BadInput(f"tenant {tenant}: has no webhooks")
     return int(waiting + dead)
 
 
-def config_of(tenant: str) -> Dialogue[WebhookConfig]:
+def webhook_config_of(tenant: str) -> Dialogue[WebhookConfig]:
     """A tenant's webhooks. Raises BadInput if it has none."""
     config: WebhookConfig | None = yield find_config(tenant)
     if config is None:
@@ -80,50 +80,50 @@ def config_of(tenant: str) -> Dialogue[WebhookConfig]:
     return config
 
 
-def list_outbox(tenant: str, limit: int) -> Dialogue[list[Listed]]:
+def list_outbox(tenant: str, limit: int) -> Dialogue[list[ListedWebhook]]:
     """List messages that wait, the first due first, then dead ones. At most `limit` of each."""
     outbox = Outbox(tenant)
     kinds: tuple[Literal["waiting", "dead"], ...] = ("waiting", "dead")
-    waiting, dead = yield [outbox.messages(kind, limit) for kind in kinds]
+    waiting, dead = yield [outbox.message_ids(kind, limit) for kind in kinds]
     places = [(message, at_ms, False) for message, at_ms in waiting]
     places += [(message, at_ms, True) for message, at_ms in dead]
     if not places:
         return []
     found = yield outbox.entries([message for message, *_ in places])
     return [
-        Listed(entry, at_ms, is_dead)
+        ListedWebhook(entry, at_ms, is_dead)
         for (message, at_ms, is_dead), raw in zip(places, found, strict=True)
-        if (entry := _entry(message, raw))
+        if (entry := _parsed_entry(message, raw))
     ]
 
 
-def find_entry(tenant: str, name: str) -> Dialogue[Entry | None]:
+def find_entry(tenant: str, name: str) -> Dialogue[WebhookEntry | None]:
     """The webhook of a job or a batch, as long as its receiver does not have it."""
-    message = message_of(name).encode()
+    message = webhook_message_id(name).encode()
     (raw,) = yield Outbox(tenant).entries([message])
-    return _entry(message, raw)
+    return _parsed_entry(message, raw)
 
 
-def _entry(message: bytes, raw: bytes | None) -> Entry | None:
+def _parsed_entry(message: bytes, raw: bytes | None) -> WebhookEntry | None:
     """Read a message's entry; None if it is gone, or cannot be read."""
     try:
-        return None if raw is None else Entry.parse(message, raw)
+        return None if raw is None else WebhookEntry.parse(message, raw)
     except RecordUnreadable:
         return None
 
 
-def retry(tenant: str, name: str) -> Dialogue[None]:
+def retry_webhook(tenant: str, name: str) -> Dialogue[None]:
     """Let one dead message be due now, by its id or its job's. Raises BadInput if it is not dead."""
-    found = yield Outbox(tenant).retry([name, message_of(name)])
+    found = yield Outbox(tenant).retry([name, webhook_message_id(name)])
     if not found:
         raise BadInput(f"{name}: no dead webhook has this id, or is of this job. Fix: herd webhooks list")
 
 
-def retry_all(tenant: str) -> Dialogue[int]:
+def retry_all_webhooks(tenant: str) -> Dialogue[int]:
     """Let all dead messages be due now; how many."""
     outbox, total = Outbox(tenant), 0
     while True:
-        dead = yield outbox.messages("dead", _LOT)
+        dead = yield outbox.message_ids("dead", _LOT)
         if not dead:
             return total
         total += yield outbox.retry([message.decode() for message, _ in dead])

@@ -10,8 +10,8 @@ from celery.worker.state import task_ready
 from kombu.transport.virtual import QoS
 
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.generate import correct, fail, start, trace
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.generate import correct_state, run_tracer, store_failure, store_started
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.message import trace_id_of
 from llama_herd.tasks.result import Result
 
@@ -79,11 +79,11 @@ class Delivery:
         return bool(self._request._already_revoked)
 
     @property
-    def start(self) -> Call[None] | None:
+    def start(self) -> RedisCall[None] | None:
         """The call that sets the job's state to STARTED for Celery's clients; None: they want no result."""
         if self.headers.get("ignore_result"):
             return None
-        return start(self.job_id, self._request.hostname, self._request.task.backend)
+        return store_started(self.job_id, self._request.hostname, self._request.task.backend)
 
     def accept(self) -> None:
         """Tell Celery's worker that the job runs now."""
@@ -97,9 +97,9 @@ class Delivery:
         task by itself, only its stored outcome is corrected.
         """
         if self.is_revoked:
-            correct(outcome, self._request.task.backend)
+            correct_state(outcome, self._request.task.backend)
             return
-        failed, value = trace(self._request.task, self.headers, self.embed, outcome)
+        failed, value = run_tracer(self._request.task, self.headers, self.embed, outcome)
         if outcome.finish_reason == "cancelled":
             self._call_soon(self._finish_revoked)
             return
@@ -109,7 +109,7 @@ class Delivery:
     def fail(self, error: GenerationError) -> None:
         """Store an error in place of the job's result, without links and chord; `acknowledge` it then."""
         if not self.headers.get("ignore_result"):
-            fail(self.job_id, error, self._request.task.backend)
+            store_failure(self.job_id, error, self._request.task.backend)
 
     def acknowledge(self) -> None:
         """Ack the message without a result: another delivery settles the job."""

@@ -62,5 +62,5 @@ def short_stand_in(raw: bytes, queue: str) -> bytes | None:
     job_id = _ID.search(raw)
     if job_id is None or _TASK.search(raw) is None:
         return None
-    envelope = Envelope.of_unread(job_id[1].decode(), queue, {NUM_BYTES: len(raw)})
+    envelope = Envelope.for_unread(job_id[1].decode(), queue, {NUM_BYTES: len(raw)})
     return envelope.with_tag(str(uuid4())).encode()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from time import time
 from typing import Any, NamedTuple
 
-from llama_herd.tasks.ledger.redis_call import Call, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 
 _TAKE = Script("take")
 
@@ -28,7 +28,7 @@ class TakenMessage(NamedTuple):
 
 def take_messages(
     queue: str, orders: Sequence[Sequence[str]], notes_key: str, times_key: str
-) -> Call[list[TakenMessage]]:
+) -> RedisCall[list[TakenMessage]]:
     """Take one message for each of `orders`, the lists of the queue in the order in which they are asked.
 
     There are fewer where there are no more, and where one comes that is not for this way: it stays.
@@ -42,7 +42,7 @@ def take_messages(
         return [TakenMessage(lists[place - 3], tag.decode(), raw) for place, tag, raw in parts]
 
     asked = (" ".join(place_of[name] for name in order) for order in orders)
-    return Call(_TAKE, (notes_key, times_key, *lists), (time(), queue, MAX_BYTES, *asked), parse)
+    return RedisCall(_TAKE, (notes_key, times_key, *lists), (time(), queue, MAX_BYTES, *asked), parse)
 
 
 def message_in(note: bytes) -> tuple[bytes, str]:

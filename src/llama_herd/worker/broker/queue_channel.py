@@ -23,7 +23,7 @@ from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseEr
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.worker import process
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_lot import MAX_MESSAGES, TakenMessage, message_in, take_messages
@@ -283,7 +283,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         num = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
         orders = self._order.of_next(queue, num)
         with self.conn_or_acquire() as client:
-            lot = run(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))
+            lot = run_call(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))
         for taken in lot:
             self._read_taken(taken)
 
@@ -314,9 +314,9 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _bury(self, raw: bytes, queue: str, reason: str) -> None:
         log.error("message put aside", reason=reason, num_bytes=len(raw))
-        letters = DeadLetters.of(process.own_settings().for_queue(queue))
+        letters = DeadLetters.from_settings(process.own_settings().for_queue(queue))
         with self.conn_or_acquire() as client:
-            run(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
+            run_call(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
 
 
 class QueueTransport(redis_transport.Transport):  # type: ignore[misc]

@@ -13,8 +13,8 @@ from redis.exceptions import NoScriptError, RedisError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
-from llama_herd.tasks.ledger.passing import passes, said
+from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
+from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 from llama_herd.worker.insisting import insist
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def storing_error(error: BaseException) -> GenerationError:
     """The error in one short line, without the data that was sent."""
     if isinstance(error, GenerationError):
         return error
-    words = " ".join(said(error).split()) if isinstance(error, RedisError) else type(error).__name__
+    words = " ".join(redis_message(error).split()) if isinstance(error, RedisError) else type(error).__name__
     return GenerationError(
         ErrorCode.REFUSED, f"Celery could not store the result or send a link: {words[:MAX_SAID]}"
     )
@@ -96,16 +96,16 @@ class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
 
 def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
     """Repeat a write until Redis accepts it. Raises GenerationError if it never will."""
-    breaks = Breaks()
+    breaks = BrokenConnections()
 
     def judge(error: Exception) -> None:
         if isinstance(error, NoScriptError) or not isinstance(error, RedisError):
             raise error  # redis-py loads a missing script
         if num_bytes >= LARGE_BYTES:
             breaks.note(_plain(client), error)
-        if breaks.are_too_many or TOO_LARGE in said(error):
+        if breaks.are_no_accident or TOO_LARGE in redis_message(error):
             raise GenerationError(ErrorCode.REFUSED, _too_large(client, num_bytes)) from None
-        if not passes(error):
+        if not is_temporary(error):
             raise storing_error(error) from None
         if not client.insists and not breaks.num:
             raise error

@@ -43,10 +43,10 @@ class TaskMessage(NamedTuple):
         if not args and not kwargs and _is_ours(headers):
             return cls(embed=embed)
         try:
-            envelope = Envelope.of_request(headers, embed, settings.queue)
+            envelope = Envelope.from_request(headers, embed, settings.queue)
         except RecursionError:  # links that can be read, but are too deep to be written again
             args, embed = _MALFORMED, None
-            envelope = Envelope.of_request(headers, embed, settings.queue)
+            envelope = Envelope.from_request(headers, embed, settings.queue)
         if headers.get(REFUSAL) is not None:
             return cls(NO_JOB, envelope, headers[REFUSAL], embed)
         try:

@@ -76,3 +76,10 @@ class CudaDevice:
         with suppress(RuntimeError):  # it has noticed the end
             torch._C._cuda_endAllocateToPool(card, self._pool)
             torch._C._cuda_releasePool(card, self._pool)
+
+
+class UncapturedDevice(CudaDevice):
+    """The same GPU, without graphs: all work is launched again kernel by kernel."""
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        return work

@@ -44,21 +44,11 @@ def bucket_of(num_rows: int) -> int:
 class DecodeGraphs:
     """Graphs are captured when they are first needed. What goes in and out lies in tensors that all share."""
 
-    def __init__(
-        self,
-        llama: Llama,
-        cache: Cache,
-        slots: Slots,
-        device: GraphDevice,
-        num_rows: int,
-        *,
-        is_captured: bool = True,
-    ) -> None:
+    def __init__(self, llama: Llama, cache: Cache, slots: Slots, device: GraphDevice, num_rows: int) -> None:
         self._llama = llama
         self._cache = cache
         self._slots = slots
         self._device = device
-        self._is_captured = is_captured
         self._replays: dict[tuple[int, Drawing], Replay] = {}
         self._shown: list[int] = []  # the slots that `_index` names
         place, most = cache.device, bucket_of(num_rows)
@@ -77,7 +67,9 @@ class DecodeGraphs:
 
     def check(self) -> str:
         """Replay a step of trash beside the same step computed kernel by kernel; why they differ, if so."""
-        self._take_memory()
+        # The largest graph first: all others fit into its memory. Captured as rows come, each larger one
+        # would take more beside what smaller ones have left.
+        self._prepare(len(self.drawn), EVERYTHING)
         for drawing in (Drawing(), EVERYTHING):
             replayed = self._found_by(self.prepared(1, drawing))
             computed = self._found_by(partial(self._compute, 1, drawing))
@@ -95,13 +87,6 @@ class DecodeGraphs:
         for num_done, key in enumerate(keys, start=1):
             self._prepare(*key)
             note(num_done, len(keys))
-
-    def _take_memory(self) -> None:
-        """Capture the largest graph: all others fit into its memory.
-
-        Captured as rows come, each larger one would take more beside what smaller ones have left.
-        """
-        self._prepare(len(self.drawn), EVERYTHING)
 
     def _prepare(self, num_rows: int, drawing: Drawing) -> None:
         """Capture a step, as far as there is memory for it."""
@@ -140,15 +125,15 @@ class DecodeGraphs:
         """The given rows of the last step, as they were before their tokens were drawn."""
         return SlotRows(self._index[places], self._fields[places])
 
-    def undo(self, num_rows: int, slots: Slots) -> None:
+    def undo(self, num_rows: int) -> None:
         """Take back what the last step has done to its slots."""
         rows = SlotRows(self._index[:num_rows], self._fields[:num_rows])
-        slots.settle(rows, rows.integers(POSITION), rows.integers(TOKEN))
+        self._slots.settle(rows, rows.integers(POSITION), rows.integers(TOKEN))
 
     def _captured(self, num_rows: int, drawing: Drawing) -> Replay:
         """Capturing computes rows of trash. What cannot be captured is computed kernel by kernel."""
         work = partial(self._compute, num_rows, drawing)
-        if self.complaint or not self._is_captured:
+        if self.complaint:
             return work
         self._index.fill_(self._slots.trash)
         self._shown = []

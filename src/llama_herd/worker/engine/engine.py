@@ -334,7 +334,7 @@ def failure_of(error: Exception) -> Failure:
     Their texts may quote prompts.
     """
     if isinstance(error, GenerationError):
-        return Failure.of(error)
+        return Failure.from_error(error)
     if is_lack_of_memory(error):
         return memory_failure(error)
     message = f"{type(error).__name__} in the model's forward pass"

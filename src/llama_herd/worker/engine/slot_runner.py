@@ -5,8 +5,7 @@ Letters: R rows of logits, V vocabulary.
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence as Rows
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence as Rows
 from functools import partial, reduce
 from itertools import accumulate
 from operator import or_
@@ -72,34 +71,17 @@ class SlotRunner:
 
     overlaps = True
 
-    def __init__(
-        self,
-        llama: Llama,
-        cache: Cache,
-        device: GraphDevice,
-        num_slots: int,
-        *,
-        is_captured: bool = True,
-    ) -> None:
-        """Make a runner. is_captured: rows that decode are graphs; else computed kernel by kernel."""
+    def __init__(self, llama: Llama, cache: Cache, device: GraphDevice, num_slots: int) -> None:
         self.on_layer: Callable[[], None] | None = None
         self._llama = llama
         self._cache = cache
         self._device = device
         self._slots = Slots(num_slots, cache.max_length, cache.trash_page, cache.device)
-        self._graphs = DecodeGraphs(llama, cache, self._slots, device, num_slots, is_captured=is_captured)
+        self.graphs = DecodeGraphs(llama, cache, self._slots, device, num_slots)
         self._held: dict[int, Held] = {}
         self._members = Members([], Drawing(), [])
         self._free_buffers = deque(StagingBuffer(device, cache.device) for _ in range(2))
         self._buffer: StagingBuffer | None = None  # of the step that is being launched
-
-    def check(self) -> str:
-        """Why replayed steps cannot be trusted on this device; empty if they can."""
-        return self._graphs.check()
-
-    def capture_usual(self, note: Callable[[int, int], None]) -> None:
-        """Capture what usual jobs need. `note(done, total)` is told how far it is."""
-        self._graphs.capture_usual(note)
 
     @torch.inference_mode()
     def begin(self, sequence: Sequence) -> None:
@@ -115,12 +97,18 @@ class SlotRunner:
         prompts = [row for row in rows if not (row.is_complete and row.num_tokens == 1)]
         replay = self._prepared(decoding)
         buffer, reads = self._open_buffer(), list[Read]()
-        with self._closing(buffer):
+        try:
             prefilled = self._prefill(prompts, buffer) if prompts else None
             if replay is not None:
                 reads.append(self._decode(decoding, replay, buffer))
             if prefilled is not None:
                 reads.append(prefilled.settle(self._slots, buffer))
+        except BaseException:
+            self._free_buffers.append(buffer)  # nobody will read it
+            raise
+        finally:
+            buffer.close()
+            self._buffer = None
         return partial(self._read, buffer, reads)
 
     def _read(self, buffer: StagingBuffer, reads: list[Read]) -> list[Reading]:
@@ -137,18 +125,6 @@ class SlotRunner:
             self._buffer.open()
         return self._buffer
 
-    @contextmanager
-    def _closing(self, buffer: StagingBuffer) -> Iterator[None]:
-        """Close the staging buffer after a launch, also one that failed, which nobody will read."""
-        try:
-            yield
-        except BaseException:
-            self._free_buffers.append(buffer)
-            raise
-        finally:
-            buffer.close()
-            self._buffer = None
-
     def _prepared(self, rows: list[Row]) -> Replay | None:
         """The graph for these rows. It may be captured now: if that fails, nothing has begun."""
         slots = [row.sequence.slot for row in rows]
@@ -157,11 +133,11 @@ class SlotRunner:
             drawing = reduce(or_, (one.drawing for one in held), Drawing())
             apart = [number for number, one in enumerate(held) if one.is_apart]
             self._members = Members(slots, drawing, apart)
-        return self._graphs.prepared(len(rows), self._members.drawing) if rows else None
+        return self.graphs.prepared(len(rows), self._members.drawing) if rows else None
 
     def _decode(self, rows: list[Row], replay: Replay, buffer: StagingBuffer) -> Read:
         """Launch the graph, and draw again what is to be drawn apart."""
-        self._graphs.show(self._members.slots, buffer)
+        self.graphs.show(self._members.slots, buffer)
         replay()
         apart = [number for number in self._members.apart if self._is_apart(rows[number].sequence)]
         scored = None
@@ -169,9 +145,9 @@ class SlotRunner:
             try:
                 scored = self._draw_apart(apart, [rows[number] for number in apart], buffer)
             except BaseException:
-                self._graphs.undo(len(rows), self._slots)
+                self.graphs.undo(len(rows))
                 raise
-        ids = buffer.land(self._graphs.drawn[: len(rows)])
+        ids = buffer.land(self.graphs.drawn[: len(rows)])
         return partial(_decoded, rows, ids, scored)
 
     def _is_apart(self, sequence: Sequence) -> bool:
@@ -181,10 +157,10 @@ class SlotRunner:
 
     def _draw_apart(self, numbers: list[int], rows: list[Row], buffer: StagingBuffer) -> Scored | None:
         picked = buffer.send(numbers)
-        slot_rows = self._graphs.rows(picked)
-        ids, scored = self._drawn(self._graphs.logits[picked], slot_rows, rows, buffer)
+        slot_rows = self.graphs.rows(picked)
+        ids, scored = self._drawn(self.graphs.logits[picked], slot_rows, rows, buffer)
         self._slots.settle(slot_rows, slot_rows.next_positions, ids)
-        self._graphs.drawn[picked] = ids
+        self.graphs.drawn[picked] = ids
         return scored and Scored([numbers[number] for number in scored.numbers], scored.scores)
 
     def _drawn(

@@ -7,8 +7,8 @@ from time import monotonic
 
 from llama_herd.tasks.events import Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.job import seed_of
-from llama_herd.tasks.ledger.entry import Entry
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
@@ -91,7 +91,7 @@ class Attempt:
             return ended
         return [StepOutput(sequences[0].info, has_started=True), *ended]
 
-    def record(self, output: StepOutput) -> list[Entry]:
+    def record(self, output: StepOutput) -> list[EmitEntry]:
         """The events to send at once for an output of the engine; its tokens are gathered in the stream."""
         if self.has_ended:
             return []
@@ -108,13 +108,13 @@ class Attempt:
 
     def end(
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None
-    ) -> Entry:
+    ) -> EmitEntry:
         """Make the job's final event. Later outputs of the engine are ignored."""
         self.has_ended = True
         self.outcome = error.code if error else finish_reason
         return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error, stop_reason)
 
-    def _start(self) -> Entry:
+    def _start(self) -> EmitEntry:
         """Note that the engine has admitted the first sequence."""
         self.started_s = monotonic()
         for delivery in self.deliveries:

@@ -21,7 +21,7 @@ from llama_herd.tasks.events import (
     Usage,
 )
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import NewParser
@@ -92,7 +92,7 @@ class _GatheredOutput:
 
 class _SentEvent(NamedTuple):
     at_s: float
-    entry: Entry
+    entry: EmitEntry
     text_hash: "hashlib._Hash"  # of the text before this event
     choice: int = 0
     num_chars: int = 0  # of its text
@@ -163,7 +163,7 @@ class EventLog:
         """When the gathered tokens are due, on the clock of time.monotonic; never if there are none."""
         return self.pace.due_s if self._gathered else inf
 
-    def start(self, seed: int, num_prompt_tokens: int | None) -> Entry:
+    def start(self, seed: int, num_prompt_tokens: int | None) -> EmitEntry:
         """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
         self._num_starts += 1
         self._has_started = True
@@ -184,13 +184,13 @@ class EventLog:
             started = started.model_copy(update={**self.prompt._asdict(), "pieces": pieces})
         return self._number(started)
 
-    def flush(self, lag_s: float = 0.0) -> list[Entry]:
+    def flush(self, lag_s: float = 0.0) -> list[EmitEntry]:
         """One event for each output that has gathered tokens; the next are due `lag_s` later at least."""
         gathered, self._gathered = self._gathered, {}
         self.pace.sent(monotonic(), lag_s)
         return [self._tokens(choice, gathered[choice]) for choice in sorted(gathered)]
 
-    def finish(self) -> list[Entry]:
+    def finish(self) -> list[EmitEntry]:
         """The last events before `end`: what is gathered, and what was withheld of outputs that are read."""
         entries = self.flush()
         withheld = {choice: reader.finish() for choice, reader in self._readers.items()}
@@ -199,7 +199,7 @@ class EventLog:
             *(self._tokens(one, _GatheredOutput(), parts) for one, parts in withheld.items() if parts),
         ]
 
-    def _tokens(self, choice: int, gathered: _GatheredOutput, parts: OutputParts | None = None) -> Entry:
+    def _tokens(self, choice: int, gathered: _GatheredOutput, parts: OutputParts | None = None) -> EmitEntry:
         """An event of what was gathered; with `parts` that were withheld, of these alone."""
         is_one_of_several = self.num_choices > 1
         parts = parts or self._read_parts(choice, gathered)
@@ -254,7 +254,7 @@ class EventLog:
         timings: Timings,
         error: Failure | None = None,
         stop_reason: StopReason = None,
-    ) -> Entry:
+    ) -> EmitEntry:
         """Make the final event."""
         end = End(
             seq=self.seq + 1,
@@ -296,7 +296,7 @@ class EventLog:
         self.seq, self.num_ids = seq, num_ids
         self._gathered.clear()
 
-    def after(self, seq: int, num_ids: int) -> list[Entry] | None:
+    def after(self, seq: int, num_ids: int) -> list[EmitEntry] | None:
         """The events after `seq`, exactly as sent; None if some of them are no longer kept.
 
         None also if they do not continue after `num_ids` tokens: then the record is not that of this stream.
@@ -305,9 +305,9 @@ class EventLog:
         follows = not kept or kept[0].i == num_ids
         return kept if follows and len(kept) == self.seq - seq else None
 
-    def _number(self, event: Started | Token | End) -> Entry:
+    def _number(self, event: Started | Token | End) -> EmitEntry:
         """Give the event its number in the stream and keep it for a while."""
-        entry = Entry.of(event, self.num_ids)
+        entry = EmitEntry.from_event(event, self.num_ids)
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()

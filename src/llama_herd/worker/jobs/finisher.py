@@ -18,11 +18,11 @@ from structlog.contextvars import bound_contextvars
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.events import Event, Timings
-from llama_herd.tasks.generate import correct
+from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.passing import passes
-from llama_herd.tasks.ledger.redis_call import Call, run, run_many
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.ledger.temporary_errors import is_temporary
 from llama_herd.tasks.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.result_backend import storing_error
@@ -82,7 +82,7 @@ class Finisher:
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         self._later: list[PostponedSettlement] = []
         #: What reports that a job is being settled here, by the token that says so in its record.
-        self._settling: dict[str, Call[SettlingAnswer]] = {}
+        self._settling: dict[str, RedisCall[SettlingAnswer]] = {}
         self._num_answered = [0] * NUM_THREADS
         self._is_busy = [False] * NUM_THREADS
         self._is_stopping = threading.Event()
@@ -142,7 +142,7 @@ class Finisher:
         while not self._is_stopping.wait(REPORT_S):
             for report in list(self._settling.values()):
                 with suppress(RedisError):
-                    run(self._redis, report)
+                    run_call(self._redis, report)
             for later in list(self._later):
                 if later.due_s <= monotonic():
                     self._later.remove(later)
@@ -207,7 +207,7 @@ class Finisher:
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
 
     @contextmanager
-    def _reported(self, token: str, report: Call[SettlingAnswer]) -> Iterator[None]:
+    def _reported(self, token: str, report: RedisCall[SettlingAnswer]) -> Iterator[None]:
         """Have the job reported as being settled here, within the block."""
         self._settling[token] = report
         try:
@@ -216,11 +216,11 @@ class Finisher:
             del self._settling[token]
 
     def _begin(
-        self, reader: StreamReader, job_id: str, ask: Call[SettlingAnswer]
+        self, reader: StreamReader, job_id: str, ask: RedisCall[SettlingAnswer]
     ) -> tuple[SettlingAnswer, Events]:
         """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
-        calls: list[Call[Any]] = [ask, reader.part(job_id)]
-        turn, part = run_many(self._redis, calls)
+        calls: list[RedisCall[Any]] = [ask, reader.part(job_id)]
+        turn, part = run_calls(self._redis, calls)
         if isinstance(turn, ResponseError):
             raise turn
         if not isinstance(turn, Settling):
@@ -228,22 +228,22 @@ class Finisher:
         try:
             return turn, list(reader.events(job_id, part))
         except ResponseError as error:
-            if passes(error):
+            if is_temporary(error):
                 raise
             return turn, error
 
     def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
-        correct(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.backend)
+        correct_state(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.backend)
         self._delete_if_purged(tenancy.ledger, job_id, tenancy.ledger.is_purged(job_id))
 
     def _note_settled(self, ledger: Ledger, job_id: str) -> None:
         """Note that later messages of the job need nothing."""
         self._delete_if_purged(ledger, job_id, ledger.settle(job_id))
 
-    def _delete_if_purged(self, ledger: Ledger, job_id: str, ask: Call[bool]) -> None:
+    def _delete_if_purged(self, ledger: Ledger, job_id: str, ask: RedisCall[bool]) -> None:
         """Delete the result of a purged job: ours may have been stored just after the purge."""
-        if run(self._redis, ask):
+        if run_call(self._redis, ask):
             self._redis.delete(ledger.result_key(job_id))
 
 

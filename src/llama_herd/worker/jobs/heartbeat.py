@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.answers import Renewal
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
 from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.notice import read_notice
-from llama_herd.tasks.ledger.redis_call import keep_loaded, run
+from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.engine.thread import EngineThread
@@ -134,7 +134,7 @@ class Heartbeat(threading.Thread):
         for start in range(0, len(silent), MAX_ENTRIES):
             lot = silent[start : start + MAX_ENTRIES]
             held = [self._tenancies.for_attempt(one).held(one) for one in lot]
-            answers = run(self._redis, renew(self._owner, held, terms))
+            answers = run_call(self._redis, renew(self._owner, held, terms))
             for attempt, answer in zip(lot, answers, strict=True):
                 if answer.kind is Renewal.CANCELLED:
                     self._cancel(attempt, answer.reason)
@@ -152,7 +152,7 @@ class Heartbeat(threading.Thread):
             beats = [
                 Beat(one.ledger, self._status(one.queue), asks) for one, asks in zip(lot, asking, strict=True)
             ]
-            answers = run(self._redis, beat(beats))
+            answers = run_call(self._redis, beat(beats))
             for one, answer in zip(lot, answers, strict=True):
                 one.num_free_elsewhere = answer if isinstance(answer, int) else 0
                 self._reported_s[one.tenant] = monotonic()

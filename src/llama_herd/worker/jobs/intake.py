@@ -24,15 +24,15 @@ from llama_herd.tasks.ledger.answers import (
     Claimed,
     Early,
     Ended,
-    Part,
     Settled,
+    StreamPart,
     Unknown,
     Yours,
 )
-from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
+from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.passing import passes, said
-from llama_herd.tasks.ledger.redis_call import Unreadable, run, run_many
+from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
+from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
@@ -117,7 +117,7 @@ class Intake(threading.Thread):
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
         self._later: list[PostponedItem] = []
         self._numbers = count()
-        self._breaks: dict[Delivery, Breaks] = {}  # of large claims that failed
+        self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False
         self._is_stopping = False
 
@@ -170,10 +170,10 @@ class Intake(threading.Thread):
         tenancy = self._tenancies.for_queue(end.queue)
         cancel = tenancy.ledger.cancel(end.job_id, end.reason)
         try:
-            answer = run(self._redis, cancel)
+            answer = run_call(self._redis, cancel)
             if answer is Cancellation.UNKNOWN:
                 self._put_on_record(end.job_id, tenancy)
-                answer = run(self._redis, cancel)
+                answer = run_call(self._redis, cancel)
             if answer is not Cancellation.ASKED:
                 line = tenancy.author.line(end.job_id, None, None)._asdict()
                 self._finisher.settle(tenancy, end.job_id, [], line)
@@ -182,13 +182,13 @@ class Intake(threading.Thread):
 
     def _put_on_record(self, job_id: str, tenancy: Tenancy) -> None:
         """Make a record of an unclaimed job that came without our client, so that it can be ended."""
-        envelope = Envelope.of_request({"id": job_id}, None, tenancy.queue)
+        envelope = Envelope.from_request({"id": job_id}, None, tenancy.queue)
         claim = tenancy.ledger.claim(
             job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
         )
-        claimed = run(self._redis, claim)
+        claimed = run_call(self._redis, claim)
         if isinstance(claimed, Claimed):
-            run(self._redis, tenancy.ledger.release(job_id, self._owner_id, claimed.epoch))
+            run_call(self._redis, tenancy.ledger.release(job_id, self._owner_id, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Claim jobs: the small ones together, each large one by itself."""
@@ -216,7 +216,7 @@ class Intake(threading.Thread):
             for delivery, message in lot
         ]
         try:
-            answers = run_many(self._redis, calls)
+            answers = run_calls(self._redis, calls)
         except RedisError as error:
             log.warning("Redis did not answer claims, retrying", error=type(error).__name__)
             self._try_again(lot, error)
@@ -231,7 +231,7 @@ class Intake(threading.Thread):
 
     def _first_parts(
         self, lot: Rows[ReadDelivery], answers: Rows[ClaimAnswer | ResponseError]
-    ) -> dict[Delivery, Part | ResponseError]:
+    ) -> dict[Delivery, StreamPart | ResponseError]:
         """The beginnings of the streams of jobs that have run before, in one round trip."""
         begun = [
             one.delivery
@@ -240,7 +240,7 @@ class Intake(threading.Thread):
         ]
         calls = [self._tenancy_of(one).reader.part(one.job_id, with_scores=False) for one in begun]
         try:
-            parts = run_many(self._redis, calls)
+            parts = run_calls(self._redis, calls)
         except RedisError:
             return {}  # each is read again by itself
         return dict(zip(begun, parts, strict=True))
@@ -248,12 +248,16 @@ class Intake(threading.Thread):
     def _try_again(self, lot: Rows[ReadDelivery], error: RedisError) -> None:
         """Make claims again later, but give up a large one that breaks the connection each time."""
         for one in lot:
-            breaks = self._breaks.setdefault(one.delivery, Breaks()) if one.is_large else Breaks()
+            breaks = (
+                self._breaks.setdefault(one.delivery, BrokenConnections())
+                if one.is_large
+                else BrokenConnections()
+            )
             if one.is_large:
                 breaks.note(self._redis, error)
-            if breaks.are_too_many:
+            if breaks.are_no_accident:
                 del self._breaks[one.delivery]
-                self._act_on_error(*one, Unreadable(BREAKING))
+                self._act_on_error(*one, UnreadableReply(BREAKING))
             else:
                 self._put_off(one.delivery, RETRY_S)
 
@@ -262,7 +266,7 @@ class Intake(threading.Thread):
         delivery: Delivery,
         message: TaskMessage,
         answer: ClaimAnswer | ResponseError,
-        first: Part | ResponseError | None = None,
+        first: StreamPart | ResponseError | None = None,
     ) -> None:
         """Act on the answer to a claim. `first` is the beginning of the job's stream, if it was read."""
         match answer:
@@ -287,24 +291,24 @@ class Intake(threading.Thread):
 
     def _act_on_error(self, delivery: Delivery, message: TaskMessage, error: RedisError) -> None:
         """Try again if the error may pass. Otherwise record the job without its content, and end it."""
-        if passes(error):
+        if is_temporary(error):
             log.warning("Redis refused a claim, retrying", **self._line(delivery), error=type(error).__name__)
             self._put_off(delivery, RETRY_S)
             return
-        reason = said(error)[:MAX_REASON]
+        reason = redis_message(error)[:MAX_REASON]
         log.error("Redis refused a claim, ending the job", **self._line(delivery), error=reason)
         tenancy = self._tenancy_of(delivery)
-        envelope = Envelope.of(delivery.job_id, tenancy.queue)
+        envelope = Envelope.for_job(delivery.job_id, tenancy.queue)
         claim = tenancy.ledger.claim(
             delivery.job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
         )
         refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
         try:
-            answer = run(self._redis, claim)
+            answer = run_call(self._redis, claim)
             if not isinstance(answer, ResponseError):
                 self._act(delivery, TaskMessage(NO_JOB, envelope, refusal), answer)
         except RedisError as again:
-            if passes(again):
+            if is_temporary(again):
                 self._put_off(delivery, RETRY_S)
             else:
                 refused = GenerationError(ErrorCode.NOT_RECORDED, str(refusal))
@@ -317,7 +321,9 @@ class Intake(threading.Thread):
         was lost: then the answer is the same, and the job is opened.
         """
         tenancy = self._tenancy_of(delivery)
-        answer = run(self._redis, tenancy.ledger.claim(delivery.job_id, self._owner_id, queue=tenancy.queue))
+        answer = run_call(
+            self._redis, tenancy.ledger.claim(delivery.job_id, self._owner_id, queue=tenancy.queue)
+        )
         if isinstance(answer, Adopt):
             self._open(delivery, message, answer)
         else:
@@ -328,7 +334,7 @@ class Intake(threading.Thread):
         delivery: Delivery,
         message: TaskMessage,
         claimed: Claimed,
-        first: Part | ResponseError | None = None,
+        first: StreamPart | ResponseError | None = None,
     ) -> None:
         """Begin an attempt at a claimed job, where its stream ends."""
         recorded = self._recorded(delivery, first) if claimed.seq else NOTHING
@@ -347,15 +353,15 @@ class Intake(threading.Thread):
         self._publisher.open(attempt)
         self._preparer.hold(OpenedJob(attempt, message, claimed, recorded))
 
-    def _recorded(self, delivery: Delivery, first: Part | ResponseError | None) -> RecordedOutputs:
+    def _recorded(self, delivery: Delivery, first: StreamPart | ResponseError | None) -> RecordedOutputs:
         """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""
         try:
             reader = self._tenancy_of(delivery).reader
             return RecordedOutputs.from_events(reader.events(delivery.job_id, first, with_scores=False))
         except RedisError as error:
-            if passes(error):
+            if is_temporary(error):
                 raise
-            reason = said(error)[:MAX_REASON]
+            reason = redis_message(error)[:MAX_REASON]
             log.error("job's stream was not written by workers", **self._line(delivery), error=reason)
             return NOTHING
 

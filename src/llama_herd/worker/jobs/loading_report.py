@@ -8,7 +8,7 @@ from typing import Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.settings import WorkerSettings
@@ -50,7 +50,7 @@ class LoadingReport(threading.Thread):
         while not self._has_ended.wait(INTERVAL_S):  # a model that is refused at once is never reported
             for own in self._settings.by_queue.values():
                 with suppress(RedisError):  # the next report comes soon
-                    run(self._redis, Reports(own.tenant).report_worker(self._status))
+                    run_call(self._redis, Reports(own.tenant).report_worker(self._status))
 
     @property
     def _status(self) -> WorkerStatus:

@@ -6,7 +6,7 @@ from time import monotonic
 import structlog
 
 from llama_herd.tasks.ledger.answers import Release
-from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -69,7 +69,7 @@ class Overflow:
             self._release(tenancy, leaving, "jobs released, a suspect must run alone")
 
     def _release(self, tenancy: Tenancy, attempts: list[Attempt], log_event: str) -> None:
-        answers = run_many(tenancy.redis, [tenancy.holder.release(one, push=True) for one in attempts])
+        answers = run_calls(tenancy.redis, [tenancy.holder.release(one, push=True) for one in attempts])
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
             log.info(log_event, num_jobs=len(released))

@@ -17,7 +17,7 @@ from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.held_jobs import prepare
-from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
@@ -166,7 +166,7 @@ class Preparer:
             for lot in (done, begun)
             if lot
         ]
-        answers = run_many(self._redis, calls) if calls else []
+        answers = run_calls(self._redis, calls) if calls else []
         are_ours = answers[-1] if begun else []
         if isinstance(are_ours, ResponseError):
             raise are_ours
@@ -192,7 +192,7 @@ class Preparer:
                 attempt, Failure(code=ErrorCode.INVALID_JOB, message=str(opened.message.error or error))
             )
         except GenerationError as error:
-            self._refuse(attempt, Failure.of(error))
+            self._refuse(attempt, Failure.from_error(error))
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # also a panic of native code: the other jobs go on

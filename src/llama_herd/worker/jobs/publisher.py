@@ -15,12 +15,11 @@ from redis.exceptions import RedisError, ResponseError
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import Failure, FinishReason
 from llama_herd.tasks.ledger.answers import Emission, Emitted
-from llama_herd.tasks.ledger.breaks import LARGE_BYTES, Breaks
-from llama_herd.tasks.ledger.end_tail import LOST
-from llama_herd.tasks.ledger.entry import Entry
+from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, emit
-from llama_herd.tasks.ledger.passing import passes, said
-from llama_herd.tasks.ledger.redis_call import Call, run_many
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
+from llama_herd.tasks.ledger.script_events import LOST, EmitEntry
+from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.attempt import Attempt
@@ -75,7 +74,7 @@ class OutgoingEvent(NamedTuple):
     """An event that is to be sent, and the attempt that it is of."""
 
     attempt: Attempt
-    entry: Entry
+    entry: EmitEntry
 
 
 #: What other threads tell the publisher.
@@ -241,7 +240,7 @@ class Publisher(threading.Thread):
         attempts = list(dict.fromkeys(attempt for attempt, _ in events))
         is_large = len(attempts) == 1 and any(map(_is_large, events))
         try:
-            answers = self._insist(call, Breaks() if is_large else None, beside=_starts(events))
+            answers = self._insist(call, BrokenConnections() if is_large else None, beside=_starts(events))
             return list(zip(events, answers, strict=True))
         except CallRefused as error:
             if len(attempts) == 1:
@@ -252,7 +251,13 @@ class Publisher(threading.Thread):
         back = [event for event in events if event.attempt not in first]
         return self._send(front) + self._send(back)
 
-    def _insist(self, call: Call[T], breaks: Breaks | None = None, *, beside: Rows[Call[Any]] = ()) -> T:
+    def _insist(
+        self,
+        call: RedisCall[T],
+        breaks: BrokenConnections | None = None,
+        *,
+        beside: Rows[RedisCall[Any]] = (),
+    ) -> T:
         """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
 
         `breaks` counts the connections that a large call has broken. Nobody asks for the answers to the calls
@@ -260,7 +265,7 @@ class Publisher(threading.Thread):
         """
 
         def act() -> T:
-            answer, *_ = run_many(self._redis, [call, *beside])
+            answer, *_ = run_calls(self._redis, [call, *beside])
             if isinstance(answer, ResponseError):
                 raise answer
             self._num_answered += 1
@@ -269,12 +274,12 @@ class Publisher(threading.Thread):
         def judge(error: Exception) -> None:
             if not isinstance(error, RedisError):
                 raise error
-            if not passes(error):
-                raise CallRefused(said(error)[:MAX_REASON]) from None
+            if not is_temporary(error):
+                raise CallRefused(redis_message(error)[:MAX_REASON]) from None
             self._figures = self._figures.with_retry()
             if breaks is not None:
                 breaks.note(self._redis, error)
-                if breaks.are_too_many:
+                if breaks.are_no_accident:
                     raise CallRefused(BREAKING) from None
 
         return insist(act, "events", judge=judge, pause=self._pause)
@@ -305,7 +310,7 @@ class Publisher(threading.Thread):
             again += [OutgoingEvent(attempt, entry) for entry in self._recover(attempt, entry, answer)]
         return again
 
-    def _note_written(self, attempt: Attempt, entry: Entry) -> None:
+    def _note_written(self, attempt: Attempt, entry: EmitEntry) -> None:
         if entry.kind == "started":
             queue_s = attempt.timings.queue_s or 0.0
             self._note(attempt, lambda figures: figures.with_start(attempt, queue_s))
@@ -318,7 +323,7 @@ class Publisher(threading.Thread):
         tenancy = self._tenancies.for_attempt(attempt)
         tenancy.figures = change(tenancy.figures)
 
-    def _recover(self, attempt: Attempt, entry: Entry, answer: Emitted) -> list[Entry]:
+    def _recover(self, attempt: Attempt, entry: EmitEntry, answer: Emitted) -> list[EmitEntry]:
         """The events to send after one was refused, as were the job's later events in the same call."""
         if answer.kind is Emission.CANCELLED:
             attempt.stream.rewind(answer.seq, answer.n)
@@ -347,7 +352,7 @@ class Publisher(threading.Thread):
         self._end(attempt, self._on_lost)
         return []
 
-    def _cut_short(self, attempt: Attempt, entry: Entry, reason: str) -> list[Entry]:
+    def _cut_short(self, attempt: Attempt, entry: EmitEntry, reason: str) -> list[EmitEntry]:
         """End a job after its last recorded event, since Redis does not accept the next one."""
         attempt.is_cut_short = True
         num_bytes = len(entry.event)
@@ -375,7 +380,7 @@ def _lots(events: Rows[OutgoingEvent]) -> Iterator[list[OutgoingEvent]]:
             yield lot[start : start + MAX_ENTRIES]
 
 
-def _starts(events: Rows[OutgoingEvent]) -> list[Call[Any]]:
+def _starts(events: Rows[OutgoingEvent]) -> list[RedisCall[Any]]:
     """Return the calls that tell Celery's clients which of these jobs start."""
     begun = [attempt for attempt, entry in events if entry.kind == "started" and attempt.deliveries]
     return [call for call in (attempt.deliveries[0].start for attempt in begun) if call is not None]
@@ -385,7 +390,7 @@ def _is_large(event: OutgoingEvent) -> bool:
     return len(event.entry.event) >= LARGE_BYTES
 
 
-def _not_recorded(entry: Entry, reason: str) -> Failure:
+def _not_recorded(entry: EmitEntry, reason: str) -> Failure:
     return Failure(
         code=ErrorCode.NOT_RECORDED,
         message=f"Redis does not accept an event of {len(entry.event):,} characters ({reason}). "

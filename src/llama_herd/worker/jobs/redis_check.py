@@ -15,10 +15,10 @@ from redis.exceptions import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.complaint import complaint_of, denial, distrusts, is_denied
+from llama_herd.tasks.complaint import denied_complaint, distrusts, is_denied, redis_complaint
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.passing import passes
-from llama_herd.tasks.ledger.redis_call import run
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.temporary_errors import is_temporary
 from llama_herd.tasks.redis_url import masked
 from llama_herd.worker.jobs.eviction import refuse_eviction
 from llama_herd.worker.settings import WorkerSettings
@@ -43,7 +43,7 @@ def wait_for_usable_redis(redis: Redis, settings: WorkerSettings, promotion_s: f
             refuse_eviction(redis)
             return
         except RedisError as error:
-            complaint = f"Redis at {masked(settings.redis_url)} {complaint_of(error)}"
+            complaint = f"Redis at {masked(settings.redis_url)} {redis_complaint(error)}"
             if not _may_pass(error, monotonic() - started_s < promotion_s):
                 raise SettingsError(complaint) from None
         if complaint != said:
@@ -57,10 +57,10 @@ def _try_rights(own: WorkerSettings, queue: str, redis: Redis) -> None:
 
     To delete the records of two impossible jobs at once is refused by a replica and by a cluster.
     """
-    ledger = Ledger.of(own)
+    ledger = Ledger.from_settings(own)
     tries: dict[str, Callable[[], object]] = {
         "write the records of jobs": lambda: redis.delete(*map(ledger.job_key, NO_JOBS)),
-        "run scripts": lambda: run(redis, ledger.renew(NO_JOBS[0], "nobody", 1)),
+        "run scripts": lambda: run_call(redis, ledger.renew(NO_JOBS[0], "nobody", 1)),
         f"read the queue {queue}": lambda: redis.type(queue),
     }
     for what, act in tries.items():
@@ -69,7 +69,7 @@ def _try_rights(own: WorkerSettings, queue: str, redis: Redis) -> None:
         except RedisError as error:
             if not is_denied(error):
                 raise
-            raise SettingsError(f"Redis at {masked(own.redis_url)} {denial(error, what)}") from None
+            raise SettingsError(f"Redis at {masked(own.redis_url)} {denied_complaint(error, what)}") from None
 
 
 def _may_pass(error: RedisError, may_be_promoted: bool) -> bool:
@@ -78,4 +78,4 @@ def _may_pass(error: RedisError, may_be_promoted: bool) -> bool:
         return False
     if isinstance(error, ReadOnlyError | MasterDownError):
         return may_be_promoted
-    return passes(error)
+    return is_temporary(error)

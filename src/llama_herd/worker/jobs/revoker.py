@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Res
 
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -139,7 +139,7 @@ class Revoker(threading.Thread):
         calls = [ledger.cancel(job_id, "revoked") for job_id in job_ids]
         if not self._is_stopping.is_set():
             with suppress(Stopped):
-                cancel = partial(run_many, self._redis, calls)
+                cancel = partial(run_calls, self._redis, calls)
                 return insist(cancel, "a revoke", judge=_judge, pause=self._is_stopping.wait)
         return [Cancellation.UNKNOWN] * len(job_ids)
 

@@ -13,9 +13,9 @@ from redis.exceptions import RedisError
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_many
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.redis_url import masked
-from llama_herd.tasks.worker_status import State, WorkerStatus
+from llama_herd.tasks.worker_status import WorkerState, WorkerStatus
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
@@ -74,7 +74,7 @@ class Service:
         self._model = model
         self._paused_queues = set[str]()
         self._spoilt = SpoiltQueues()
-        self._state: State = "starting"
+        self._state: WorkerState = "starting"
         self._is_hurried = threading.Event()
         redis = connect(settings.redis_url, tries=1, timeout_s=REDIS_TIMEOUT_S)
         self._engine = EngineThread(model.engine(settings, self._hand_on))
@@ -104,7 +104,7 @@ class Service:
 
     def _new_tenancy(self, own: WorkerSettings) -> Tenancy:
         """Make a tenancy by `own`, the settings of this tenant alone."""
-        ledger, model = Ledger.of(own, self._worker), self._model
+        ledger, model = Ledger.from_settings(own, self._worker), self._model
         bounds = StreamBounds(own.max_tokens_limit, model.max_length, own.max_prompt_bytes)
         return Tenancy(
             own,
@@ -308,7 +308,7 @@ class Service:
         )
 
     @property
-    def _state_now(self) -> State:
+    def _state_now(self) -> WorkerState:
         """The worker's state. Ready: model loaded, messages of a queue are taken, all parts progress."""
         if self._state == "ready" and self._engine.is_stalled(min(STALL_SHOWN_S, self._settings.stall_s)):
             return "stalled"
@@ -320,7 +320,7 @@ class Service:
             return "spoilt"
         return self._state
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: WorkerState) -> None:
         self._state = state
         self._heartbeat.report_soon()
 
@@ -354,7 +354,7 @@ class Service:
         """Release the jobs that still run: other workers continue them."""
         attempts = self.tenancies.in_hand()
         try:
-            run_many(self._redis, [self.tenancies.for_attempt(one).holder.release(one) for one in attempts])
+            run_calls(self._redis, [self.tenancies.for_attempt(one).holder.release(one) for one in attempts])
             log.info("jobs released", num_jobs=len(attempts))
         except RedisError as error:
             log.warning(

@@ -6,9 +6,10 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from llama_herd.tasks.events import Event, Token
-from llama_herd.tasks.ledger.answers import Part
-from llama_herd.tasks.ledger.ledger import FIRST, Ledger
-from llama_herd.tasks.ledger.redis_call import Call, Unreadable, run
+from llama_herd.tasks.ledger.answers import StreamPart
+from llama_herd.tasks.ledger.job_reads import FIRST
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import RedisCall, UnreadableReply, run_call
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 
 #: Bytes read in one round trip, or one event if it is longer. A longer part would block Redis for too long.
@@ -26,19 +27,19 @@ class StreamReader:
         self._ledger = ledger
         self._bounds = bounds
 
-    def part(self, job_id: str, start: str = FIRST, *, with_scores: bool = True) -> Call[Part]:
+    def part(self, job_id: str, start: str = FIRST, *, with_scores: bool = True) -> RedisCall[StreamPart]:
         """The call that reads a part, by default the first one."""
         most_bytes = self._bounds.event_bytes(with_scores=with_scores)
         return self._ledger.read_part(job_id, start, PART_BYTES, most_bytes, with_scores=with_scores)
 
     def events(
-        self, job_id: str, first: Part | ResponseError | None = None, *, with_scores: bool = True
+        self, job_id: str, first: StreamPart | ResponseError | None = None, *, with_scores: bool = True
     ) -> Iterator[Event]:
         """All events of a job. `first` is the first part, if it was read already.
 
         Raises RedisError, which includes Unreadable for a stream that is longer than the job's can be.
         """
-        part = first or run(self._redis, self.part(job_id, with_scores=with_scores))
+        part = first or run_call(self._redis, self.part(job_id, with_scores=with_scores))
         if isinstance(part, ResponseError):
             raise part
         num_ids = self._bounds.num_ids(part.n)
@@ -47,8 +48,10 @@ class StreamReader:
             num_ids -= sum(len(event.ids) for event in part.events if isinstance(event, Token))
             num_bytes -= part.num_bytes
             if min(num_ids, num_bytes) < 0:
-                raise Unreadable("the events of this job are more than its record counts. Fix: purge the job")
+                raise UnreadableReply(
+                    "the events of this job are more than its record counts. Fix: purge the job"
+                )
             yield from part.events
             if not part.next:
                 return
-            part = run(self._redis, self.part(job_id, part.next, with_scores=with_scores))
+            part = run_call(self._redis, self.part(job_id, part.next, with_scores=with_scores))

@@ -7,10 +7,10 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.answers import Origin, Swept
-from llama_herd.tasks.ledger.ledger import turns
-from llama_herd.tasks.ledger.passing import passes, said
-from llama_herd.tasks.ledger.redis_call import run, run_many
+from llama_herd.tasks.ledger.answers import JobOrigin, Swept
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
+from llama_herd.tasks.ledger.sweep import due_for_sweep, sweep_tenant
+from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -54,8 +54,8 @@ class Sweeper(threading.Thread):
 
     def _complain(self, error: RedisError) -> None:
         """Log an error that will not pass, such as a spoilt key, once. The publisher logs the others."""
-        complaint = said(error)[:MAX_COMPLAINT]
-        if not passes(error) and complaint != self._complaint:
+        complaint = redis_message(error)[:MAX_COMPLAINT]
+        if not is_temporary(error) and complaint != self._complaint:
             log.error("sweep failed", error=complaint)
             self._complaint = complaint
 
@@ -64,10 +64,10 @@ class Sweeper(threading.Thread):
         every = list(self._tenancies)
         for start in range(0, len(every), MAX_TURNS):
             lot = every[start : start + MAX_TURNS]
-            are_due = run(self._redis, turns([one.ledger for one in lot]))
+            are_due = run_call(self._redis, due_for_sweep([one.ledger for one in lot]))
             due = [one for one, is_due in zip(lot, are_due, strict=True) if is_due]
-            sweeps = [one.ledger.sweep() for one in due]
-            answers = run_many(self._redis, sweeps) if due else []
+            sweeps = [sweep_tenant(one.ledger) for one in due]
+            answers = run_calls(self._redis, sweeps) if due else []
             for tenancy, answer in zip(due, answers, strict=True):
                 if isinstance(answer, Swept):
                     self._tell(tenancy, answer.jobs)
@@ -78,9 +78,9 @@ class Sweeper(threading.Thread):
         """Log which jobs were put back. They may be of a model that other workers serve."""
         tenancy.num_put_back += len(job_ids)
         ledger = tenancy.ledger
-        origins = run_many(self._redis, [ledger.origin(job_id) for job_id in job_ids])
+        origins = run_calls(self._redis, [ledger.origin(job_id) for job_id in job_ids])
         for job_id, found in zip(job_ids, origins, strict=True):
-            origin = found if isinstance(found, Origin) else Origin("", 0, None)
+            origin = found if isinstance(found, JobOrigin) else JobOrigin("", 0, None)
             author = EventAuthor(ledger.worker, origin.model, ledger.tenant)
             line = author.line(job_id, origin.num_starts, origin.trace_id)
             log.warning("job put back into the queue", **line._asdict())

@@ -8,10 +8,10 @@ from celery import Celery
 from redis import Redis
 
 from llama_herd.tasks.ledger.answers import Release
-from llama_herd.tasks.ledger.entry import Entry
-from llama_herd.tasks.ledger.held_jobs import Held, TenantEntry
+from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Call
+from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor
@@ -30,7 +30,7 @@ class LeaseHolder:
     ledger: Ledger
     id: str = field(default_factory=lambda: uuid4().hex)
 
-    def release(self, attempt: Attempt, *, push: bool = False) -> Call[Release]:
+    def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
         """The call that gives a job in hand back; `push`: with a new message in its queue."""
         return self.ledger.release(attempt.job_id, self.id, attempt.stream.epoch, push=push)
 
@@ -76,11 +76,11 @@ class Tenancy:
     def ledger(self) -> Ledger:
         return self.holder.ledger
 
-    def held(self, attempt: Attempt) -> Held:
+    def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""
-        return Held(self.ledger, attempt.job_id, attempt.stream.epoch)
+        return HeldJob(self.ledger, attempt.job_id, attempt.stream.epoch)
 
-    def entry(self, entry: Entry) -> TenantEntry:
+    def entry(self, entry: EmitEntry) -> TenantEntry:
         """An event of a job in hand, as EMIT takes it."""
         return TenantEntry(self.ledger, entry)
 

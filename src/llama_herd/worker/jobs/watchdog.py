@@ -10,8 +10,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.passing import passes
-from llama_herd.tasks.ledger.redis_call import Call, run, run_many
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.ledger.temporary_errors import is_temporary
 from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.jobs.eviction import EvictionWatch
@@ -148,7 +148,7 @@ class Watchdog(threading.Thread):
         if before != self._num_polls or not poller.has_room:
             return False
         try:
-            depths = run_many(self._redis, self._depths)
+            depths = run_calls(self._redis, self._depths)
             return any(isinstance(depth, int) and depth > 0 for depth in depths)
         except RedisError:
             return False
@@ -166,7 +166,7 @@ class Watchdog(threading.Thread):
     def _takes_writes(self) -> bool:
         """Whether Redis accepts a write that needs memory; the command changes nothing."""
         try:
-            run(self._redis, Call("ZADD", (self._ledger.key("leases"),), ("XX", 0, ""), bool))
+            run_call(self._redis, RedisCall("ZADD", (self._ledger.key("leases"),), ("XX", 0, ""), bool))
         except RedisError as error:
-            return not passes(error)
+            return not is_temporary(error)
         return True

@@ -8,7 +8,7 @@ import structlog
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
-from llama_herd.worker.engine.cuda_device import CudaDevice
+from llama_herd.worker.engine.cuda_device import CudaDevice, UncapturedDevice
 from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import is_lack_of_memory
 from llama_herd.worker.engine.runner import ModelRunner, Runner
@@ -43,12 +43,13 @@ def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Runner
     """The runner whose steps overlap, if a check of it passes; else the plain one, and why."""
     is_captured = settings.graphs == "auto"
     try:
-        runner = SlotRunner(llama, cache, CudaDevice(), settings.slots, is_captured=is_captured)
-        complaint = runner.check()
+        device = CudaDevice() if is_captured else UncapturedDevice()
+        runner = SlotRunner(llama, cache, device, settings.slots)
+        complaint = runner.graphs.check()
         if is_captured and not complaint:
             started_s = monotonic()
             with LoadingBar("capturing graphs", "graphs") as bar:
-                runner.capture_usual(bar.note)
+                runner.graphs.capture_usual(bar.note)
             log.info("steps captured", seconds=round(monotonic() - started_s, 3))
     except Exception as error:  # whatever a driver may raise: the plain path is there
         raise_if_lost(error)

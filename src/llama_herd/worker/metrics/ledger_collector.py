@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.overview import Overview, TenantCounts
-from llama_herd.tasks.ledger.redis_call import Call, run_many
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import model_of, queue_name
 from llama_herd.tasks.worker_status import WorkerStatus
@@ -52,7 +52,7 @@ class LedgerReader:
 
     def __init__(self, redis: Redis, settings: WorkerSettings) -> None:
         self._redis = redis
-        self._calls: list[Call[TenantCounts]] = [
+        self._calls: list[RedisCall[TenantCounts]] = [
             Overview(own.tenant).counts(queue, *_standing_queues(own), max_queues=MAX_QUEUES, max_looks=0)
             for queue, own in settings.by_queue.items()
         ]
@@ -83,8 +83,8 @@ class LedgerReader:
     def _ask(self) -> LedgerReading:
         """Read the ledger. Raises RedisError. A tenant whose keys are spoilt is left out."""
         at_s = monotonic()
-        loads = run_many(self._redis, self._calls)
-        reports = run_many(self._redis, self._reports)
+        loads = run_calls(self._redis, self._calls)
+        reports = run_calls(self._redis, self._reports)
         return LedgerReading(
             at_s,
             tuple(one for one in loads if not isinstance(one, RedisError)),

@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.worker_status import State
+from llama_herd.tasks.worker_status import WorkerState
 from llama_herd.worker.engine.stats import EngineStats
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.histogram import Histogram
@@ -38,7 +38,7 @@ class WorkerCollector(Collector):
             "worker_state",
             "1 for the state that the worker is in, 0 for the others.",
             ("model_name", "state"),
-            {(figures.status.model, state): figures.status.state == state for state in get_args(State)},
+            {(figures.status.model, state): figures.status.state == state for state in get_args(WorkerState)},
         )
         yield from of_model.engine(figures)
         yield from of_model.steps(figures.engine)

@@ -12,12 +12,6 @@ LOG2_E = constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _capped(scores, cap):
-    """cap * tanh(scores / cap); there is no tanh that every target has."""
-    return cap - 2 * cap / (tl.exp2(scores * (2 * LOG2_E / cap)) + 1)
-
-
-@triton.jit
 def _split_of(length, window, split, num_splits, HAS_WINDOW: constexpr, BLOCK: constexpr):
     """The first key that a token sees, and the keys of one split, which begins with a whole block."""
     first = 0
@@ -41,7 +35,7 @@ def _more(largest, total, found, scores, v, PRECISION: constexpr):
 
 
 @triton.jit(
-    do_not_specialize=["window", "num_splits"],
+    do_not_specialize=["window"],
     do_not_specialize_on_alignment=["rows", "num_keys", "tables", "pages"],  # may begin anywhere in a tensor
 )
 def attend_split(
@@ -58,7 +52,6 @@ def attend_split(
     kv_head,
     out_row,
     window,
-    num_splits,
     scale,
     cap,
     GROUP: constexpr,  # queries of a kv head
@@ -73,7 +66,7 @@ def attend_split(
     PRECISION: constexpr,
 ):
     """Attend the queries of one kv head of one token to one split of its keys."""
-    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, head, split, num_splits = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
     token, length = tl.load(rows + row), tl.load(num_keys + row).to(tl.int32)
     table = pages + tl.load(tables + row)
     first, begin, end = _split_of(length, window, split, num_splits, HAS_WINDOW, BLOCK)
@@ -99,7 +92,8 @@ def attend_split(
         v = tl.load(values + place + own_key, mask=there, other=0.0)
         scores = tl.dot(queries, tl.trans(k), input_precision=PRECISION) * scale
         if HAS_CAP:
-            scores = _capped(scores, cap)
+            # cap * tanh(scores / cap); there is no tanh that every target has
+            scores = cap - 2 * cap / (tl.exp2(scores * (2 * LOG2_E / cap)) + 1)
         scores = tl.where(seen[None, :], scores * LOG2_E, float("-inf"))
         largest, total, found = _more(largest, total, found, scores, v, PRECISION)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from triton import next_power_of_2
 
 from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.attend_kernels import attend_split, join_splits
@@ -84,7 +85,7 @@ def _attending(
     numbers = {"window": scoring.window, "scale": scoring.scale_for(D), "cap": scoring.cap}
     constants = {
         "GROUP": H // K,
-        "GROUP_PADDED": max(LEAST_QUERIES, _power_of_two(H // K)),
+        "GROUP_PADDED": max(LEAST_QUERIES, next_power_of_2(H // K)),
         **_head(D),
         "PAGE": PAGE_TOKENS,
         "BLOCK": BLOCK_KEYS,
@@ -96,7 +97,7 @@ def _attending(
     return Launch(
         attend_split,
         (len(seen.rows), K, num_splits),
-        {**given, **strides, **numbers, "num_splits": num_splits},
+        {**given, **strides, **numbers},
         constants,
         num_warps=8 if q.dtype is torch.float32 and D > 64 else 4,
         num_stages=5 if _head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,
@@ -113,9 +114,4 @@ def _joining(found: Tensor, sizes: Tensor, seen: Seen, out: Tensor) -> Launch:
 
 
 def _head(head_dim: int) -> dict[str, int]:
-    return {"HEAD_DIM": head_dim, "HEAD_PADDED": max(LEAST_QUERIES, _power_of_two(head_dim))}
-
-
-def _power_of_two(number: int) -> int:
-    """The next power of two that is no smaller."""
-    return 1 << (number - 1).bit_length()
+    return {"HEAD_DIM": head_dim, "HEAD_PADDED": max(LEAST_QUERIES, next_power_of_2(head_dim))}

@@ -4,6 +4,8 @@ Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads
 N rows (outputs), C columns (inputs).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -69,6 +71,17 @@ def multiplies_right(y: Tensor, x: Tensor, matrix: Tensor) -> bool:
     """Whether y (T, N) is x (T, C) @ matrix.T (N, C), but for rounding."""
     x, matrix = x.double(), matrix.double()
     return bool(((y.double() - x @ matrix.T).abs() <= ROUNDING[y.dtype] * (x.abs() @ matrix.abs().T)).all())
+
+
+def complaint_of_check(check: Callable[[], bool], device: torch.device) -> str:
+    """Why a kernel that is so checked cannot be used; empty if it can."""
+    try:
+        return "" if check() else "its results are wrong"
+    except Exception as error:  # whatever a compiler or a driver may raise: the plain path is there
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # raises where nothing else can run either
+        lines = str(error).strip().splitlines() or [""]
+        return f"{type(error).__name__}: {lines[0]}"
 
 
 def packed_of(lengths: tuple[tuple[int, int], ...], device: torch.device | str) -> Packed:

@@ -14,13 +14,12 @@ from triton.language import constexpr
 
 
 @triton.jit
-def _part(pointer, row, block, num_blocks, SIZE: constexpr, BLOCKS: constexpr, IS_EVEN: constexpr):
-    """Numbers of so many blocks of rows, SIZE of each: (ROWS, BLOCKS * SIZE)."""
-    at = tl.arange(0, BLOCKS * SIZE)
-    place = row[:, None] * (num_blocks * SIZE) + (block * SIZE + at)[None, :]
+def _part(pointer, row, block, num_blocks, at, SIZE: constexpr, IS_EVEN: constexpr = True):
+    """Numbers of rows that have SIZE in each block, those `at` from the beginning of a block: (ROWS, any)."""
+    place = pointer + row[:, None] * (num_blocks * SIZE) + (block * SIZE + at)[None, :]
     if IS_EVEN:
-        return tl.load(pointer + place)
-    return tl.load(pointer + place, mask=(block + at // SIZE < num_blocks)[None, :], other=0)
+        return tl.load(place)
+    return tl.load(place, mask=(block + at // SIZE < num_blocks)[None, :], other=0)
 
 
 @triton.jit
@@ -32,8 +31,9 @@ def _spread(scales, RUN: constexpr):
 
 @triton.jit
 def _q8_0_half(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
-    scale = _part(halves, row, block, num_blocks, 1, BLOCKS, IS_EVEN).to(tl.float32)
-    return _part(values, row, block, num_blocks, 32, BLOCKS, IS_EVEN).to(tl.float32) * _spread(scale, 32)
+    scale = _part(halves, row, block, num_blocks, tl.arange(0, BLOCKS), 1, IS_EVEN).to(tl.float32)
+    whole = _part(values, row, block, num_blocks, tl.arange(0, BLOCKS * 32), 32, IS_EVEN).to(tl.float32)
+    return whole * _spread(scale, 32)
 
 
 @triton.jit
@@ -44,8 +44,9 @@ def _q8_0(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: co
 
 @triton.jit
 def _q4_0(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
-    scale = _spread(_part(halves, row, block, num_blocks, 1, BLOCKS, IS_EVEN).to(tl.float32), 16)
-    packed = _part(values, row, block, num_blocks, 16, BLOCKS, IS_EVEN)
+    coarse = _part(halves, row, block, num_blocks, tl.arange(0, BLOCKS), 1, IS_EVEN)
+    scale = _spread(coarse.to(tl.float32), 16)
+    packed = _part(values, row, block, num_blocks, tl.arange(0, BLOCKS * 16), 16, IS_EVEN)
     low, high = (packed & 15).to(tl.float32), (packed >> 4).to(tl.float32)
     return (low - 8) * scale, (high - 8) * scale
 
@@ -70,7 +71,7 @@ def _q4_k_group(halves, scales, row, block, num_blocks, PLANE: constexpr):
 
 @triton.jit
 def _q4_k(values, scales, halves, row, block, num_blocks):
-    packed = _part(values, row, block, num_blocks, 128, 1, True)
+    packed = _part(values, row, block, num_blocks, tl.arange(0, 128), 128)
     low_scale, low_minimum = _q4_k_group(halves, scales, row, block, num_blocks, 0)
     high_scale, high_minimum = _q4_k_group(halves, scales, row, block, num_blocks, 1)
     low, high = (packed & 15).to(tl.float32), (packed >> 4).to(tl.float32)
@@ -85,26 +86,16 @@ def _q6_k_plane(low, high, scales, coarse, row, block, num_blocks, PLANE: conste
     """Values 32 * PLANE and following of each 128; each 16 have a scale."""
     whole = (low >> (PLANE // 2 * 4) & 15 | (high >> (PLANE * 2) & 3) << 4).to(tl.float32) - 32
     at = tl.arange(0, 4)
-    group = at // 2 * 8 + PLANE * 2 + at % 2
-    fine = tl.load(scales + row[:, None] * (num_blocks * 16) + (block * 16 + group)[None, :])
+    fine = _part(scales, row, block, num_blocks, at // 2 * 8 + PLANE * 2 + at % 2, 16)
     return whole * _spread(coarse[:, None] * fine.to(tl.float32), 16)
 
 
 @triton.jit
-def _q6_k_low(values, row, block, num_blocks, SIDE: constexpr):
-    """Load the low bits: the first 32 of each 64 bytes, or the others: (ROWS, 64)."""
-    at = tl.arange(0, 64)
-    own = at // 32 * 64 + SIDE * 32 + at % 32
-    return tl.load(values + row[:, None] * (num_blocks * 128) + (block * 128 + own)[None, :])
-
-
-@triton.jit
 def _q6_k(values, high, scales, halves, row, block, num_blocks):
-    first, second = (
-        _q6_k_low(values, row, block, num_blocks, 0),
-        _q6_k_low(values, row, block, num_blocks, 1),
-    )
-    bits = _part(high, row, block, num_blocks, 64, 1, True)
+    at = tl.arange(0, 64)
+    first = _part(values, row, block, num_blocks, at // 32 * 64 + at % 32, 128)  # low bits
+    second = _part(values, row, block, num_blocks, at // 32 * 64 + 32 + at % 32, 128)
+    bits = _part(high, row, block, num_blocks, at, 64)
     coarse = tl.load(halves + row * num_blocks + block).to(tl.float32)
     return (
         _q6_k_plane(first, bits, scales, coarse, row, block, num_blocks, 0),

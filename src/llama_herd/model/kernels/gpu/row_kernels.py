@@ -9,31 +9,18 @@ from triton.language import constexpr
 
 
 @triton.jit
-def _normalised(wide, weight, mask, column, columns, eps):
+def normalise(x, added, weight, total, y, columns, eps, share, COLUMNS: constexpr, IS_SUM: constexpr):
+    """One row: y = total / sqrt(mean(total^2) + eps) * weight; total is x + share * added, rounded, or x."""
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
+    mask = column < columns
+    wide = tl.load(x + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+    if IS_SUM:
+        wide += share * tl.load(added + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+        rounded = wide.to(total.dtype.element_ty)
+        tl.store(total + row * columns + column, rounded, mask=mask)
+        wide = rounded.to(tl.float32)
     scale = 1 / tl.sqrt_rn(tl.sum(wide * wide, 0) / columns + eps)
-    return wide * scale * tl.load(weight + column, mask=mask, other=0.0)
-
-
-@triton.jit
-def normalise(x, weight, y, columns, eps, COLUMNS: constexpr):
-    """One row: y = x / sqrt(mean(x^2) + eps) * weight."""
-    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
-    mask = column < columns
-    wide = tl.load(x + row * columns + column, mask=mask, other=0.0).to(tl.float32)
-    found = _normalised(wide, weight, mask, column, columns, eps)
-    tl.store(y + row * columns + column, found.to(y.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def add_and_normalise(x, added, weight, total, y, columns, eps, share, COLUMNS: constexpr):
-    """One row: total = x + share * added, and y is total normalised, from what was rounded."""
-    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
-    mask = column < columns
-    wide = tl.load(x + row * columns + column, mask=mask, other=0.0).to(tl.float32)
-    wide += share * tl.load(added + row * columns + column, mask=mask, other=0.0).to(tl.float32)
-    rounded = wide.to(total.dtype.element_ty)
-    tl.store(total + row * columns + column, rounded, mask=mask)
-    found = _normalised(rounded.to(tl.float32), weight, mask, column, columns, eps)
+    found = wide * scale * tl.load(weight + column, mask=mask, other=0.0)
     tl.store(y + row * columns + column, found.to(y.dtype.element_ty), mask=mask)
 
 
@@ -72,15 +59,12 @@ def turn_and_keep(
     half: constexpr = HEAD_DIM // 2
     mask = (number < half) & (head < HEADS + 2 * KV_HEADS)
     own = qkv + (token * (HEADS + 2 * KV_HEADS) + head) * HEAD_DIM + number
-    first, second = tl.load(own, mask=mask, other=0.0), tl.load(own + half, mask=mask, other=0.0)
-    angle, in_half = token * HEAD_DIM + number, number < half
-    low, high = first.to(tl.float32), second.to(tl.float32)
-    turned = low * tl.load(cos + angle, mask=in_half, other=0.0) + high * tl.load(
-        sin + angle, mask=in_half, other=0.0
-    )
-    swapped = high * tl.load(cos + angle + half, mask=in_half, other=0.0) + low * tl.load(
-        sin + angle + half, mask=in_half, other=0.0
-    )
+    first, second = tl.load(own, mask=mask), tl.load(own + half, mask=mask)
+    low, high, in_half = first.to(tl.float32), second.to(tl.float32), number < half
+    cos += token * HEAD_DIM + number
+    sin += token * HEAD_DIM + number
+    turned = low * tl.load(cos, mask=in_half) + high * tl.load(sin, mask=in_half)
+    swapped = high * tl.load(cos + half, mask=in_half) + low * tl.load(sin + half, mask=in_half)
     turned, swapped = turned.to(first.dtype), swapped.to(first.dtype)
     is_query, is_value = head < HEADS, head >= HEADS + KV_HEADS
     tl.store(own, turned, mask=mask & is_query)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from triton import next_power_of_2
 
 from llama_herd.model.kernels.gpu.launch import Launch
-from llama_herd.model.kernels.gpu.row_kernels import add_and_normalise, gate, normalise, turn_and_keep
+from llama_herd.model.kernels.gpu.row_kernels import gate, normalise, turn_and_keep
 
 #: What a kernel is called with.
 Given = dict[str, Tensor | int | float]
@@ -77,22 +78,28 @@ class TritonRotation:
 
 def normalising(x: Tensor, weight: Tensor, y: Tensor, eps: float) -> Launch:
     """The kernel that writes y (T, C)."""
-    given: Given = {"x": x, "weight": weight, "y": y, "columns": x.shape[1], "eps": eps}
-    return _by_row(normalise, x, given)
+    return adding(x, x, weight, x, y, eps, 0.0, is_sum=False)
 
 
 def adding(
-    x: Tensor, added: Tensor, weight: Tensor, total: Tensor, y: Tensor, eps: float, alpha: float
+    x: Tensor,
+    added: Tensor,
+    weight: Tensor,
+    total: Tensor,
+    y: Tensor,
+    eps: float,
+    alpha: float,
+    *,
+    is_sum: bool = True,
 ) -> Launch:
-    """The kernel that writes the sum and y (T, C)."""
+    """The kernel that writes the sum, if there is one, and y (T, C)."""
     given: Given = {"x": x, "added": added, "weight": weight, "total": total, "y": y}
-    return _by_row(add_and_normalise, x, {**given, "columns": x.shape[1], "eps": eps, "share": alpha})
-
-
-def _by_row(kernel: object, x: Tensor, given: Given) -> Launch:
-    columns = _power_of_two(x.shape[1])
+    given |= {"columns": x.shape[1], "eps": eps, "share": alpha}
+    columns = next_power_of_2(x.shape[1])
     num_warps = min(16, max(1, columns // 512))
-    return Launch(kernel, (len(x),), given, {"COLUMNS": columns}, num_warps, num_stages=1)
+    return Launch(
+        normalise, (len(x),), given, {"COLUMNS": columns, "IS_SUM": is_sum}, num_warps, num_stages=1
+    )
 
 
 def gating(gate_up: Tensor, y: Tensor) -> Launch:
@@ -111,13 +118,8 @@ def turning(qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor
         "HEADS": num_heads - 2 * len(keys),
         "KV_HEADS": len(keys),
         "HEAD_DIM": D,
-        "HALF_PADDED": _power_of_two(D // 2),
+        "HALF_PADDED": next_power_of_2(D // 2),
         "AT_ONCE": TURNED_HEADS,
     }
     grid = (T, -(-num_heads // TURNED_HEADS))
     return Launch(turn_and_keep, grid, {**given, "kv_head": keys.stride(0)}, constants, 4, num_stages=1)
-
-
-def _power_of_two(number: int) -> int:
-    """The next one that is no smaller."""
-    return 1 << (number - 1).bit_length()

@@ -3,7 +3,6 @@
 Shapes: T tokens, N rows (outputs), C columns (inputs).
 """
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -22,6 +21,7 @@ from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.gpu.plain import (
     ROUNDING,
     attends_right,
+    complaint_of_check,
     is_rounded,
     multiplies_right,
 )
@@ -67,15 +67,15 @@ def checked(needs: Needs, device: torch.device, num_processors: int) -> TritonKe
     Raises torch.AcceleratorError when one of them has broken the context, which nothing mends.
     """
     attention = TritonAttention(num_processors)
-    checks: dict[str, Callable[[], bool]] = {
+    checks = {
         "attention": partial(_attends_right, needs, device),
         "rows": partial(_does_rows_right, needs, device),
         "RoPE": partial(_turns_right, needs, device),
     }
     types = sorted({type for type, _ in needs.widths} & PARTED_TYPES)
     for type in types:
-        checks[type.name] = partial(_multiplies_right, type, _widths(needs, type), needs.dtype, device)
-    complaints = {name: _complaint(check, device) for name, check in checks.items()}
+        checks[type.name] = partial(_multiplies_right, needs, device, type)
+    complaints = {name: complaint_of_check(check, device) for name, check in checks.items()}
     right = [name for name, complaint in complaints.items() if not complaint]
     wrong = "; ".join(f"not for {name}: {complaint}" for name, complaint in complaints.items() if complaint)
     note = f"triton {triton.__version__} for {', '.join(right)}" if right else "none"
@@ -87,17 +87,6 @@ def checked(needs: Needs, device: torch.device, num_processors: int) -> TritonKe
         elementwise=TritonElementwise() if "rows" in right else None,
         rotation=TritonRotation() if "RoPE" in right else None,
     )
-
-
-def _complaint(check: Callable[[], bool], device: torch.device) -> str:
-    """Why a kernel cannot be used; empty if it can."""
-    try:
-        return "" if check() else "its results are wrong"
-    except Exception as error:  # whatever a compiler or a driver may raise: the plain path is there
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # raises where nothing else can run either
-        lines = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {lines[0]}"
 
 
 def _attends_right(needs: Needs, device: torch.device) -> bool:
@@ -136,11 +125,9 @@ def _widths(needs: Needs, type: GGMLType) -> list[int]:
     return list(found.values())
 
 
-def _multiplies_right(
-    type: GGMLType, widths: Collection[int], dtype: torch.dtype, device: torch.device
-) -> bool:
+def _multiplies_right(needs: Needs, device: torch.device, type: GGMLType) -> bool:
     """Whether random blocks are multiplied as the values that stand in them, by few tokens and by many."""
-    return all(_multiplies_width_right(type, width, dtype, device) for width in widths)
+    return all(_multiplies_width_right(type, width, needs.dtype, device) for width in _widths(needs, type))
 
 
 def _multiplies_width_right(type: GGMLType, columns: int, dtype: torch.dtype, device: torch.device) -> bool:

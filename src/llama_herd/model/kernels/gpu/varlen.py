@@ -4,6 +4,7 @@ Shapes: Q queries, S keys of all sequences, H heads, K kv heads, D head dim.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import signature
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from llama_herd.model.attention_inputs import Packed, Prompts
 from llama_herd.model.kernels.gpu.needs import Needs
-from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly, packed_of
+from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly, complaint_of_check, packed_of
 from llama_herd.model.kernels.layout import MAX_HEAD_DIM
 from llama_herd.model.kernels.scoring import Scoring
 
@@ -72,15 +73,11 @@ def complaint_of_varlen(needs: Needs, device: torch.device) -> str:
     numbers = torch.zeros(1, needs.num_heads, needs.head_dim, dtype=needs.dtype, device=device)
     if needs.cap or not varlen.takes(numbers, numbers):
         return "not made for this model"
-    try:
-        is_right = all(_attends_right(varlen, needs, window, device) for window in needs.windows)
-        return "" if is_right else "its results are wrong"
-    except Exception as error:  # whatever a driver may raise: the plain path is there
-        lines = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {lines[0]}"
+    check = partial(_attends_right, varlen, needs, device)
+    return complaint_of_check(lambda: all(map(check, needs.windows)), device)
 
 
-def _attends_right(varlen: VarlenAttention, needs: Needs, window: int, device: torch.device) -> bool:
+def _attends_right(varlen: VarlenAttention, needs: Needs, device: torch.device, window: int) -> bool:
     """Whether random numbers attend as the formula says, but for rounding."""
     packed = packed_of(_TRIED, device)
     num_queries, num_keys = int(packed.query_ends[-1]), int(packed.key_ends[-1])

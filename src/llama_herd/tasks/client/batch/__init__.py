@@ -1,1 +1,1 @@
-"""Batches: many jobs, with a limited number under way at a time."""
+"""`Client.batch`: many jobs, of which some are under way at a time. For files see `tasks.batch`."""

@@ -1,4 +1,4 @@
-"""The batch for asyncio, with the same methods as `llama_herd.tasks.client.batch.batch`."""
+"""The batch for asyncio, with the same methods as `llama_herd.tasks.client.batch.client_batch`."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,7 @@ from time import monotonic
 
 import redis.asyncio
 
-from llama_herd.tasks.client.batch.row import BatchItem
+from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.connection import redis_errors
 from llama_herd.tasks.ledger.redis_call import run_dialogue_async

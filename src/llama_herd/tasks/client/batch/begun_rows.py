@@ -1,4 +1,4 @@
-"""The rows of a batch whose jobs have begun, for who ends a batch that another process has left."""
+"""The rows of a batch whose jobs are in Redis, for ending a batch that another process has left."""
 
 from collections import deque
 
@@ -8,9 +8,9 @@ from llama_herd.tasks.ledger.redis_call import Dialogue
 
 
 class BegunRows(BatchWindow):
-    """Submits nothing: its items are those of jobs that are in Redis.
+    """A window that submits nothing: its items are those of jobs that are in Redis already.
 
-    A batch begins its rows in their order. So once none of some rows has begun, none behind them has.
+    A batch submits its rows in their order. So once none of some rows was submitted, none behind them was.
     """
 
     def _submit(self, now_s: float) -> Dialogue[None]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llama_herd.tasks.client.batch.row import BatchRow
+from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger

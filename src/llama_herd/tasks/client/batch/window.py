@@ -13,19 +13,19 @@ from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
-from llama_herd.tasks.client.batch.feed import RowFeed
-from llama_herd.tasks.client.batch.ordering import InOrder
-from llama_herd.tasks.client.batch.pace import Pace
-from llama_herd.tasks.client.batch.row import BatchItem, BatchJob
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
+from llama_herd.tasks.client.batch.in_order import InOrder
+from llama_herd.tasks.client.batch.poll_pace import PollPace
+from llama_herd.tasks.client.batch.row_feed import RowFeed
 from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.lots import Posted, cut, submit_lot
-from llama_herd.tasks.client.submission import NewJob, checked_run, queue_full
+from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
+from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
 from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Apart, Dialogue
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
 
@@ -34,7 +34,7 @@ MIN_WINDOW = 32
 #: Jobs that a worker holds in addition to its slots: enough to fill a slot at once, but no queue.
 LOOK_AHEAD = 8
 #: How often workers are counted.
-MEASURE_S = 3.0
+COUNT_WORKERS_S = 3.0
 
 #: How long to wait after Redis has answered a submission with an error.
 REFUSED_S = 1.0
@@ -62,12 +62,12 @@ class BatchWindow:
         in_order: bool = False,
     ) -> None:
         """`size`: most jobs under way; None: as many as the live workers can hold. Raises InvalidJob."""
-        self.run_id = checked_run(run_id or uuid.uuid4().hex)
+        self.run_id = checked_run_id(run_id or uuid.uuid4().hex)
         self.size = size or MIN_WINDOW
         self._core = core
         self._feed = RowFeed(jobs, core.settings, self.run_id)
         self._follows_workers = size is None
-        self._measure_at_s = 0.0
+        self._count_at_s = 0.0
         self._submit_at_s = 0.0
         self._models: set[str] = set()
         self._unserved: Mapping[str, str] = {}
@@ -75,9 +75,10 @@ class BatchWindow:
         self._under_way: dict[str, RowJob] = {}
         self._ended: list[BatchItem] = []
         self._order = InOrder() if in_order else None
+        #: Ids of ended jobs whose items were handed out, or that are tried again: to be deleted from Redis.
         self._handed_out: list[str] = []
         self._is_cancelled = False
-        self._pace = Pace()
+        self._pace = PollPace()
 
     @property
     def num_under_way(self) -> int:
@@ -125,7 +126,7 @@ class BatchWindow:
         unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
         self._waiting.clear()
-        yield Apart([self._core.ledger.cancel(job_id) for job_id in self._under_way])
+        yield IndependentCalls([self._core.ledger.cancel(job_id) for job_id in self._under_way])
 
     def round(self, now_s: float, *, forgets: bool = True) -> Dialogue[list[BatchItem]]:
         """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
@@ -135,12 +136,12 @@ class BatchWindow:
         """
         if forgets:
             yield from self._forget()
-        if now_s >= self._measure_at_s:
-            yield from self._measure(now_s)
-        self._fill()
+        if now_s >= self._count_at_s:
+            yield from self._count_workers(now_s)
+        self._read_rows()
         if self._waiting and now_s >= self._submit_at_s:
             yield from self._submit(now_s)
-        yield from self._collect()
+        yield from self._collect_ended()
         return self._hand_out()
 
     def _forget(self) -> Dialogue[None]:
@@ -148,9 +149,9 @@ class BatchWindow:
             yield [self._core.ledger.purge(job_id) for job_id in self._handed_out]
             self._handed_out.clear()
 
-    def _measure(self, now_s: float) -> Dialogue[None]:
+    def _count_workers(self, now_s: float) -> Dialogue[None]:
         workers = yield self._core.reports.workers()
-        self._measure_at_s = now_s + MEASURE_S
+        self._count_at_s = now_s + COUNT_WORKERS_S
         served = {worker.model for worker in workers}
         missing = self._models - served - {*self._core.settings.standing_models}
         self._unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
@@ -158,7 +159,7 @@ class BatchWindow:
             room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
             self.size = room or MIN_WINDOW
 
-    def _fill(self) -> None:
+    def _read_rows(self) -> None:
         """Read rows as long as there is room for their jobs."""
         while len(self._waiting) + len(self._under_way) < self.size and self._has_room:
             taken = self._feed.take()
@@ -175,7 +176,7 @@ class BatchWindow:
     def _note_model(self, model: str) -> None:
         if model not in self._models:
             self._models.add(model)
-            self._measure_at_s = 0.0
+            self._count_at_s = 0.0
 
     @property
     def _has_room(self) -> bool:
@@ -183,7 +184,7 @@ class BatchWindow:
         return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
     def _submit(self, now_s: float) -> Dialogue[None]:
-        lot = next(cut(_posted(one, self._core.ledger) for one in self._waiting))
+        lot = next(cut_into_lots(_prepared(one, self._core.ledger) for one in self._waiting))
         answers = yield from submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.new, answer, now_s)
@@ -204,12 +205,12 @@ class BatchWindow:
             one.number += 1
             self._waiting.append(one)
         elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
-            self._submit_at_s = now_s + queue_full(self._core.ledger, new, answer).retry_after_s
+            self._submit_at_s = now_s + queue_full_error(self._core.ledger, new, answer).retry_after_s
             self._waiting.append(one)
         else:
             self._under_way[one.job_id] = one
 
-    def _collect(self) -> Dialogue[None]:
+    def _collect_ended(self) -> Dialogue[None]:
         """Ask for the states of all jobs under way, and read the events of those that have ended."""
         ledger = self._core.ledger
         row_jobs = list(self._under_way.values())
@@ -222,7 +223,7 @@ class BatchWindow:
                 over.append(one)
         self._pace.note(len(over))
         if over:
-            streams = yield Apart([ledger.read(one.job_id) for one in over])
+            streams = yield IndependentCalls([ledger.read(one.job_id) for one in over])
             for one, events in zip(over, _readable(streams), strict=True):
                 self._note_end(one, events)
 
@@ -238,7 +239,7 @@ class BatchWindow:
         job_id = one.job_id
         del self._under_way[job_id]
         try:
-            result = _result(events)
+            result = _result_of(events)
         except RecordUnreadable as error:
             lost = Failure(code=ErrorCode.UNREADABLE, message=str(error))
             self._ended.append(BatchItem(one.row, job_id, one.job.model, rejection=lost))
@@ -258,13 +259,13 @@ class BatchWindow:
         return items
 
 
-def _posted(one: RowJob, ledger: Ledger) -> Posted:
+def _prepared(one: RowJob, ledger: Ledger) -> PreparedJob:
     """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
-    envelope = Envelope.of(one.job_id, queue_name(str(one.job.model), ledger.tenant), ignore_result=True)
-    return Posted.of(NewJob(one.job_id, "job_id", envelope, one.job), ledger)
+    envelope = Envelope.for_job(one.job_id, queue_name(str(one.job.model), ledger.tenant), ignore_result=True)
+    return PreparedJob.prepare(NewJob(one.job_id, "job_id", envelope, one.job), ledger)
 
 
-def _result(events: Sequence[Event] | RecordUnreadable) -> Result:
+def _result_of(events: Sequence[Event] | RecordUnreadable) -> Result:
     """The result of a job. Raises RecordUnreadable."""
     if isinstance(events, RecordUnreadable):
         raise events

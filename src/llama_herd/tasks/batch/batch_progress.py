@@ -1,0 +1,105 @@
+"""The progress of a batch: rows, tokens, speed."""
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterable
+from time import monotonic
+from typing import NamedTuple
+
+from llama_herd.percentiles import Percentiles
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.client.batch.batch_row import BatchItem
+
+#: Seconds over which the speed is measured.
+SPAN_S = 15.0
+
+
+class _Mark(NamedTuple):
+    """The totals at some time."""
+
+    at_s: float
+    num_rows: int
+    num_tokens: int
+
+
+class BatchProgress:
+    """Counts the rows of a batch as they end. num_before, num_failed: rows that ended before this start."""
+
+    def __init__(
+        self, run_id: str, input_name: str, num_rows: int | None, num_before: int, num_failed: int
+    ) -> None:
+        self._first = BatchStatus(
+            run_id=run_id,
+            state="running",
+            input_name=input_name,
+            num_rows=num_rows or 0,
+            num_before=num_before + num_failed,
+        )
+        self._num_before = num_before
+        self._num_done = num_before
+        self.num_failed = num_failed
+        self._codes: Counter[str] = Counter()
+        self._messages: dict[str, str] = {}  # the first of each code
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        self._ttft_s = array("f")
+        self._started_s = monotonic()
+        self._marks = deque([_Mark(self._started_s, 0, 0)])
+
+    @property
+    def num_here(self) -> int:
+        """Rows that were done since this start."""
+        return self._num_done + self.num_failed - self._first.num_before
+
+    @property
+    def num_done_here(self) -> int:
+        return self._num_done - self._num_before
+
+    @property
+    def commonest_failure(self) -> str:
+        """Code and message of the failure that most rows had since this start; empty if none failed."""
+        counts = self._codes.most_common(1)
+        return ": ".join((counts[0][0], self._messages[counts[0][0]])) if counts else ""
+
+    @property
+    def ttft(self) -> Percentiles:
+        """Seconds from a row's submission to its first token."""
+        return Percentiles.from_seconds(self._ttft_s)
+
+    def count(self, items: Iterable[BatchItem]) -> None:
+        """Count what became of rows."""
+        for item in items:
+            if item.failure is None:
+                self._num_done += 1
+            else:
+                self.num_failed += 1
+                self._codes[item.failure.code] += 1
+                self._messages.setdefault(item.failure.code, item.failure.message)
+            result = item.result
+            if result is not None and result.usage is not None:
+                self._prompt_tokens += result.usage.prompt_tokens
+                self._completion_tokens += result.usage.completion_tokens
+            if result is not None and result.timings is not None and result.timings.ttft_s is not None:
+                self._ttft_s.append(result.timings.ttft_s)
+
+    def status(self, state: str, num_under_way: int) -> BatchStatus:
+        """The figures now, with the speed of the last seconds; at the end, the speed of the whole run."""
+        now = _Mark(monotonic(), self.num_here, self._completion_tokens)
+        while len(self._marks) > 1 and self._marks[1].at_s < now.at_s - SPAN_S:
+            self._marks.popleft()
+        self._marks.append(now)
+        since = self._marks[0] if state == "running" else _Mark(self._started_s, 0, 0)
+        seconds = max(now.at_s - since.at_s, 1e-3)
+        return self._first.model_copy(
+            update={
+                "state": state,
+                "num_done": self._num_done,
+                "num_failed": self.num_failed,
+                "num_under_way": num_under_way,
+                "prompt_tokens": self._prompt_tokens,
+                "completion_tokens": self._completion_tokens,
+                "rows_per_s": (now.num_rows - since.num_rows) / seconds,
+                "tokens_per_s": (now.num_tokens - since.num_tokens) / seconds,
+                "elapsed_s": now.at_s - self._started_s,
+            }
+        )

@@ -1,0 +1,50 @@
+"""Many jobs, with a limited number under way at a time, and one item for each."""
+
+from collections import deque
+from collections.abc import Iterator
+from time import monotonic, sleep
+
+import redis
+
+from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.connection import redis_errors
+from llama_herd.tasks.ledger.redis_call import run_dialogue
+
+
+class ClientBatch:
+    """The items of a batch, as its jobs end or in order. Made by `Client.batch`.
+
+    Asking for the next item deletes the jobs of those before it from Redis. After RedisUnavailable nothing is
+    lost: ask again.
+    """
+
+    def __init__(self, connection: redis.Redis, url: str, window: BatchWindow) -> None:
+        self.window = window
+        self._connection = connection
+        self._url = url
+        self._items: deque[BatchItem] = deque()
+
+    def poll(self, *, forgets: bool = True) -> list[BatchItem]:
+        """Pause shortly, run one round, and return its items; often none. Raises RedisUnavailable.
+
+        forgets: whether the items of earlier rounds are safe, so that Redis may forget their jobs.
+        """
+        sleep(self.window.pause_s)
+        with redis_errors(self._url):
+            return run_dialogue(self._connection, self.window.round(monotonic(), forgets=forgets))
+
+    def cancel(self) -> None:
+        """End all jobs under way; their items say so. Raises RedisUnavailable."""
+        with redis_errors(self._url):
+            run_dialogue(self._connection, self.window.cancel())
+
+    def __iter__(self) -> Iterator[BatchItem]:
+        return self
+
+    def __next__(self) -> BatchItem:
+        while not self._items:
+            if self.window.is_over:
+                raise StopIteration
+            self._items.extend(self.poll())
+        return self._items.popleft()

@@ -1,0 +1,139 @@
+"""A reader's position in one job's events: which events to pass on or drop, and when to read the stream.
+
+Live events come by a channel, which keeps nothing; the stream keeps all events. A reader subscribes, reads
+the stream from its position on, and continues live. It reads the stream again whenever it may have missed an
+event. `follow_loop.py` has the loop around this class.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from time import monotonic
+
+from pydantic import ValidationError
+
+from llama_herd.errors import JobNotFound, RecordUnreadable
+from llama_herd.tasks.client.submission import checked_job_id
+from llama_herd.tasks.events import End, Event, parse_event
+from llama_herd.tasks.ledger.answers import JobRecord
+
+#: How long a client waits for an event before it reads the stream, since a channel may lose events.
+SILENCE_S = 2.0
+
+
+def time_limit_s(timeout_s: float | None, timeout: float | None) -> float | None:
+    """The time limit, given as `timeout_s` or, as in Celery, `timeout`. Raises TypeError for both."""
+    if timeout_s is not None and timeout is not None:
+        raise TypeError("give timeout_s or timeout, which mean the same, not both")
+    return timeout if timeout_s is None else timeout_s
+
+
+class Follower:
+    """Follows one job from the event after number `after` to its end.
+
+    timeout_s: limit for the whole time; None: no limit. waits: whether to wait for a job that does not exist
+    yet.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        *,
+        after: int = 0,
+        timeout_s: float | None = None,
+        waits: bool = True,
+    ) -> None:
+        """Make a follower. Raises InvalidJob if `job_id` cannot be an id."""
+        self.job_id = checked_job_id(job_id)
+        self.last = after
+        self.has_ended = False
+        self._after = after
+        #: Whether the record has said that the job is over, and the stream was not read since then.
+        self._is_final = False
+        #: Whether the stream must be read before live events can be passed on.
+        self.is_behind = True
+        self._waits = waits
+        self._timeout_s = timeout_s
+        self._until_s = None if timeout_s is None else monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Time to the limit; None without one."""
+        return None if self._until_s is None else max(0.0, self._until_s - monotonic())
+
+    def wait_s(self) -> float:
+        """The time to wait for a live event, in seconds."""
+        left_s = self.left_s
+        return SILENCE_S if left_s is None else min(SILENCE_S, left_s)
+
+    def heard(self, messages: Sequence[bytes] | None) -> list[Event]:
+        """The events to pass on after these messages of the channel, if any; None: some may be missing.
+
+        Every producer of the tenant may publish on the channel: messages that are not events of this job are
+        ignored.
+        """
+        if messages is None:
+            self.is_behind = True
+            return []
+        events: list[Event] = []
+        for message in messages:
+            with suppress(ValidationError):
+                events.append(parse_event(message))
+        return self._take_fresh(event for event in events if event.job == self.job_id)
+
+    def stored(self, events: Iterable[Event]) -> list[Event]:
+        """The events to pass on after a read of the stream. Raises RecordUnreadable if it is damaged."""
+        found = list(events)
+        if any(event.job != self.job_id for event in found):
+            raise RecordUnreadable(f"the stream of job {self.job_id} contains an event of another job")
+        fresh = self._take_fresh(found)
+        if self.is_behind:
+            raise RecordUnreadable(f"the stream of job {self.job_id} lacks the event after {self.last}")
+        return fresh
+
+    def _take_fresh(self, events: Iterable[Event]) -> list[Event]:
+        """The events that directly follow those passed on before, in order."""
+        fresh: list[Event] = []
+        self.is_behind = False
+        for event in events:
+            if event.seq <= self.last or self.has_ended:
+                continue
+            if event.seq > self.last + 1:
+                self.is_behind = True
+                break
+            self.last = event.seq
+            self.has_ended = isinstance(event, End)
+            fresh.append(event)
+        return fresh
+
+    def check_record(self, record: JobRecord | None) -> None:
+        """Decide by the record, after a read of nothing new, whether events can still come.
+
+        Raises JobNotFound if the job has been forgotten, or does not exist and is not waited for, or does not
+        exist at the time limit. Raises TimeoutError if the job goes on at the time limit. Raises
+        RecordUnreadable if the job is over, but its stream has no end.
+        """
+        is_over = self._until_s is not None and monotonic() >= self._until_s
+        if record is None and (self.last or is_over or not self._waits):
+            raise JobNotFound.for_id(self.job_id)
+        if record is None or not record.is_final:
+            self.check_time()
+        elif self.last == self._after and self.last >= max(record.seq, 1):
+            self.has_ended = True  # the caller asked for events after the end: there are none
+        elif self._is_final:
+            raise RecordUnreadable(f"job {self.job_id} is over, but its stream has no end")
+        else:
+            # The job may have ended after the stream was read: read it once more.
+            self._is_final = True
+            self.is_behind = True
+
+    def check_stream(self, kept: list[Event]) -> None:
+        """Decide as `check_record`, for a reader without access to records, by the end of the stream."""
+        if self.last and kept and isinstance(kept[0], End):
+            self.has_ended = True
+        else:
+            self.check_time()
+
+    def check_time(self) -> None:
+        """Raise TimeoutError once the time limit is reached."""
+        if self._until_s is not None and monotonic() >= self._until_s:
+            raise TimeoutError(f"job {self.job_id} has not ended within {self._timeout_s} s")

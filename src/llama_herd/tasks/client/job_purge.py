@@ -1,0 +1,145 @@
+"""Purging jobs: afterwards no key of Redis has a byte of their prompts and outputs.
+
+One script deletes the record, the events and Celery's result. A bare message carries its prompt itself. The
+record tells which jobs came by one: only for these it is searched in the queue, in Celery's notes of messages
+under way, and among the dead letters.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from llama_herd.errors import JobNotFound, JobRunning
+from llama_herd.tasks.ledger.answers import JobRecord, Purge
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
+from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.message import is_queue_of
+from llama_herd.tasks.priority import LANES
+
+#: Messages or keys that one round trip reads.
+STEP = 1000
+
+
+def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = False) -> Dialogue[None]:
+    """Purge one job. search: if it has no record, look for its bare message in `queue`.
+
+    Raises JobRunning, and JobNotFound if Redis has nothing of the job.
+    """
+    record = yield ledger.record(job_id)
+    answer = yield ledger.purge(job_id, mark=search)
+    if answer is Purge.RUNNING:
+        raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
+    if answer is Purge.BARE:
+        yield from _forget_messages(ledger, {job_id}, _own_queues(ledger, record) or {queue})
+    if answer is Purge.UNKNOWN:
+        found = search and (yield from _forget_messages(ledger, {job_id}, {queue}))
+        if not found:
+            yield from _raise_not_found(ledger, job_id, search)
+
+
+def _raise_not_found(ledger: Ledger, job_id: str, has_searched: bool) -> Dialogue[None]:
+    """Raise JobNotFound. The mark goes that kept the job from running while its message was searched."""
+    if has_searched:
+        yield ledger.unmark(job_id)
+    raise JobNotFound.for_id(job_id)
+
+
+def purge_ended_jobs(ledger: Ledger) -> Dialogue[int]:
+    """Purge every job that is over, and return how many."""
+    prefix, _, suffix = ledger.job_key("\0").partition("\0")
+    pattern = f"{_escaped_pattern(prefix)}*{_escaped_pattern(suffix)}"
+    num_purged = 0
+    bare_ids: set[str] = set()
+    queues: set[str] = set()
+    cursor: int | None = 0
+    while cursor is not None:
+        cursor, keys = yield _scan("SCAN", (), cursor, "MATCH", pattern, "TYPE", "hash")
+        job_ids = [text(key).removeprefix(prefix).removesuffix(suffix) for key in keys]
+        records = yield [ledger.record(job_id) for job_id in job_ids]
+        over = {
+            job_id: record
+            for job_id, record in zip(job_ids, records, strict=True)
+            if record is not None and record.is_final
+        }
+        answers = yield [ledger.purge(job_id) for job_id in over]
+        num_purged += len(over)
+        bare = {job_id for job_id, answer in zip(over, answers, strict=True) if answer is Purge.BARE}
+        bare_ids |= bare
+        queues.update(*(_own_queues(ledger, over[job_id]) for job_id in bare))
+    if bare_ids:
+        yield from _forget_messages(ledger, bare_ids, queues)
+    return num_purged
+
+
+def _own_queues(ledger: Ledger, record: JobRecord | None) -> set[str]:
+    """The queue in a record, if it is a queue of this tenant; anybody may have written the record."""
+    return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
+
+
+def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> Dialogue[int]:
+    """Remove the jobs' messages from the queues, from Celery's notes and from the dead letters.
+
+    Returns how many there were.
+    """
+    num_found = 0
+    for messages in (queue + lane for queue in queues for lane in LANES):
+        num_found += yield from _forget_queued(messages, job_ids)
+    num_found += yield from _forget_unacked(ledger, job_ids)
+    return num_found + (yield from _forget_letters(DeadLetters(ledger.tenant), job_ids))
+
+
+def _forget_queued(queue: str, job_ids: Collection[str]) -> Dialogue[int]:
+    """Search from the end where messages enter: a new message then shifts the others, but hides none."""
+    num_found, place = 0, 0
+    while messages := (yield RedisCall("LRANGE", (queue,), (place, place + STEP - 1), list)):
+        for message in messages:
+            if _job_of(message) in job_ids:
+                num_found += yield RedisCall("LREM", (queue,), (1, message), int)
+                place -= 1
+        place += len(messages)
+    return num_found
+
+
+def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> Dialogue[int]:
+    num_found = 0
+    cursor: int | None = 0
+    while cursor is not None:
+        cursor, fields = yield _scan("HSCAN", (ledger.unacked_key,), cursor)
+        for tag, held in fields.items():
+            if _job_of(held) in job_ids:
+                num_found += yield RedisCall("HDEL", (ledger.unacked_key,), (tag,), int)
+                yield RedisCall("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
+    return num_found
+
+
+def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> Dialogue[int]:
+    num_found = 0
+    for letter in (yield letters.letters(MAX_LETTERS)):
+        if _job_of(letter.raw) in job_ids:
+            num_found += yield letters.drop(letter.number)
+    return num_found
+
+
+def _scan(command: str, keys: Sequence[str], cursor: int, *args: str) -> RedisCall[tuple[int | None, Any]]:
+    """One step of a scan. Answers the cursor of the next step, None after the last, and the finds."""
+    return RedisCall(
+        command, keys, (cursor, *args, "COUNT", STEP), lambda reply: (int(reply[0]) or None, reply[1])
+    )
+
+
+def _escaped_pattern(text: str) -> str:
+    """`text` escaped, so that as a pattern it matches only itself."""
+    return "".join(f"\\{char}" if char in "[]?*\\^{}" else char for char in text)
+
+
+def _job_of(message: bytes) -> str | None:
+    """The id of the job that a message names. In Celery's notes the message is the first of three items."""
+    try:
+        found = json.loads(message)
+        found = found[0] if isinstance(found, list) else found
+        job_id = found["headers"]["id"]
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return None
+    return job_id if isinstance(job_id, str) else None

@@ -1,0 +1,80 @@
+"""Places in the queue: where a job stands as long as no worker has begun it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, Field
+from redis.exceptions import NoScriptError, ResponseError
+
+from llama_herd.tasks.complaint import is_denied
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.ledger.answers import Place
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
+
+
+class Queued(BaseModel, frozen=True):
+    """A place in the queue. It is no event of the job: it has no number, and nobody keeps it."""
+
+    type: Literal["queued"] = Field(default="queued", description="Tells it apart from the job's own events.")
+    position: int = Field(
+        description="1: it is next. Counted by the time of acceptance, whatever the priority."
+    )
+    estimated_wait_s: float | None = Field(
+        description="How long it will wait at the recent rate; null if nothing was taken lately."
+    )
+
+
+def read_places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None]]:
+    """Where each job stands; None if it does not wait, or if this user of Redis may not know it."""
+    answers = (yield IndependentCalls([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
+    return [_place_or_none(answer) for answer in answers]
+
+
+def _place_or_none(answer: Place | ResponseError | None) -> Place | None:
+    if not isinstance(answer, ResponseError):
+        return answer
+    if is_withheld(answer):
+        return None
+    raise answer
+
+
+def is_withheld(error: ResponseError) -> bool:
+    """Whether this user may not know. A user who may not load a script lacks it until a worker has come."""
+    return is_denied(error) or isinstance(error, NoScriptError)
+
+
+class PlaceWatch:
+    """Reports a job's place in the queue each time that it has changed, until the job's first event."""
+
+    def __init__(self, ledger: Ledger, job_id: str, *, after: int) -> None:
+        """after: number of the last event that the reader knows; 0: none yet."""
+        self._ledger = ledger
+        self._job_id = job_id
+        self._has_begun = after > 0
+        self._last: Place | None = None
+
+    def changes(self, events: Sequence[Event], place: Place | None) -> list[Queued]:
+        """The place that was looked up after these events, as a `Queued`; none if it is not new."""
+        self._has_begun |= bool(events)
+        if self._has_begun or place is None or place == self._last:
+            return []
+        self._last = place
+        return [Queued(position=place.position, estimated_wait_s=place.wait_s)]
+
+    def look_up(self, events: list[Event]) -> Dialogue[list[Queued]]:
+        """Look up the job's place after these events, and return it as `changes` does.
+
+        There is none for a user of Redis who may not know it.
+        """
+        self._has_begun |= bool(events)
+        if self._has_begun:
+            return []
+        try:
+            place: Place | None = yield self._ledger.place(self._job_id)
+        except ResponseError as error:
+            if not is_withheld(error):
+                raise
+            self._has_begun = True  # lest Redis note a refusal at each look
+            return []
+        return self.changes(events, place)

@@ -1,0 +1,153 @@
+"""The state of a whole tenant: its queues, workers and batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ConfigDict
+
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.overview import MAX_LOOKS, Overview, QueueCounts
+from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.message import model_of, queue_name
+from llama_herd.tasks.worker_status import WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """State of one model's queue."""
+
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
+
+    model: str
+    """The model that it is of."""
+    queue: str
+    """Its name."""
+    depth: int
+    """Messages in it."""
+    waiting: int
+    """Jobs that wait, the delayed ones too."""
+    delayed: int
+    """Jobs that wait for their `not_before`."""
+    due: int
+    """Jobs and bare messages that wait and may run now: with `running`, what a scaler counts."""
+    running: int
+    """Jobs that run; an estimate if more than 2,000 of the tenant do."""
+    waiting_tokens: int
+    """Tokens of the prompts and outputs of the jobs that wait."""
+    oldest_s: float | None
+    """How long the oldest waiting job has been due; None if unknown."""
+    taken_per_s: float
+    """Jobs a second that workers took lately."""
+    workers: int
+    """Workers that serve it, all but stopping ones."""
+    loading: int
+    """Those of them that load their model."""
+    unserved_s: float | None
+    """How long no worker has served it; None if one does, or none ever has."""
+    tokens_per_s: float
+    """Tokens a second of its jobs."""
+    ttft_s: float | None
+    """Time to the first token at the slowest worker; None if no job ended lately."""
+    num_ended: int
+    """Jobs that have ended at these workers."""
+    num_failed: int
+    """Those of them that failed."""
+
+    @property
+    def is_served(self) -> bool:
+        return self.workers > 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.depth or self.waiting or self.running)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """State of a tenant, and of the queue of the client's own model.
+
+    depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything or are
+    served. batches: those that are running or ended within the last hour. poisoned: jobs that were given up.
+    now_ms: the time of all this by the clock of Redis.
+    """
+
+    queue: str
+    depth: int
+    pending: int
+    running: int
+    workers: list[WorkerStatus]
+    batches: list[BatchStatus]
+    queues: list[QueueStatus]
+    dead_letters: int
+    poisoned: int
+    now_ms: int
+
+    def queue_of(self, model: str) -> QueueStatus | None:
+        """The queue of a model, unless it is empty and not served."""
+        return next((one for one in self.queues if one.model == model), None)
+
+    @property
+    def served_models(self) -> list[str]:
+        return sorted(queue.model for queue in self.queues if queue.is_served)
+
+
+def read_status(ledger: Ledger, queue: str) -> Dialogue[Status]:
+    """Look at the whole tenant in two round trips; `queue` is that of the client's own model."""
+    overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
+    standing = (queue_name(model, ledger.tenant) for model in ledger.standing_models)
+    found, pending, running, workers, batches = yield [
+        overview.counts(queue, *standing, max_looks=MAX_LOOKS),
+        ledger.num_pending(),
+        ledger.num_running(),
+        reports.workers(),
+        reports.batches(),
+    ]
+    share = min(1.0, MAX_LOOKS / max(1, running))  # of the running jobs that were looked at
+    queues = [_queue_status(counts, found.now_ms, ledger.tenant, workers, share) for counts in found.queues]
+    shown = (one for one in queues if one.is_served or not one.is_empty)
+    return Status(
+        queue=queue,
+        depth=sum(one.depth for one in queues if one.queue == queue),
+        pending=pending,
+        running=running,
+        workers=workers,
+        batches=batches,
+        queues=sorted(shown, key=lambda one: one.model),
+        dead_letters=found.num_dead_letters,
+        poisoned=found.num_poisoned,
+        now_ms=found.now_ms,
+    )
+
+
+def _queue_status(
+    counts: QueueCounts, now_ms: int, tenant: str, workers: Sequence[WorkerStatus], share: float
+) -> QueueStatus:
+    model = model_of(counts.queue, tenant)
+    own = [worker for worker in workers if worker.model == model and worker.state != "stopping"]
+    first_tokens = [worker.ttft_s for worker in own if worker.ttft_s]
+    return QueueStatus(
+        model=model,
+        queue=counts.queue,
+        depth=counts.num_messages,
+        waiting=counts.num_jobs,
+        delayed=counts.num_delayed,
+        due=counts.num_due,
+        running=round(counts.num_running / share),
+        waiting_tokens=counts.num_tokens,
+        oldest_s=_seconds(now_ms - counts.oldest_ms) if counts.oldest_ms else None,
+        # A span of less than a second gives no useful rate.
+        taken_per_s=round(counts.num_taken / max(counts.span_ms / 1000, 1.0), 3),
+        workers=len(own),
+        loading=sum(worker.state == "loading" for worker in own),
+        unserved_s=_seconds(now_ms - counts.served_ms) if counts.served_ms and not own else None,
+        tokens_per_s=round(sum(worker.tokens_per_s for worker in own), 1),
+        ttft_s=max(first_tokens, default=None),
+        num_ended=sum(worker.num_ended for worker in own),
+        num_failed=sum(worker.num_failed for worker in own),
+    )
+
+
+def _seconds(ms: int) -> float:
+    return max(0, ms) / 1000

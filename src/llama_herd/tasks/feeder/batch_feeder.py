@@ -1,0 +1,218 @@
+"""Takes batches that no feeder runs, and runs each in a thread of its own."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+
+from redis.exceptions import ResponseError
+
+from llama_herd.errors import HerdError
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.connection import connect, redis_errors, unavailable
+from llama_herd.tasks.error_place import error_place
+from llama_herd.tasks.feeder.batch_count import BatchCount
+from llama_herd.tasks.feeder.batch_execution import BatchExecution
+from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced
+from llama_herd.tasks.feeder.fair_share import batch_to_give_way, order_fairly
+from llama_herd.tasks.feeder.feeder_limits import FeederLimits
+from llama_herd.tasks.feeder.janitor import Janitor
+from llama_herd.tasks.feeder.lost_storages import LostStorages
+from llama_herd.tasks.feeder.row_runner import LeftToOthers
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.stored_files import DueItem, StoredFiles, due_items
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.storage.storage import Storage
+
+log = logging.getLogger(__name__)
+
+#: How often the feeder looks for batches.
+LOOK_S = 1.0
+#: Most batches that are looked at in one round: all that some tenants may have.
+_MOST = 100_000
+#: How long a batch is left alone after an error, as of its storage.
+REST_S = 10.0
+#: How long the end of this process waits for its threads.
+STOP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """A batch that this process runs. leaving: set when it is to be left to another feeder."""
+
+    thread: threading.Thread
+    leaving: threading.Event
+
+
+class BatchFeeder:
+    """The batches that this process runs, from `start` to `stop`."""
+
+    def __init__(self, settings: Settings, storage: Storage, limits: FeederLimits, count: BatchCount) -> None:
+        self._count = count
+        self._settings = settings
+        self._storage = storage
+        self._limits = limits
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._running: dict[DueItem, RunningBatch] = {}
+        self._clients: dict[str, Client] = {}
+        self._look_thread = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
+        self._clients_lock = threading.Lock()
+        self._redis = connect(settings.redis_url)
+        self._janitor = Janitor(self._redis, storage)
+        self._lost = LostStorages(self._redis, settings.redis_url, storage, limits, self._cancel)
+        #: Batches for which Redis has refused a call.
+        self._refused: set[DueItem] = set()
+        #: What was wrong at the last look: it is logged once, as long as it lasts.
+        self._complaints: set[str] = set()
+
+    def start(self) -> None:
+        self._look_thread.start()
+
+    def look_soon(self) -> None:
+        """Look for batches now: there may be a new one."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let other feeders have the batches. Their jobs go on meanwhile."""
+        self._stopping.set()
+        self._wake.set()
+        until_s = monotonic() + STOP_S
+        self._leave_all()
+        self._look_thread.join(STOP_S)
+        for batch in self._leave_all():  # also what it has taken meanwhile
+            batch.thread.join(max(0.0, until_s - monotonic()))
+        for client in self._clients.values():
+            client.close()
+        self._redis.close()
+
+    def _leave_all(self) -> list[RunningBatch]:
+        """Let all batches that run here be left to others, and return them."""
+        running = list(self._running.values())
+        for batch in running:
+            batch.leaving.set()
+        return running
+
+    def _look_until_stopped(self) -> None:
+        """Look for batches every LOOK_S, or sooner when `look_soon` asks for it."""
+        while not self._stopping.is_set():
+            before, self._complaints = self._complaints, set()
+            try:
+                self._look()
+            except HerdError as error:
+                self._complaints.add(str(error))
+            except Exception as error:
+                self._complaints.add(error_place(error))
+            for complaint in sorted(self._complaints - before):
+                log.warning("batches wait: %s", complaint)
+            self._wake.wait(LOOK_S)
+            self._wake.clear()
+
+    def _look(self) -> None:
+        """Take batches that are due, as long as there is room, and delete the files that are."""
+        self._running = {due: batch for due, batch in self._running.items() if batch.thread.is_alive()}
+        with redis_errors(self._settings.redis_url):
+            self._check_lost_storages()
+            if not self._storage.is_there:
+                return
+            self._fill_free_slots(
+                [due for due in run_call(self._redis, self._due_batches) if due not in self._running]
+            )
+            self._janitor.delete_due()
+
+    def _check_lost_storages(self) -> None:
+        """End the batches of lost storages. An error of Redis there does not keep this one's from running."""
+        try:
+            self._lost.look()
+        except ResponseError as error:
+            self._complaints.add(str(unavailable(error, self._settings.redis_url)))
+
+    @property
+    def _due_batches(self) -> RedisCall[tuple[DueItem, ...]]:
+        """A call for the batches that no feeder has, or whose lease is over."""
+        key = BatchRecords(storage=self._storage.id).due_key
+        return due_items(key, _MOST, int(1000 * self._limits.lease_s))
+
+    def _fill_free_slots(self, waiting: Sequence[DueItem]) -> None:
+        """Run batches that wait. If no more may run, one may have to give way to another tenant's."""
+        if len(self._running) < self._limits.max_batches:
+            self._refused = {
+                due for due in order_fairly(waiting, self._running) if self._take_or_note_refusal(due)
+            }
+        elif not any(batch.leaving.is_set() for batch in self._running.values()):
+            leaves = batch_to_give_way(set(waiting) - self._refused, list(self._running))
+            if leaves is not None:
+                self._running[leaves].leaving.set()
+
+    def _take_or_note_refusal(self, due: DueItem) -> bool:
+        """Take a batch. Returns whether Redis refuses it: for lack of a right, or its record is damaged."""
+        try:
+            self._take(due)
+        except ResponseError as error:
+            self._complaints.add(f"tenant {due.tenant}: {unavailable(error, self._settings.redis_url)}")
+            return True
+        return False
+
+    def _take(self, due: DueItem) -> None:
+        """Run a batch in a thread, unless another feeder was faster."""
+        if len(self._running) >= self._limits.max_batches:
+            return
+        records = BatchRecords(due.tenant, self._storage.id)
+        claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        if claimed is not None:
+            lease = BatchLease(self._redis, self._settings.redis_url, records, claimed, self._limits.lease_s)
+            leaving = threading.Event()
+            thread = threading.Thread(
+                target=self._run_in_thread, args=(due, lease, leaving), name=due.id, daemon=True
+            )
+            self._running[due] = RunningBatch(thread, leaving)
+            thread.start()
+
+    def _run_in_thread(self, due: DueItem, lease: BatchLease, leaving: threading.Event) -> None:
+        self._count.begin()
+        try:
+            self._execution(due, lease, leaving).run()
+        except Fenced:
+            log.warning("batch %s: another feeder has it", due.id)
+        except LeftToOthers:
+            self._give_back(lease, 0.0)
+        except HerdError as error:
+            log.warning("batch %s rests: %s", due.id, error)
+            self._give_back(lease, REST_S)
+        except Exception as error:
+            log.error("batch %s rests: %s", due.id, error_place(error))
+            self._give_back(lease, REST_S)
+        else:
+            self._count.end(lease.state)
+            log.info("batch %s: %s", due.id, lease.state)
+        finally:
+            self._count.leave()
+
+    def _cancel(self, tenant: str, run_id: str) -> None:
+        """End the jobs of a batch that nobody can run."""
+        self._client_of(self._settings_of(tenant)).cancel_jobs(run_id=run_id)
+
+    def _settings_of(self, tenant: str) -> Settings:
+        return self._settings.model_copy(update={"tenant": tenant})
+
+    def _execution(self, due: DueItem, lease: BatchLease, leaving: threading.Event) -> BatchExecution:
+        settings = self._settings_of(due.tenant)
+        files = StoredFiles(due.tenant, self._storage.id)
+        client = self._client_of(settings)
+        return BatchExecution(
+            lease, client, settings, self._storage, files, self._limits, leaving, self._count
+        )
+
+    def _client_of(self, settings: Settings) -> Client:
+        with self._clients_lock:
+            if settings.tenant not in self._clients:
+                self._clients[settings.tenant] = Client(settings=settings)
+            return self._clients[settings.tenant]
+
+    def _give_back(self, lease: BatchLease, delay_s: float) -> None:
+        """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""
+        with suppress(HerdError):
+            lease.give_back(delay_s)

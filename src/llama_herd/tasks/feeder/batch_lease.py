@@ -1,0 +1,122 @@
+"""The right to run a batch, as long as it is renewed in time."""
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import TypeVar
+
+import redis
+
+from llama_herd.errors import HerdError
+from llama_herd.tasks.connection import redis_errors
+from llama_herd.tasks.ledger import redis_call
+from llama_herd.tasks.ledger.batch_record import BatchState
+from llama_herd.tasks.ledger.batch_records import BatchRecords, ClaimedBatch
+from llama_herd.tasks.ledger.redis_call import Argument, Dialogue, RedisCall
+from llama_herd.tasks.ledger.stored_files import NewFile, Quota, QuotaExceeded
+
+T = TypeVar("T")
+
+#: How often a lease is renewed at least, and with it what is known of the batch's progress.
+RENEW_S = 1.0
+
+
+class Fenced(HerdError):
+    """Another feeder has the batch, or it is over."""
+
+
+class BatchLease:
+    """The record as it was claimed, and all that its holder may do with it. Calls raise RedisUnavailable.
+
+    state: the batch's. A client may have set it to `cancelling` since the last call.
+    """
+
+    def __init__(
+        self, connection: redis.Redis, url: str, records: BatchRecords, claimed: ClaimedBatch, lease_s: float
+    ) -> None:
+        self.record = claimed.record
+        self.state: BatchState = claimed.record.state
+        self.num_rows = claimed.record.num_rows
+        self._redis = connection
+        self._url = url
+        self._records = records
+        self._lease_ms = int(1000 * lease_s)
+        self._renew_s = min(RENEW_S, lease_s / 3)
+        self._renewed_s = monotonic()
+        self._expires_s = monotonic() + (claimed.record.expires_ms - claimed.now_ms) / 1000
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the batch has had the time that it may take."""
+        return monotonic() >= self._expires_s
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the input is known to be valid, and its rows run or have run."""
+        return self.num_rows > 0
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether the batch is to take no more rows."""
+        return self.is_expired or self.state == "cancelling"
+
+    def renew_if_due(self, **fields: Argument) -> bool:
+        """Renew the lease when it is time, and note these fields. Answers whether it did. Raises Fenced."""
+        if monotonic() - self._renewed_s < self._renew_s:
+            return False
+        self._note(self._lease_ms, None, fields)
+        return True
+
+    def renew(self, enters: BatchState | None = None, **fields: Argument) -> None:
+        """Renew the lease, and note fields of the record. Raises Fenced."""
+        self._note(self._lease_ms, enters, fields)
+
+    def give_back(self, delay_s: float = 0.0) -> None:
+        """Let another feeder have the batch, after a while."""
+        self._note(int(1000 * delay_s), None, {})
+
+    def _note(self, lease_ms: int, enters: BatchState | None, fields: dict[str, Argument]) -> None:
+        record = self.record
+        asked_s = monotonic()
+        state = self.run(self._records.note(record.id, record.epoch, lease_ms, enters, fields))
+        if state is None:
+            raise Fenced
+        self.state, self._renewed_s = state, asked_s
+
+    def start(self, num_rows: int, model: str, rows: Quota) -> QuotaExceeded | None:
+        """Let the rows run, unless the tenant or the key has too many of them. Raises Fenced."""
+        answer = self.run(self._records.start(self.record, self._lease_ms, num_rows, model, rows))
+        if answer is None:
+            raise Fenced
+        if isinstance(answer, QuotaExceeded):
+            return answer
+        self.state, self.num_rows = answer, num_rows
+        return None
+
+    def end(self, final: BatchState, files: Sequence[NewFile] = (), **fields: Argument) -> None:
+        """End the batch, and record its files. Raises Fenced."""
+        if not self.run(self._records.end(self.record, final, files, fields)):
+            raise Fenced
+        self.state = final
+
+    def cancel(self) -> None:
+        """Do what a client does that cancels the batch."""
+        self.run(self._records.cancel(self.record.id))
+
+    def is_over(self) -> bool:
+        """Whether the batch has ended, or is forgotten, whoever has it."""
+        record = self.run(self._records.get(self.record.id))
+        return record is None or record.is_final
+
+    def note_cleaned(self) -> None:
+        """Note that nothing is left to be done."""
+        self.run(self._records.note_cleaned(self.record.id))
+
+    def run(self, call: RedisCall[T]) -> T:
+        """Make a call."""
+        with redis_errors(self._url):
+            return redis_call.run_call(self._redis, call)
+
+    def run_dialogue(self, dialogue: Dialogue[T]) -> T:
+        """Make the calls of a dialogue."""
+        with redis_errors(self._url):
+            return redis_call.run_dialogue(self._redis, dialogue)

@@ -1,0 +1,102 @@
+"""Ends the batches of a storage that no gateway has reached for so long that it counts as lost."""
+
+import json
+from collections.abc import Callable
+from time import monotonic
+
+import redis
+from redis.exceptions import ResponseError
+
+from llama_herd.tasks.feeder.batch_lease import BatchLease
+from llama_herd.tasks.feeder.feeder_limits import FeederLimits
+from llama_herd.tasks.ledger.batch_record import LineError
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.stored_files import DueItem, due_items, lost_storages, storage_seen
+from llama_herd.tasks.storage.storage import Storage, StoragePlace
+
+#: How often a gateway tells that it reaches its storage, and looks for lost ones.
+SEEN_S = 30.0
+#: A lost storage is left alone for so long: a gateway that reaches it may come back after an outage of all.
+GRACE_S = 600.0
+#: Most batches of a lost storage that are looked at in one round.
+_MOST = 10_000
+#: Where nothing lies. To ask how much that is takes a storage that can be reached.
+_NOWHERE = StoragePlace("nobody", "nothing")
+
+
+class LostStorages:
+    """Call `look` often. cancel: ends the jobs of a tenant's batch."""
+
+    def __init__(
+        self,
+        connection: redis.Redis,
+        url: str,
+        storage: Storage,
+        limits: FeederLimits,
+        cancel: Callable[[str, str], object],
+    ) -> None:
+        self._redis = connection
+        self._url = url
+        self._storage = storage
+        self._limits = limits
+        self._cancel = cancel
+        self._last_look_s = float("-inf")
+        self._lost_since_s: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Raises RedisError, and StorageUnavailable if this gateway's own storage cannot be reached."""
+        if monotonic() - self._last_look_s < SEEN_S:
+            return
+        try:
+            self._report_own_storage()
+        finally:
+            self._end_lost()
+        self._last_look_s = monotonic()
+
+    def _report_own_storage(self) -> None:
+        """Note that this gateway reaches its storage. Without any batch there it writes nothing."""
+        if self._storage.is_there and run_call(
+            self._redis, BatchRecords(storage=self._storage.id).num_open()
+        ):
+            self._storage.extent(_NOWHERE)
+            run_call(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
+
+    def _end_lost(self) -> None:
+        now_s, before = monotonic(), self._lost_since_s
+        self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self._redis, lost_storages())}
+        for storage, since_s in self._lost_since_s.items():
+            if now_s - since_s >= GRACE_S:
+                self._end_batches(storage)
+
+    def _end_batches(self, storage: str) -> None:
+        """Let all batches of a storage fail. They stay due: if it comes back, their parts are deleted."""
+        refused: ResponseError | None = None
+        for due in run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST)):
+            try:
+                self._fail_batch(BatchRecords(due.tenant, storage), due)
+            except ResponseError as error:  # rights in its tenant lack, or its record is spoilt
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def _fail_batch(self, records: BatchRecords, due: DueItem) -> None:
+        record = run_call(self._redis, records.get(due.id))
+        if record is None:
+            run_call(self._redis, records.note_cleaned(due.id))
+        if record is None or record.is_final:
+            return
+        claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        if claimed is not None:
+            self._cancel(due.tenant, record.run_id)
+            lease = BatchLease(self._redis, self._url, records, claimed, self._limits.lease_s)
+            lease.end("failed", errors=json.dumps([self._lost_error]))
+
+    @property
+    def _lost_error(self) -> LineError:
+        lost_s = self._limits.storage_lost_s
+        return LineError(
+            "storage_lost",
+            f"no gateway has reached the storage of its files for {lost_s:g} s. Fix: upload the input again; "
+            "HERD_GATEWAY_STORAGE_LOST_S says how long batches wait for a storage",
+        )

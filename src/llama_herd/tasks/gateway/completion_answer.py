@@ -1,0 +1,177 @@
+"""The answer to a request for completions or for a chat: jobs are submitted, and their events are written."""
+
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from functools import partial
+from time import monotonic
+from typing import TypeGuard
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llama_herd.errors import HerdError, JobConflict
+from llama_herd.tasks.client.submission import id_of_key
+from llama_herd.tasks.events import End, Event
+from llama_herd.tasks.gateway.completion_request import CompletionRequest
+from llama_herd.tasks.gateway.context import GatewayContext
+from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.request_facts import RequestFacts
+from llama_herd.tasks.gateway.sse import ClientGone, EventStream, sse, unless_gone
+from llama_herd.tasks.gateway.stream_body import (
+    compact_json,
+    error_event,
+    merge_streams,
+    prepend,
+    stream_body,
+)
+from llama_herd.tasks.gateway.tenant_client import TenantClient
+from llama_herd.tasks.openai.chunks import GOOD_ENDS
+from llama_herd.tasks.openai.many_prompts import ManyChunks, job_ids_of, joined_body
+from llama_herd.tasks.openai.response import response_body
+from llama_herd.tasks.result import Result
+
+#: Names the first job of an answer.
+JOB_HEADER = "X-Job-Id"
+
+DONE = b"data: [DONE]\n\n"
+
+
+class CompletionAnswer:
+    """The ASGI app that submits the jobs, and answers with their outputs: whole, or as they come."""
+
+    def __init__(
+        self, context: GatewayContext, client: TenantClient, request: CompletionRequest, facts: RequestFacts
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._request = request
+        self._facts = facts
+        self._heartbeat_s = context.settings.gateway_heartbeat_s
+        first = str(uuid.uuid4()) if not request.key else id_of_key(client.settings.tenant, request.key)
+        self._ids = job_ids_of(first, len(request.jobs))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = self._request
+        num_read = len(self._ids) if request.is_stream else 1  # the whole of each is read in turn
+        with self._context.concurrency.slots(self._client.settings.tenant, num_read):
+            self._facts.job_id = self._ids[0]
+            await self._submit()
+            try:
+                answer = await unless_gone(receive, self._stream() if request.is_stream else self._whole())
+            except ClientGone:
+                await self._abandon()
+                return
+            except HerdError as error:
+                if len(self._ids) > 1:
+                    await self._abandon()
+                problem = Problem.from_error(error)
+                problem.headers = {**problem.headers, JOB_HEADER: self._ids[0]}
+                raise problem from error
+            await answer(scope, receive, send)
+
+    async def _submit(self) -> None:
+        """Put all jobs into the queue. Raises Problem if one is not taken, and other HerdErrors."""
+        request = self._request
+        if len(request.jobs) == 1:
+            own = None if request.key else self._ids[0]
+            await self._client.submit(request.jobs[0], own, request.key, request.traceparent)
+            return
+        try:
+            outcomes = await self._client.submit_many(
+                [
+                    {"job": job, "job_id": job_id, "traceparent": request.traceparent}
+                    for job, job_id in zip(request.jobs, self._ids, strict=True)
+                ]
+            )
+            for number, outcome in enumerate(outcomes):
+                if outcome.error is not None:
+                    raise _not_accepted(outcome.error, request.source(number))
+        except HerdError:
+            await self._abandon()
+            raise
+
+    async def _whole(self) -> ASGIApp:
+        """The answer once all jobs have ended. Raises Problem if one did not end well."""
+        request, bodies = self._request, []
+        for number, job_id in enumerate(self._ids):
+            events = await self._client.all_events(job_id)
+            check_end(events, request.source(number))
+            result = Result.from_events(events)
+            bodies.append(response_body(request.endpoint, self._ids[0], request.model, result))
+        return JSONResponse(joined_body(bodies), headers={JOB_HEADER: self._ids[0]})
+
+    async def _stream(self) -> ASGIApp:
+        """The answer as it comes. Raises Problem if a job fails before there is anything to say."""
+        request = self._request
+        events = self._events()
+        try:
+            first = await self._first(events)
+            for event in first:
+                check_end([event], self._source(event))
+        except BaseException:
+            await events.aclose()
+            raise
+        chunks = ManyChunks(
+            request.endpoint, self._ids, request.model, request.n, has_usage=request.has_usage
+        )
+        write = partial(self._sse_chunks, chunks)
+        parts = stream_body(prepend(events, first), write, self._facts, heartbeat_s=self._heartbeat_s)
+        return EventStream(parts, headers={JOB_HEADER: self._ids[0]}, on_gone=self._abandon)
+
+    async def _events(self) -> AsyncGenerator[list[Event]]:
+        """The events of all jobs as they come. None comes after an end that is no answer."""
+        async with aclosing(merge_streams([self._client.events(job_id) for job_id in self._ids])) as found:
+            async for events in found:
+                yield events
+                if len(self._ids) > 1 and any(map(_is_bad_end, events)):
+                    await self._abandon()
+                    return
+
+    async def _first(self, events: AsyncGenerator[list[Event]]) -> list[Event]:
+        """The first events, or none if nothing has come for so long that the client should hear of us."""
+        until_s = monotonic() + self._heartbeat_s
+        async for found in events:
+            if found or monotonic() >= until_s:
+                return found
+        return []
+
+    def _sse_chunks(self, chunks: ManyChunks, event: Event) -> Iterator[bytes]:
+        """An event as chunks. Those of a single job have its number, from which its own events go on."""
+        number = event.seq if len(self._ids) == 1 else None
+        for chunk in chunks.from_event(event):
+            yield sse(compact_json(chunk), number=number)
+        if _is_bad_end(event):
+            yield error_event(Problem.from_end(event, self._source(event)), self._facts)
+        elif chunks.is_over:
+            yield DONE
+
+    def _source(self, event: Event) -> str:
+        return self._request.source(self._ids.index(event.job))
+
+    async def _abandon(self) -> None:
+        """Cancel the jobs, unless the request wants them to go on."""
+        if not self._request.keeps_jobs:
+            self._context.abandon(self._client, *self._ids)
+
+
+def _not_accepted(error: HerdError, source: str) -> Problem:
+    """Why a request of several prompts is not answered."""
+    problem = Problem.from_error(error)
+    if isinstance(error, JobConflict):
+        problem.message = "another job has this Idempotency-Key. Fix: send the same prompts, or another key"
+    problem.param = problem.param or source
+    return problem
+
+
+def check_end(events: list[Event], source: str) -> None:
+    """Raise Problem if the last of these events is an end that is no answer.
+
+    source: where the request has its prompt.
+    """
+    if events and _is_bad_end(end := events[-1]):
+        raise Problem.from_end(end, source)
+
+
+def _is_bad_end(event: Event) -> TypeGuard[End]:
+    return isinstance(event, End) and event.finish_reason not in GOOD_ENDS

@@ -1,0 +1,111 @@
+"""A request for completions or a chat, read and checked: a job for each prompt, and how it is answered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from llama_herd.errors import FieldError
+from llama_herd.tasks.gateway.identity import Caller
+from llama_herd.tasks.gateway.problem import bad_request
+from llama_herd.tasks.gateway.request_facts import traceparent_of
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
+
+#: Says what becomes of the jobs if the client goes away.
+GONE_HEADER = "X-On-Disconnect"
+KEY_HEADER = "Idempotency-Key"
+
+#: Nobody watches an answer that is not streamed: its events may be few.
+UNWATCHED_MS = 500
+
+#: Fields of a body that say how it is answered, and when.
+OWN_FIELDS = ("stream", "stream_options", "priority")
+#: Fields of `stream_options`. The second may only be false.
+STREAM_OPTIONS = ("include_usage", "include_obfuscation")
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A request, read and checked.
+
+    key: its idempotency key. keeps_jobs: whether the jobs go on if the client goes away.
+    """
+
+    endpoint: Endpoint
+    jobs: tuple[GenerationJob, ...]  # one for each prompt
+    model: str
+    is_stream: bool
+    has_usage: bool
+    key: str | None
+    traceparent: str | None
+    keeps_jobs: bool
+
+    @classmethod
+    def read(
+        cls,
+        endpoint: Endpoint,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        settings: GatewaySettings,
+        caller: Caller,
+    ) -> Self:
+        """Read a request. Raises InvalidJob with every wrong field, and Problem."""
+        errors: list[FieldError] = []
+        rest = {name: value for name, value in body.items() if name not in OWN_FIELDS}
+        is_stream = _is_stream(body, errors)
+        has_usage = _has_usage(body, is_stream, errors)
+        found = RequestBody(endpoint, rest)
+        found.errors += errors
+        if body.get("priority") is not None:
+            found.fields["priority"] = body["priority"]
+        jobs = found.jobs(settings, settings.gateway_max_prompts)
+        caller.check_priority(jobs[0].priority)
+        key = headers.get(KEY_HEADER)
+        if not is_stream and not key:  # under a key the same job may be asked for as a stream
+            jobs = [job.model_copy(update={"flush_ms": UNWATCHED_MS}) for job in jobs]
+        keeps_jobs = _keeps_jobs(headers, "stay" if key else settings.gateway_on_disconnect)
+        model, trace = jobs[0].model or settings.default_model, traceparent_of(headers)
+        return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, keeps_jobs)
+
+    @property
+    def n(self) -> int:
+        """The number of outputs of each prompt."""
+        return self.jobs[0].sampling.n
+
+    def source(self, number: int) -> str:
+        """The place of a job's prompt in the body."""
+        if self.endpoint == CHAT:
+            return "messages"
+        return "prompt" if len(self.jobs) == 1 else f"prompt.{number}"
+
+
+def _is_stream(body: Mapping[str, Any], errors: list[FieldError]) -> bool:
+    stream = body.get("stream")
+    if not isinstance(stream, bool | None):
+        errors.append(FieldError("stream", "must be true or false"))
+    return stream is True
+
+
+def _has_usage(body: Mapping[str, Any], is_stream: bool, errors: list[FieldError]) -> bool:
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not is_stream:
+        errors.append(FieldError("stream_options", "only with stream=true"))
+    if not isinstance(options, dict) or not all(isinstance(value, bool | None) for value in options.values()):
+        errors.append(FieldError("stream_options", "must be an object of true and false"))
+        return False
+    if unknown := [name for name in options if name not in STREAM_OPTIONS]:
+        shown = unknown[0] if unknown[0].isidentifier() and len(unknown[0]) <= 64 else "?"
+        errors.append(FieldError(f"stream_options.{shown}", "not supported"))
+    if options.get("include_obfuscation"):
+        errors.append(FieldError("stream_options.include_obfuscation", "only supported as false"))
+    return options.get("include_usage") is True
+
+
+def _keeps_jobs(headers: Mapping[str, str], default: str) -> bool:
+    said = headers.get(GONE_HEADER, default).lower()
+    if said not in ("cancel", "stay"):
+        raise bad_request("must be cancel or stay", param=GONE_HEADER)
+    return said == "stay"

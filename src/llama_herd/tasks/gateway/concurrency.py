@@ -1,0 +1,37 @@
+"""How many answers may be under way at a time."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llama_herd.tasks.gateway.problem import PASSES, Problem
+from llama_herd.tasks.gateway.settings import GatewaySettings
+
+
+class ConcurrencyLimit:
+    """Limits how many answers are under way at a time, in all and for each tenant."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._most = settings.gateway_max_streams
+        self._most_of_one = settings.gateway_max_tenant_streams
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def num_taken(self) -> int:
+        return self._taken.total()
+
+    @contextmanager
+    def slots(self, tenant: str, num: int = 1) -> Iterator[None]:
+        """Take slots for answers within the block. Raises Problem if too few are free."""
+        if self._taken[tenant] + num > self._most_of_one:
+            message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
+            raise Problem(429, "too_many_streams", message, headers=PASSES)
+        if self.num_taken + num > self._most:
+            raise Problem(503, "too_many_streams", "too many answers are under way here", headers=PASSES)
+        self._taken[tenant] += num
+        try:
+            yield
+        finally:
+            self._taken[tenant] -= num
+            if not self._taken[tenant]:
+                del self._taken[tenant]

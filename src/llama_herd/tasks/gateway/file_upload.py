@@ -1,0 +1,138 @@
+"""Uploads of files: the bytes go to the storage as they come, and the record is made when they are safe."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.gateway.body import CLOSE
+from llama_herd.tasks.gateway.identity import Caller
+from llama_herd.tasks.gateway.multipart_form import MultipartForm
+from llama_herd.tasks.gateway.problem import Problem, bad_request
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.gateway.stores import files_of, quota_exceeded
+from llama_herd.tasks.gateway.tenant_client import TenantClient
+from llama_herd.tasks.ledger.redis_call import ask
+from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile
+from llama_herd.tasks.openai.batch_object import ExpiresAfter
+from llama_herd.tasks.storage.storage import Draft, Storage, StoragePlace
+from llama_herd.tasks.wrong_fields import field_errors
+
+#: Bytes that are written together.
+PIECE_BYTES = 1 << 20
+
+#: Most bytes of a form that are not the file's: fields, heads, and what comes before and after.
+MAX_OTHER_BYTES = 1 << 17
+
+_PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
+
+
+async def store_upload(
+    request: Request, caller: Caller, client: TenantClient, storage: Storage
+) -> StoredFile:
+    """Store the file of a form, and return its record. Raises Problem, StorageUnavailable."""
+    form = MultipartForm(request.headers.get("content-type", ""))
+    files = await asyncio.to_thread(files_of, storage, caller.tenant)
+    place = StoragePlace(caller.tenant, f"file-{secrets.token_hex(12)}")
+    await client.run(ask(files.begin_upload(place.name)))
+    num_bytes = await _write_file(request, form, storage, place, client.settings)
+    life_ms = _life_ms(form, client.settings)
+    file = NewFile(place.name, form.filename or "", INPUT, num_bytes, caller.fingerprint or "", life_ms)
+    added = await client.run(ask(files.add(file, *quotas(client.settings))))
+    if isinstance(added, QuotaExceeded):
+        await asyncio.to_thread(storage.delete, place)
+        await client.run(ask(files.note_deleted(file.id)))
+        raise quota_exceeded(added, "delete files", "file")
+    return added
+
+
+def quotas(settings: GatewaySettings) -> tuple[Quota, Quota]:
+    """The quotas of a tenant and a key: of files, and of their bytes."""
+    return (
+        Quota(settings.gateway_max_tenant_files, settings.gateway_max_key_files),
+        Quota(settings.gateway_max_tenant_bytes, settings.gateway_max_key_bytes),
+    )
+
+
+async def _write_file(
+    request: Request, form: MultipartForm, storage: Storage, place: StoragePlace, settings: GatewaySettings
+) -> int:
+    """Write the file's bytes, and return their number. Wrong fields raise before the file is kept."""
+    opening = storage.draft(place)
+    draft = await asyncio.to_thread(opening.__enter__)
+    try:
+        await _copy_file(request, form, draft, settings)
+        form.check_complete()
+        _check_fields(form)
+        await asyncio.to_thread(draft.keep)
+        return draft.num_bytes
+    finally:
+        await asyncio.to_thread(opening.__exit__, None, None, None)
+
+
+async def _copy_file(request: Request, form: MultipartForm, draft: Draft, settings: GatewaySettings) -> None:
+    """Pass the file's bytes on from the body to the draft, within the limits. Raises Problem."""
+    most, piece, num_bytes, num_others = settings.gateway_file_bytes, bytearray(), 0, 0
+    async for part in _body_parts(request, settings.gateway_idle_s):
+        found = form.feed(part)
+        num_bytes += len(found)
+        num_others += len(part) - len(found)
+        if num_others > MAX_OTHER_BYTES:
+            message = f"the form must have at most {MAX_OTHER_BYTES:,} bytes beside the file's"
+            raise Problem(400, "invalid_form", message, headers=CLOSE)
+        if num_bytes > most:
+            message = f"must be at most {most:,} bytes. Fix: split it, or set HERD_GATEWAY_FILE_BYTES"
+            raise Problem(413, "file_too_large", message, "file", CLOSE)
+        piece += found
+        if len(piece) >= PIECE_BYTES:
+            await asyncio.to_thread(draft.write, bytes(piece))
+            piece.clear()
+    await asyncio.to_thread(draft.write, bytes(piece))
+
+
+async def _body_parts(request: Request, idle_s: float) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises Problem if nothing comes for `idle_s`."""
+    parts = aiter(request.stream())
+    try:
+        while True:
+            async with asyncio.timeout(idle_s):
+                part = await anext(parts)
+            yield part
+    except StopAsyncIteration:
+        return
+    except TimeoutError:
+        raise Problem(408, "timeout", "the body did not come in time", headers=CLOSE) from None
+    except ClientDisconnect:
+        raise bad_request("the body is not whole") from None
+
+
+def _check_fields(form: MultipartForm) -> None:
+    """Raise Problem for a field that is missing, wrong or unknown."""
+    purpose = form.fields.get(_PURPOSE)
+    if purpose != INPUT:
+        raise bad_request(f"must be {INPUT}: files have no other use here", param=_PURPOSE)
+    for name in form.fields:
+        if name not in (_PURPOSE, _ANCHOR, _SECONDS):
+            raise bad_request("unknown field", param=name if name.isidentifier() else "?")
+    _expires_after(form)
+
+
+def _expires_after(form: MultipartForm) -> ExpiresAfter | None:
+    """When the form says that the file expires; None if it does not. Raises InvalidJob."""
+    anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
+    if anchor is None and seconds is None:
+        return None
+    given = {"anchor": anchor, "seconds": int(seconds) if seconds and seconds[:9].isdecimal() else seconds}
+    try:
+        return ExpiresAfter.model_validate(given)
+    except ValidationError as error:
+        raise InvalidJob(field_errors(error, ExpiresAfter.model_fields)) from None
+
+
+def _life_ms(form: MultipartForm, settings: GatewaySettings) -> int | None:
+    """How long the file is kept; None: for ever."""
+    expires = _expires_after(form)
+    return 1000 * (settings.gateway_file_life_s if expires is None else expires.seconds) or None

@@ -1,0 +1,190 @@
+"""Errors as OpenAI writes them: a status, and an object that says what is wrong."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import (
+    BadInput,
+    DeadlineExceeded,
+    FileLost,
+    GenerationError,
+    HerdError,
+    InvalidJob,
+    JobConflict,
+    JobNotFound,
+    JobRunning,
+    NotPermitted,
+    NotReplicated,
+    QueueFull,
+    RecordUnreadable,
+    RedisUnavailable,
+    StorageUnavailable,
+)
+from llama_herd.http_status import RETRY_S, http_headers, http_status
+from llama_herd.tasks.chat import ChatMessage
+from llama_herd.tasks.events import End
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
+from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES, NEUTRAL
+from llama_herd.tasks.sampling import SamplingParams
+
+#: Names of fields that may be logged.
+_FIELDS = frozenset(
+    name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
+).union(NEUTRAL, CHAT_NAMES, (BODY, "stream", "stream_options", "traceparent"))
+#: At the beginning of a message: the job's field with the prompt, and any field.
+_PROMPT_FIELD = re.compile(r"^prompt(_ids)?\b")
+_FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
+#: The headers of a problem that passes by itself.
+PASSES = {"Retry-After": str(RETRY_S)}
+#: OpenAI's type of each status; others below 500 are those of a bad request.
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+
+
+@dataclass(eq=False)
+class Problem(HerdError):
+    """Why a request is not answered as it was meant.
+
+    param: the field that is wrong. cause: what the log says in place of the message; None: the same.
+    """
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cause: str | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error as OpenAI's object."""
+        kind = _OPENAI_TYPES.get(
+            self.status, "invalid_request_error" if self.status < 500 else "server_error"
+        )
+        error = ErrorWords(message=self.message, type=kind, param=self.param, code=self.code)
+        return ErrorAnswer(error=error).model_dump()
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}: {self.message}"
+
+    @classmethod
+    def from_error(cls, error: HerdError, *, bad_status: int = 400) -> "Problem":
+        """The problem that one of our errors is, with the status that `http_status` knows.
+
+        bad_status: in place of 422, which OpenAI does not answer.
+        """
+        if isinstance(error, Problem):
+            return error
+        status, words = http_status(error), wording_of(error)
+        told = (words.code.format(e=error), words.message.format(e=error))
+        problem = cls(bad_status if status == 422 else status, *told, headers=http_headers(error))
+        problem.cause = words.cause and words.cause.format(e=error)
+        if isinstance(error, InvalidJob):
+            problem.param, problem.cause = _one_field(error), _loggable(error)
+        return problem
+
+    @classmethod
+    def from_end(cls, end: End, source: str = "prompt") -> "Problem":
+        """The problem that a job's end is, if it is no answer. source: where the request has its prompt."""
+        if end.error is not None:
+            message, param = _in_route_words(end.error.message, source)
+            problem = cls.from_error(GenerationError(end.error.code, message, end.error.retriable))
+            problem.param = param
+            return problem
+        if end.finish_reason == "deadline":
+            return cls.from_error(DeadlineExceeded())
+        return cls(409, ErrorCode.CANCELLED, "the job was cancelled")
+
+
+def not_found(message: str, code: str = "not_found", param: str | None = None) -> Problem:
+    return Problem(404, code, message, param)
+
+
+def bad_request(message: str, code: str = "bad_request", param: str | None = None) -> Problem:
+    return Problem(400, code, message, param)
+
+
+def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> Problem:
+    """The problem of a request that needs a right which the gateway's own user of Redis lacks."""
+    message = (
+        f"this gateway may not {what}: its user of Redis lacks the right. Fix: herd acl, see docs/security.md"
+    )
+    return Problem(403, "not_permitted", message, param, cause=str(error))
+
+
+def _in_route_words(message: str, source: str) -> tuple[str, str | None]:
+    """A worker's message about a job's field in a route's words; and the field's name there, if it names one.
+
+    source: where the request has its prompt, such as `prompt.3`.
+    """
+    told = _PROMPT_FIELD.sub(source, message).replace("sampling.", "")
+    found = _FIELD_NAME.match(told)
+    names_field = found is not None and told[found.end() :].startswith((": ", " and "))
+    return told, found.group() if found and names_field else None
+
+
+def _one_field(error: InvalidJob) -> str | None:
+    """The field that is wrong, if it is one."""
+    names = {one.field for one in error.fields} - {BODY}
+    return names.pop() if len(names) == 1 else None
+
+
+def _loggable(error: InvalidJob) -> str:
+    """The wrong fields for the log: an unknown field is not named, since its name may be a prompt's."""
+    return "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
+
+
+def _known_name(field: str) -> str:
+    """A field's name if it is one of ours, or of OpenAI's."""
+    parts = field.split(".")
+    return field if all(part.isdigit() or part in _FIELDS for part in parts) else "?"
+
+
+class Wording(NamedTuple):
+    """The words in which errors of a kind are told, without what only the operator should read.
+
+    Each text may name fields of the error `e`. cause: what the log says in place of the message.
+    """
+
+    kind: type[HerdError]
+    code: str
+    message: str = "{e}"
+    cause: str | None = None
+
+
+#: The first whose kind an error is of counts. The last one fits all.
+WORDINGS = (
+    Wording(GenerationError, "{e.code}", "{e.message}", "{e.code}"),
+    Wording(InvalidJob, ErrorCode.INVALID_JOB),
+    Wording(JobConflict, "job_conflict"),
+    Wording(JobRunning, "job_running", "a worker runs this job: cancel it first"),
+    Wording(
+        JobNotFound, "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
+    ),
+    Wording(QueueFull, "queue_full", "{e.depth} {e.unit} wait, and the limit is {e.limit}"),
+    Wording(
+        NotPermitted, "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl", "{e}"
+    ),
+    Wording(NotReplicated, "not_replicated", cause="{e}"),
+    Wording(RedisUnavailable, "queue_unavailable", "the queue is away", "{e}"),
+    Wording(FileLost, "file_lost", "the bytes of this file are gone", "{e}"),
+    Wording(StorageUnavailable, "files_unavailable", "files cannot be stored or read here", "{e}"),
+    Wording(DeadlineExceeded, ErrorCode.DEADLINE, "the job was not finished by its deadline"),
+    Wording(RecordUnreadable, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}"),
+    Wording(BadInput, "bad_input"),
+    Wording(HerdError, "internal_error"),
+)
+
+
+def wording_of(error: HerdError) -> Wording:
+    """The wording for an error."""
+    return next(words for words in WORDINGS if isinstance(error, words.kind))

@@ -1,0 +1,160 @@
+"""The gateway's clients of the queue: one for each tenant, all over the same connections."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
+
+from llama_herd.errors import NotPermitted
+from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.client.lots import JobToSubmit, SubmitOutcome
+from llama_herd.tasks.client.patient_read import PatientRead
+from llama_herd.tasks.client.reader import Reader
+from llama_herd.tasks.client.readers import Readers
+from llama_herd.tasks.client.shared_connections import SharedConnections
+from llama_herd.tasks.close_names import close_models, did_you_mean
+from llama_herd.tasks.events import Event
+from llama_herd.tasks.gateway.cached_value import CachedValue
+from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found, not_permitted
+from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
+
+T = TypeVar("T")
+
+#: Most events of one read: so much waits in memory for a client that reads slowly.
+PAGE = 64
+#: Longest time until the stream of a silent job is read again.
+MAX_SILENCE_S = 5.0
+#: How long a stream waits for a Redis that is away.
+OUTAGE_S = 60.0
+#: Most jobs of a kind that are shown together.
+MAX_JOBS = 20
+
+
+class TenantClient:
+    """Submits, reads and cancels one tenant's jobs for the requests of a gateway."""
+
+    def __init__(self, settings: GatewaySettings, tenant: str, connections: SharedConnections) -> None:
+        self.settings = settings.model_copy(update={"tenant": tenant})
+        self.core = ClientCore(self.settings)
+        self._connections = connections
+        silence_s = min(self.settings.gateway_heartbeat_s, MAX_SILENCE_S)
+        self._readers = Readers(self.core.ledger, connections, silence_s)
+        #: All live workers, and the whole tenant, as of a second ago at most, however many requests ask.
+        self.workers = CachedValue(lambda: self.run(self.core.workers()))
+        self.snapshot = CachedValue(lambda: self.run(self.core.snapshot(MAX_JOBS)))
+
+    async def run(self, dialogue: Dialogue[T]) -> T:
+        """Run a dialogue. Raises Problem if the gateway lacks the right, and what the dialogue raises."""
+        try:
+            return await self._connections.run(dialogue)
+        except NotPermitted as error:
+            raise not_permitted(error, f"serve the tenant {self.settings.tenant}") from None
+
+    async def submit(
+        self, job: GenerationJob, job_id: str | None, key: str | None, traceparent: str | None
+    ) -> str:
+        """Put a job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
+        try:
+            return (await self._connections.run(self.core.submit(job, {}, job_id, key, traceparent))).job_id
+        except NotPermitted as error:
+            model, tenant = job.model or self.settings.default_model, self.settings.tenant
+            what = f"take jobs for the model {model} of the tenant {tenant}"
+            raise not_permitted(error, what, "model") from None
+
+    async def submit_many(self, jobs: Sequence[JobToSubmit]) -> list[SubmitOutcome]:
+        """Put jobs into their queues in one round trip; each has its outcome. Raises RedisUnavailable."""
+        lots = self.core.lots(jobs, len(jobs))
+        return [
+            outcome for lot in lots for outcome in (await self._connections.run(lots.submit(lot))).outcomes
+        ]
+
+    async def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs early, all in one round trip."""
+        await self._connections.run(
+            _one_round_trip(self.core.ledger.cancel(job_id, "cancelled") for job_id in job_ids)
+        )
+
+    async def models(self) -> list[str]:
+        """Names of the models that jobs are taken for."""
+        served = {worker.model for worker in await self.workers()}
+        return sorted(served.union(self.settings.standing_models))
+
+    async def check_model(self, model: str) -> None:
+        """Raise Problem if nobody would take a job for this model."""
+        models = await self.models()
+        if not models:
+            raise Problem(503, "no_worker", "no worker is up", "model", PASSES)
+        if model not in models:
+            raise model_not_found(model, models)
+
+    @asynccontextmanager
+    async def reading(
+        self, job_id: str, *, after: int = 0, asks_place: bool = False
+    ) -> AsyncIterator[Reader]:
+        """A reader of a job, from the event after number `after` on."""
+        follower = Follower(job_id, after=after, waits=False)
+        async with self._readers.reading(
+            follower, asks_place=asks_place, tick_s=self.settings.gateway_heartbeat_s
+        ) as reader:
+            yield reader
+
+    def events_of(self, reader: Reader) -> AsyncGenerator[list[Event]]:
+        """The job's events, in order, each once, up to its end.
+
+        Some seconds without one bring an empty list, and so does a start without any. An outage of Redis is
+        waited out. Raises JobNotFound, RecordUnreadable, and RedisUnavailable after a long outage.
+        """
+
+        def read() -> Awaitable[list[Event]]:
+            return self.run(self.core.read_new(reader.follower, PAGE))
+
+        return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=True))
+
+    async def events(self, job_id: str) -> AsyncGenerator[list[Event]]:
+        """All events of a job as they come: see `events_of`."""
+        async with self.reading(job_id) as reader, aclosing(self.events_of(reader)) as found:
+            async for events in found:
+                yield events
+
+    async def all_events(self, job_id: str) -> list[Event]:
+        """The job's events once it has ended. Raises what `events` does."""
+        return [event async for found in self.events(job_id) for event in found]
+
+    async def close(self) -> None:
+        """End this tenant's streams. The connections stay open for other tenants."""
+        await self._readers.close()
+
+
+def _one_round_trip(calls: Iterable[RedisCall[Any]]) -> Dialogue[list[Any]]:
+    """A dialogue that makes all calls in one round trip."""
+    answers: list[Any] = yield list(calls)
+    return answers
+
+
+def model_not_found(model: str, models: list[str]) -> Problem:
+    """The problem of a request for a model that is not among those that are served."""
+    served, meant = ", ".join(models) or "none", did_you_mean(close_models(model, models)) or "."
+    return not_found(f"no worker serves this model{meant} Served are: {served}", "model_not_found", "model")
+
+
+class TenantClients:
+    """A client for each tenant, made with the first request of that tenant."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.connections = SharedConnections(settings.redis_url)
+        self._clients: dict[str, TenantClient] = {}
+
+    def for_tenant(self, tenant: str) -> TenantClient:
+        """The client of a tenant; made now if there is none yet."""
+        if tenant not in self._clients:
+            self._clients[tenant] = TenantClient(self.settings, tenant, self.connections)
+        return self._clients[tenant]
+
+    async def close(self) -> None:
+        """End all streams, and close the connections."""
+        for client in self._clients.values():
+            await client.close()
+        await self.connections.close()

@@ -1,0 +1,135 @@
+"""Calls that read what Redis has of jobs, and change nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llama_herd.tasks.events import Event, parse_event
+from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
+from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.replies import (
+    read_names,
+    read_origin,
+    read_part,
+    read_place,
+    read_record,
+    read_scores,
+    read_state,
+    text,
+)
+from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.priority import lists_of
+
+#: Start of a stream, as XRANGE takes it.
+FIRST = "-"
+
+_READ = Script("read")
+_DEPTH = Script("depth")
+PLACE = Script("place", "clock")
+
+
+@dataclass(frozen=True)
+class JobReads(Keys):
+    """All calls that read one tenant's jobs: records, events, places, numbers."""
+
+    def read(self, job_id: str, after: int = 0, limit: int = 0) -> RedisCall[list[Event]]:
+        """The events of a job after event number `after`, at most `limit` of them. 0: all."""
+        span = (f"({after}-0" if after else "-", "+")
+        return RedisCall(
+            "XRANGE",
+            (self.events_key(job_id),),
+            (*span, "COUNT", limit) if limit else span,
+            lambda reply: [parse_event(fields[b"e"]) for _, fields in reply],
+        )
+
+    def read_part(
+        self, job_id: str, start: str, part_bytes: int, most_bytes: int, *, with_scores: bool
+    ) -> RedisCall[StreamPart]:
+        """Events of a job from `start` on, until they are `part_bytes` long.
+
+        An event of more than `most_bytes` is an error, and so is anything that workers do not write.
+        """
+        return RedisCall(
+            _READ,
+            (self.job_key(job_id), self.events_key(job_id)),
+            (start, part_bytes, most_bytes, int(with_scores)),
+            read_part,
+        )
+
+    def record(self, job_id: str) -> RedisCall[JobRecord | None]:
+        """The record of a job, without its body; None if there is none."""
+        names = JobRecord.__slots__
+        return RedisCall(
+            "HMGET",
+            (self.job_key(job_id),),
+            names,
+            lambda reply: read_record(dict(zip(names, reply, strict=True))),
+        )
+
+    def state(self, job_id: str) -> RedisCall[str | None]:
+        """The state of a job; None if it has no record."""
+        return RedisCall("HGET", (self.job_key(job_id),), ("state",), read_state)
+
+    def is_purged(self, job_id: str) -> RedisCall[bool]:
+        """Whether nothing is left of a job but the mark that it was purged."""
+        return RedisCall("HGET", (self.job_key(job_id),), ("state",), lambda reply: reply == b"purged")
+
+    def body(self, job_id: str) -> RedisCall[bytes | None]:
+        """The JSON of a job as it was accepted; None if it has no record."""
+        return RedisCall("HGET", (self.job_key(job_id),), ("body",), lambda reply: reply)
+
+    def webhook_secret(self, job_id: str) -> RedisCall[str | None]:
+        """What a job's webhook is signed with, if the job has brought it."""
+        return RedisCall("HGET", (self.job_key(job_id),), ("webhook_secret",), lambda raw: raw and text(raw))
+
+    def origin(self, job_id: str) -> RedisCall[JobOrigin]:
+        """Read the facts about a job's origin, for the log."""
+        read = partial(read_origin, queue_name("", self.tenant))
+        return RedisCall("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
+
+    def place(self, job_id: str) -> RedisCall[Place | None]:
+        """Where a waiting job stands; None if it does not wait."""
+        asked = self.places([job_id])
+        return RedisCall(asked.what, asked.keys, asked.args, lambda reply: read_place(reply[0]))
+
+    def places(self, job_ids: Sequence[str]) -> RedisCall[list[Place | None]]:
+        """Where several waiting jobs stand; None for each that does not wait."""
+        keys = (self.key("pending"), self.key("waiting"), *map(self.job_key, job_ids))
+        return RedisCall(PLACE, keys, job_ids, lambda reply: list(map(read_place, reply)))
+
+    def line_marks(self) -> tuple[RedisCall[Any], ...]:
+        """Calls whose answers change when a job joins or leaves those that wait: number, first, last."""
+        pending = (self.key("pending"),)
+        return (
+            RedisCall("ZCARD", pending, (), int),
+            RedisCall("ZRANGE", pending, (0, 0), tuple),
+            RedisCall("ZRANGE", pending, (-1, -1), tuple),
+        )
+
+    def jobs_with_news(self, cursors: Mapping[str, int]) -> RedisCall[set[str]]:
+        """The jobs that have events after the given numbers."""
+        ids = {self.events_key(job_id).encode(): job_id for job_id in cursors}
+        after = (f"{last}-0" for last in cursors.values())
+        return RedisCall("XREAD", (), ("COUNT", 1, "STREAMS", *ids, *after), partial(read_names, ids))
+
+    def are_waiting(self, job_ids: Sequence[str]) -> RedisCall[list[bool]]:
+        """Tell for each job whether it waits."""
+        return RedisCall("ZMSCORE", (self.key("pending"),), job_ids, read_scores)
+
+    def are_running(self, job_ids: Sequence[str]) -> RedisCall[list[bool]]:
+        """Which of these jobs workers own."""
+        return RedisCall("ZMSCORE", (self.key("leases"),), job_ids, read_scores)
+
+    def queue_depth(self, queue: str) -> RedisCall[int]:
+        """Number of messages in a queue."""
+        return RedisCall(_DEPTH, lists_of(queue), (), int)
+
+    def num_pending(self) -> RedisCall[int]:
+        """Number of waiting jobs."""
+        return RedisCall("ZCARD", (self.key("pending"),), (), int)
+
+    def num_running(self) -> RedisCall[int]:
+        """Number of jobs that workers own."""
+        return RedisCall("ZCARD", (self.key("leases"),), (), int)

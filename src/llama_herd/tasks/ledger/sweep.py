@@ -1,0 +1,100 @@
+"""The sweep: it pushes lost messages again, and ends jobs that nobody will run."""
+
+from collections.abc import Sequence
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.tasks.events import Failure
+from llama_herd.tasks.ledger.answers import Swept
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.ledger.reports import WORKER_TTL_S
+from llama_herd.tasks.ledger.script_events import LOST, end_tail
+from llama_herd.tasks.message import queue_name
+
+#: If the next message of a list is this much younger than a waiting job, that job's message counts as lost.
+SWEEP_PATIENCE_MS = 3_000
+#: A shorter time between two sweeps is no gap: they normally come once a second.
+SWEEP_GAP_MS = 1_500
+#: Most overtaken messages that one sweep pushes again.
+SWEEP_MAX_PUSHES = 64
+#: Most jobs of dead workers that one sweep takes back: enough for the largest worker.
+SWEEP_MAX_TAKEN = 1_100
+#: Most jobs of each kind that one sweep looks at.
+SWEEP_MAX_LOOKS = 512
+#: The keys of SWEEP.
+_SWEPT = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "served")
+#: A tenant that has none of these keys has nothing to sweep.
+_TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbox:dead")
+
+_SWEEP = Script(
+    "sweep",
+    "clock",
+    "life",
+    "queue",
+    "push",
+    "front",
+    "outbox",
+    "outbox_trim",
+    "waiting",
+    "end",
+    "lost",
+    builds_keys=True,
+)
+_DUE_FOR_SWEEP = Script("due_for_sweep", "clock")
+
+
+def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
+    """Push the lost messages again, and the messages of jobs that are now due.
+
+    Every worker calls it about once a second; most calls do nothing. It also ends jobs that nobody runs
+    and that are cancelled, past their deadline, or for too long in a queue that no worker ever served.
+    """
+    prefix, _, record = ledger.job_key("\0").partition("\0")
+    events = ledger.events_key("\0").removeprefix(f"{prefix}\0")
+    return RedisCall(
+        _SWEEP,
+        [ledger.key(name) for name in _SWEPT],
+        (
+            prefix,
+            record,
+            events,
+            ledger.channel(""),
+            ledger.between_sweeps_ms,
+            max(SWEEP_GAP_MS, ledger.lease_ms * 2 // 3),
+            ledger.lease_ms,
+            SWEEP_PATIENCE_MS,
+            SWEEP_MAX_PUSHES,
+            SWEEP_MAX_LOOKS,
+            ledger.stream_ttl_s,
+            ledger.dead_ttl_s,
+            end_tail("deadline"),
+            end_tail("cancelled"),
+            SWEEP_MAX_TAKEN,
+            1000 * ledger.unserved_timeout_s,
+            end_tail("error", _unserved(ledger.unserved_timeout_s)),
+            1000 * WORKER_TTL_S,
+            end_tail("error", LOST),
+            ledger.max_outbox,
+            *(queue_name(model, ledger.tenant) for model in ledger.standing_models),
+        ),
+        lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
+    )
+
+
+def _unserved(timeout_s: int) -> Failure:
+    waited = f"no worker has ever served the job's model, for which it waited {timeout_s} s"
+    return Failure(code=ErrorCode.UNSERVED, message=f"{waited}. Fix: check the name, or set HERD_MODELS")
+
+
+def due_for_sweep(ledgers: Sequence[Ledger]) -> RedisCall[list[bool]]:
+    """Which of these tenants are to be swept now. A tenant without anything to sweep counts as swept.
+
+    Every worker asks about once a second. Most of the answers are no: another worker has just swept.
+    """
+    return RedisCall(
+        _DUE_FOR_SWEEP,
+        [ledger.key(name) for ledger in ledgers for name in ("sweep", *_TO_SWEEP)],
+        (min((ledger.between_sweeps_ms for ledger in ledgers), default=0),),
+        lambda reply: [answer == 1 for answer in reply],
+    )

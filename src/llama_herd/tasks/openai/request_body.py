@@ -1,0 +1,253 @@
+"""The body of an OpenAI request as the fields of our job. vLLM's additional fields are accepted, too.
+
+Sources: OpenAI's API reference for completions, chat completions and batches; vLLM's SamplingParams.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
+from llama_herd.tasks.close_names import close_names, did_you_mean
+from llama_herd.tasks.job import SOURCE_MESSAGE, GenerationJob
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.structured_outputs import FORM_FIELDS
+
+Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+COMPLETIONS, CHAT = ENDPOINTS
+
+#: Named as the field of an error that concerns no single field.
+BODY = "body"
+
+#: Fields that are ignored, each with the values that may be ignored; None: any value.
+NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
+    "user": None,
+    "metadata": None,
+    "service_tier": None,
+    "safety_identifier": None,
+    "prompt_cache_key": None,
+    "parallel_tool_calls": None,
+    "stream": (False,),
+    "store": (False,),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "modalities": (["text"],),
+}
+
+#: Names that only chats have, each with our name.
+CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
+#: Fields of a chat, OpenAI's and vLLM's, that mean the same here; a `chat_template` is a name, no text.
+CHAT_SAME = frozenset(
+    (
+        *("tool_choice", "parallel_tool_calls"),
+        *("documents", "chat_template", "chat_template_kwargs"),
+    )
+)
+#: vLLM's field of a completion that means the same here.
+COMPLETION_SAME = frozenset(("add_special_tokens",))
+
+#: Why a field of completions is refused, unless it is as said there.
+NO_SUFFIX = 'only supported as "": a text is continued here, and no gap in it is filled'
+NO_BEST_OF = "must be the same as n: all outputs that are drawn are given. Fix: a larger n with logprobs"
+
+#: Sampling fields with the same name and meaning at both endpoints.
+SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
+
+
+class RequestBody:
+    """Reads one body: `fields` and `sampling` are those of the job, `errors` names the fields that cannot be.
+
+    A null counts as absent, as at OpenAI.
+    """
+
+    def __init__(self, endpoint: Endpoint, body: Mapping[str, Any]) -> None:
+        self.fields: dict[str, Any] = {}
+        self.sampling: dict[str, Any] = {}
+        self.errors: list[FieldError] = []
+        self._endpoint = endpoint
+        self._body = body
+        self._prompts: list[Any] = []
+        self._source, read = ("messages", self._messages) if endpoint == CHAT else ("prompt", self._prompt)
+        self._special: dict[str, Callable[[Any], None]] = {
+            self._source: read,
+            "model": lambda value: self.fields.update(model=value),
+            "tools": self._tools,
+            "stop": self._stop,
+            "top_k": lambda value: self.sampling.update(top_k=0 if value == -1 else value),
+            "logprobs": self._logprobs,
+        }
+        if endpoint == COMPLETIONS:
+            self._special |= {"echo": self._echo, "suffix": self._suffix, "best_of": self._best_of}
+        for name, value in body.items():
+            if value is None:
+                continue
+            if name in self._special:
+                self._special[name](value)
+            else:
+                self._read_field(name, value)
+        if self.fields.get("echo") and self.sampling.get("logprobs"):  # of the prompt, too
+            self.sampling.setdefault("prompt_logprobs", self.sampling.get("top_logprobs", 0))
+
+    @property
+    def num_prompts(self) -> int:
+        """The number of prompts in the body; a chat is one."""
+        return max(1, len(self._prompts))
+
+    def jobs(self, settings: Settings, max_prompts: int) -> list[GenerationJob]:
+        """A job for each prompt. Raises InvalidJob; what is wrong with one of several is named `prompt.3`."""
+        if self.num_prompts == 1:
+            return [self.job(settings)]
+        if self.num_prompts > max_prompts:
+            self._refuse("prompt", f"must be at most {max_prompts} prompts, got {self.num_prompts}")
+            raise InvalidJob(self.errors)
+        jobs, errors = list[GenerationJob](), list[FieldError]()
+        for number, prompt in enumerate(self._prompts):
+            try:
+                jobs.append(self._job(settings, prompt, {}, {}))
+            except InvalidJob as error:
+                errors += (
+                    FieldError(_numbered_field(one.field, number), one.message) for one in error.fields
+                )
+            if len(errors) > MAX_FIELD_ERRORS:
+                break
+        if errors:
+            raise InvalidJob(list(dict.fromkeys(errors)))
+        return jobs
+
+    def job(
+        self, settings: Settings, fields: Mapping[str, Any] = {}, sampling: Mapping[str, Any] = {}
+    ) -> GenerationJob:
+        """The job. `fields` and `sampling` are defaults for what the body does not set.
+
+        Raises InvalidJob. It names every wrong field as the body does.
+        """
+        if self.num_prompts > 1:
+            self._refuse("prompt", f"must be exactly one prompt, got {self.num_prompts}")
+        return self._job(settings, self._prompts[0] if self._prompts else None, fields, sampling)
+
+    def _job(
+        self, settings: Settings, prompt: Any, fields: Mapping[str, Any], sampling: Mapping[str, Any]
+    ) -> GenerationJob:
+        errors = list(self.errors)
+        given = {**fields, **self.fields, "sampling": {**sampling, **self.sampling}}
+        if self._endpoint == COMPLETIONS:
+            given["prompt_ids" if isinstance(prompt, list) else "prompt"] = prompt
+        try:
+            job = GenerationJob.parse(given, settings)
+        except InvalidJob as error:
+            errors += (self._in_body(one) for one in error.fields)
+        if errors:
+            raise InvalidJob(list(dict.fromkeys(errors)))
+        return job
+
+    def _read_field(self, name: str, value: Any) -> None:
+        is_chat = self._endpoint == CHAT
+        ours = CHAT_NAMES.get(name, name) if is_chat else name
+        if ours in SAME or (is_chat and name == "top_logprobs"):
+            self.sampling[ours] = value
+        elif name in FORM_FIELDS or name in (CHAT_SAME if is_chat else COMPLETION_SAME):
+            self.fields[name] = value
+        elif name not in NEUTRAL:
+            self._refuse(name, f"not supported{self._suggestion(name)}")
+        elif (neutral := NEUTRAL[name]) is not None and value not in neutral:
+            self._refuse(name, f"only supported as {' or '.join(map(json.dumps, neutral))}")
+
+    def _suggestion(self, name: str) -> str:
+        """Suggest known fields for an unknown one, as long as the error still names fields."""
+        known = (
+            *self._special,
+            *SAME,
+            *FORM_FIELDS,
+            *((*CHAT_NAMES, *CHAT_SAME) if self._endpoint == CHAT else COMPLETION_SAME),
+        )
+        return did_you_mean(close_names(name, known) if len(self.errors) < MAX_FIELD_ERRORS else [])
+
+    def _prompt(self, value: Any) -> None:
+        """A text, a list of ids, or a list of these."""
+        is_list = isinstance(value, list) and any(isinstance(part, str | list) for part in value)
+        self._prompts = value if is_list else [value]
+
+    def _echo(self, value: Any) -> None:
+        if value is not False:
+            self.fields["echo"] = value
+
+    def _suffix(self, value: Any) -> None:
+        if value != "":
+            self._refuse("suffix", NO_SUFFIX)
+
+    def _best_of(self, value: Any) -> None:
+        if isinstance(value, bool) or value != (1 if self._body.get("n") is None else self._body["n"]):
+            self._refuse("best_of", NO_BEST_OF)
+
+    def _messages(self, value: Any) -> None:
+        self.fields["messages"] = [_job_message(turn) for turn in value] if isinstance(value, list) else value
+
+    def _tools(self, value: Any) -> None:
+        if self._endpoint != CHAT and value != []:
+            self._refuse("tools", f"only supported as [] here, and as a list at {CHAT}")
+        elif value != []:
+            self.fields["tools"] = value
+
+    def _stop(self, value: Any) -> None:
+        self.sampling["stop"] = [value] if isinstance(value, str) else value
+
+    def _logprobs(self, value: Any) -> None:
+        """A chat has a boolean here, and `top_logprobs` beside it; a completion has their number."""
+        if self._endpoint == CHAT or isinstance(value, bool) or not isinstance(value, int):
+            self.sampling["logprobs"] = value
+        else:
+            self.sampling |= {"logprobs": True, "top_logprobs": value}
+
+    def _refuse(self, name: str, message: str) -> None:
+        self.errors.append(FieldError(name if name.isidentifier() else "?", message))
+
+    def _in_body(self, error: FieldError) -> FieldError:
+        """An error of a job as one of the body."""
+        if error.message == SOURCE_MESSAGE:
+            return FieldError(self._source, "is required")
+        return FieldError(self._name_in_body(error.field), error.message)
+
+    def _name_in_body(self, field: str) -> str:
+        """The name of a job's field in the body."""
+        name = field.removeprefix("sampling.").replace("prompt_ids", "prompt")
+        if self._endpoint == COMPLETIONS:
+            if name == "prompt_logprobs" and self._body.get(name) is None:  # by echo
+                return "logprobs"
+            return {"sampling": BODY, "top_logprobs": "logprobs"}.get(name, name)
+        theirs = {ours: one for one, ours in CHAT_NAMES.items() if self._body.get(one) is not None}
+        return {"sampling": BODY, "prompt": BODY, **theirs}.get(name, name)
+
+
+def _numbered_field(field: str, number: int) -> str:
+    """The name of a field of one of several prompts."""
+    first, *rest = field.split(".")
+    return ".".join((first, str(number), *rest)) if first == "prompt" else field
+
+
+def _job_message(turn: Any) -> Any:
+    """A turn in our form: no nulls, arguments of calls as templates take them, one name for reasoning."""
+    if not isinstance(turn, Mapping):
+        return turn
+    found = {name: value for name, value in turn.items() if value is not None}
+    if "reasoning" in found:  # vLLM's name; its answers, too, may be sent back as they came
+        found.setdefault("reasoning_content", found.pop("reasoning"))
+    if isinstance(calls := found.get("tool_calls"), list):
+        found["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
+    return found
+
+
+def _with_parsed_arguments(call: Any) -> Any:
+    """A call whose arguments are an object, which OpenAI writes as the text of one."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call

@@ -1,0 +1,117 @@
+"""What a line asks for: OpenAI's fields as ours, and every wrong one named."""
+
+from typing import Any
+
+import pytest
+
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader, RowRequest
+from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.client.batch.batch_row import BatchRow
+from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
+from llama_herd.tasks.settings import Settings
+
+OPTIONS = RowOptions()
+MESSAGES = [{"role": "user", "content": "secret"}]
+
+
+def read(fields: dict[str, Any], options: RowOptions = OPTIONS) -> BatchRow:
+    return RequestReader(Settings(), options, "r").read(SourceRow(1, fields))
+
+
+def openai(url: str = COMPLETIONS, **body: Any) -> dict[str, Any]:
+    source = {"messages": MESSAGES} if url == CHAT else {"prompt": "secret"}
+    return {"custom_id": "a", "method": "POST", "url": url, "body": {**source, **body}}
+
+
+def job(fields: dict[str, Any], options: RowOptions = OPTIONS) -> GenerationJob:
+    row = read(fields, options)
+    assert row.failure is None
+    assert isinstance(row.job, GenerationJob)
+    return row.job
+
+
+def complaint(fields: dict[str, Any]) -> str:
+    row = read(fields)
+    assert row.failure is not None
+    assert row.failure.code == "invalid_line"
+    assert "secret" not in row.failure.message
+    return row.failure.message
+
+
+def test_every_wrong_field_of_a_body_is_named() -> None:
+    assert complaint(openai(CHAT, temperature=7, colour=1) | {"method": "GET"}) == (
+        "method: must be POST; body.colour: not supported; "
+        "body.temperature: input should be less than or equal to 2, got 7"
+    )
+    assert complaint(openai(n=2, temperature=0)).startswith("body: n must be 1 when temperature is 0")
+
+
+def test_a_line_of_the_wrong_form_names_all_that_is_wrong() -> None:
+    wrong = {"method": "GET", "url": "/v1/embeddings", "body": [], "colour": 1}
+    message = complaint(wrong)
+    for name in (
+        "colour: unknown",
+        "method: must be POST",
+        "url: must be /v1/",
+        "body: must be",
+        "custom_id: ",
+    ):
+        assert name in message
+
+
+def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> None:
+    row = read(
+        {"prompt": "secret", "max_tokens": 5, "sampling": {"top_k": 3}, "priority": 2, "custom_id": "x"}
+    )
+    assert row.tag == RowRequest("x", COMPLETIONS)
+    assert isinstance(row.job, GenerationJob)
+    assert (row.job.sampling.max_tokens, row.job.sampling.top_k, row.job.priority) == (5, 3, 2)
+    assert read({"messages": MESSAGES}).tag == RowRequest("line-1", CHAT)
+    assert "temprature: unknown field. Did you mean sampling.temperature?" in complaint({"temprature": 1})
+    assert "costum_id: unknown field. Did you mean custom_id?" in complaint({"body": {}, "costum_id": "x"})
+    assert complaint({"prompt": "secret", "max_tokens": 0, "colour": 1}) == (
+        "sampling.max_tokens: must be at least 1, got 0: only a job that asks for its prompt needs no output"
+        "; colour: unknown field"
+    )
+
+
+def test_options_hold_for_rows_that_say_nothing_else_but_the_model_for_all() -> None:
+    options = RowOptions(model="big", is_chat=True, system="be kind", sampling={"max_tokens": 7})
+    found = job({"prompt": "secret"}, options)
+    assert found.messages is not None
+    assert [turn.content for turn in found.messages] == ["be kind", "secret"]
+    assert (found.model, found.sampling.max_tokens, found.priority, found.flush_ms) == ("big", 7, -10, 500)
+    assert job(openai(model="other", max_tokens=8), options).sampling.max_tokens == 8
+    assert job(openai(model="other"), options).model == "big"
+    assert job(openai(model="other")).model == "other"
+
+
+def test_a_seed_depends_on_the_line_and_on_what_the_run_is_given() -> None:
+    def seed(line: int, run_id: str, **options: Any) -> int | None:
+        row = RequestReader(Settings(), RowOptions(**options), run_id).read(SourceRow(line, {"prompt": "x"}))
+        assert isinstance(row.job, GenerationJob)
+        return row.job.sampling.seed
+
+    assert seed(1, run_id="r") == seed(1, run_id="r") != seed(2, run_id="r")
+    assert seed(1, run_id="r") != seed(1, run_id="s")
+    assert seed(1, run_id="r", seed=7) == seed(1, run_id="s", seed=7)
+
+
+def test_a_name_that_came_before_is_an_error_that_names_both_lines() -> None:
+    reader = RequestReader(Settings(), OPTIONS, "r")
+    first, second = (reader.read(SourceRow(line, openai())) for line in (3, 9))
+    assert first.failure is None
+    assert second.failure is not None
+    assert second.failure.message == "custom_id: must be unique, but lines 3 and 9 have the same"
+
+
+@pytest.mark.parametrize("name", ["", None, 7, "x" * 513, "\ud800"])
+def test_a_name_that_cannot_be_written_is_refused(name: object) -> None:
+    assert complaint(openai() | {"custom_id": name}).startswith("custom_id: must be a string of 1 to 512")
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", "a\0b", "", 7, {"a": 1}])
+def test_a_prompt_that_is_no_text_is_named(prompt: object) -> None:
+    assert "prompt" in complaint({"prompt": prompt})

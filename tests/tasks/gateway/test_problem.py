@@ -1,0 +1,81 @@
+"""Each of our errors has a row that says how the gateway tells it."""
+
+import pytest
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import (
+    DeadlineExceeded,
+    FieldError,
+    FileLost,
+    GenerationError,
+    HerdError,
+    InvalidJob,
+    JobConflict,
+    JobNotFound,
+    JobRunning,
+    NotPermitted,
+    NotReplicated,
+    QueueFull,
+    RecordUnreadable,
+    RedisUnavailable,
+    SettingsError,
+    StorageUnavailable,
+)
+from llama_herd.http_status import http_status
+from llama_herd.tasks.gateway.problem import WORDINGS, Problem, wording_of
+
+#: An error for each row, in their order.
+TOLD = (
+    GenerationError(ErrorCode.OUT_OF_MEMORY, "no {room}"),
+    InvalidJob([FieldError("sampling.n", "must be at most 8"), FieldError("the {prompt}", "unknown field")]),
+    JobConflict("another job"),
+    JobRunning("it runs"),
+    JobNotFound.for_id("a"),
+    QueueFull("herd.tales", "jobs", 9, 8, retry_after_s=6.2),
+    NotPermitted("Redis at secret"),
+    NotReplicated("a", 1, 2, 0.5),
+    RedisUnavailable("Redis at secret"),
+    FileLost("/secret"),
+    StorageUnavailable("/secret"),
+    DeadlineExceeded(),
+    RecordUnreadable("key secret"),
+    SettingsError("a setting"),
+    HerdError("else"),
+)
+#: Kinds that no row names: no client meets them, or a wider row tells them.
+WIDER = {"ModelFileError", "DeviceError", "DeviceLost", "HubUnavailable", "SettingsError"}
+
+
+def test_every_row_is_met_and_none_hides_another() -> None:
+    assert [WORDINGS.index(wording_of(error)) for error in TOLD] == list(range(len(WORDINGS)))
+
+
+def test_every_error_of_the_tree_has_a_row() -> None:
+    public = {kind for kind in kinds(HerdError) if kind.__module__ == HerdError.__module__}
+    assert {kind.__name__ for kind in public.difference(row.kind for row in WORDINGS)} == WIDER
+
+
+def kinds(kind: type[HerdError]) -> set[type[HerdError]]:
+    return {kind}.union(*(kinds(one) for one in kind.__subclasses__()))
+
+
+@pytest.mark.parametrize("error", TOLD, ids=lambda error: type(error).__name__)
+def test_what_is_told_is_whole_and_keeps_the_operators_secrets(error: HerdError) -> None:
+    problem = Problem.from_error(error)
+    assert problem.status == {422: 400}.get(http_status(error), http_status(error))
+    assert "secret" not in str(problem.body)
+    assert "{e" not in f"{problem.body}{problem.cause}"
+    assert "secret" not in str(error) or problem.cause == str(error)
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_an_error_of_a_job_keeps_its_code_and_its_words(code: ErrorCode) -> None:
+    problem = Problem.from_error(GenerationError(code, "so many {tokens}"))
+    assert (problem.code, problem.message, problem.cause) == (code, "so many {tokens}", code)
+
+
+def test_wrong_fields_are_named_and_logged_by_known_names_only() -> None:
+    problem = Problem.from_error(TOLD[1], bad_status=422)
+    assert (problem.status, problem.param) == (422, None)
+    assert problem.cause == "sampling.n: must be at most 8; ?: unknown field"
+    assert Problem.from_error(InvalidJob([FieldError("n", "no"), FieldError("body", "no")])).param == "n"
