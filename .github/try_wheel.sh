@@ -2,6 +2,7 @@
 # Install the wheel in dist/ into a fresh environment, with an extra or none, and use it: try_wheel.sh [EXTRA]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONPATH # the wheel is what is tried
 extra=${1:-}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -100,7 +100,7 @@ class WatchedRedis:
 
     def _asked(self) -> Any:
         with Redis(port=self.sentinel.port) as sentinel:
-            return sentinel.sentinel_master(MASTER)
+            return sentinel.sentinel_masters()[MASTER]  # redis-py 6 cannot ask for one
 
     def _wait(self, is_true: Callable[[], bool], complaint: str) -> None:
         until_s = monotonic() + START_TIMEOUT_S
