@@ -4,7 +4,7 @@ A step is the larger of its bytes and its instructions for each product, its key
 between its kernels. What a card reaches of its ceilings is assumed, and stands here by name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -162,50 +162,50 @@ class Estimates:
 
 
 class Workload(NamedTuple):
-    """A row of the table: a workload, its goal on an H200, and what is estimated on each card."""
+    """A row of the table: a workload, its goals on an H200, and what is estimated; a figure for each type."""
 
     name: str
+    types: tuple[str, ...]  # of weights
     unit: str
-    goal: float
-    by_card: list[float]
+    goals: tuple[float, ...]
+    by_card: list[list[float]]
 
 
 def workloads(unpackings: Unpackings) -> Iterator[Workload]:
     """W1 to W8 on all cards."""
 
-    def on_cards(type: str) -> list[Estimates]:
-        return [Estimates(card, type, unpackings) for card in CARDS]
+    def of(
+        name: str, unit: str, goals: Mapping[str, float], estimated: Callable[[Estimates], float]
+    ) -> Workload:
+        by_card = [[estimated(Estimates(card, type, unpackings)) for type in goals] for card in CARDS]
+        return Workload(name, tuple(goals), unit, tuple(goals.values()), by_card)
 
-    for type, goal in (("bf16", 4.0), ("Q8_0", 2.5), ("Q4_0", 1.7), ("Q4_K", 1.7)):
-        name = "W1" if type == "bf16" else "W1q"
-        times = [1_000 * one.step_s(1, 512) for one in on_cards(type)]
-        yield Workload(f"{name}: 1 row, {type}", "ms a token", goal, times)
-    for type in ("bf16", "Q8_0", "Q4_0"):
-        times = [1_000 * one.step_s(64, 512) for one in on_cards(type)]
-        yield Workload(f"W2: 64 rows, {type}", "ms a token", 9.1, times)
-    for type in ("bf16", "Q4_0"):
-        rates = [one.tokens_per_s(one.most_rows, 256, 256) for one in on_cards(type)]
-        yield Workload(f"W3: 1,024 requests of 256 + 256, {type}", "tokens/s", 8_700, rates)
-    waits = [1_000 * one.first_token_s(0.8, 256, 128) for one in on_cards("bf16")]
-    yield Workload("W4: first token at 80 % load, 256 + 128, bf16", "ms, p50", 60, waits)
-    for type in ("bf16", "Q4_0"):
-        times = [1_000 * one.prefill_s(8, 512) for one in on_cards(type)]
-        yield Workload(f"W5: prompts of 8 x 512, {type}", "ms", 87 if type == "bf16" else 94, times)
-    for type, goal in (("Q8_0", 6), ("bf16", 8)):
-        yield Workload(f"W6: start, {type}", "s", goal, [one.start_s() for one in on_cards(type)])
-    yield Workload("W7: memory beside weights and cache, bf16", "GB, planned", 2.0, planned_gb())
-    host_s = 1e-6 * _host_us("256 rows, us")
-    shares = [100 * max(0.0, host_s / one.step_s(one.most_rows, 384) - 1) for one in on_cards("bf16")]
-    yield Workload("W8: W3's time beyond the card's", "%", 3, shares)
+    def beyond(one: Estimates) -> float:
+        return 100 * max(0.0, 1e-6 * _host_us("256 rows, us") / one.step_s(one.most_rows, 384) - 1)
+
+    yield of("W1: 1 row", "ms a token", {"bf16": 4.0}, lambda one: 1_000 * one.step_s(1, 512))
+    blocks = {"Q8_0": 2.5, "Q4_0": 1.7, "Q4_K": 1.7}
+    yield of("W1q: 1 row", "ms a token", blocks, lambda one: 1_000 * one.step_s(1, 512))
+    steps = {"bf16": 9.1, "Q8_0": 9.1, "Q4_0": 9.1}
+    yield of("W2: 64 rows", "ms a token", steps, lambda one: 1_000 * one.step_s(64, 512))
+    rates = {"bf16": 8_700, "Q4_0": 8_700}
+    name = "W3: 1,024 requests of 256 + 256"
+    yield of(name, "tokens/s", rates, lambda one: one.tokens_per_s(one.most_rows, 256, 256))
+    name = "W4: first token of 256 + 128 at 80 % load"
+    yield of(name, "ms, p50", {"bf16": 60}, lambda one: 1_000 * one.first_token_s(0.8, 256, 128))
+    prompts = {"bf16": 87, "Q4_0": 94}
+    yield of("W5: prompts of 8 x 512", "ms", prompts, lambda one: 1_000 * one.prefill_s(8, 512))
+    yield of("W6: start", "s", {"Q8_0": 6, "bf16": 8}, lambda one: one.start_s())
+    yield of("W7: memory beside weights and cache", "GB, planned", {"bf16": 2.0}, planned_gb)
+    yield of("W8: W3's time beyond the card's", "%", {"bf16": 3}, beyond)
 
 
-def planned_gb() -> list[float]:
-    """The memory that a worker plans for its steps on each card."""
+def planned_gb(one: Estimates) -> float:
+    """The memory that a worker of the bfloat16 model plans for its steps on a card."""
     with TemporaryDirectory() as folder:
         model = write_hollow_model(Path(folder) / "model.gguf", LLAMA_7B, GGMLType.BF16)
-        plans = [plan_for(model, card.num_bytes / 1e9).parts for card in CARDS]
-    kept = ("weights", "KV cache", "CUDA")
-    return [sum(size for part, size in plan.items() if part not in kept) / 1e9 for plan in plans]
+        parts = plan_for(model, one.card.num_bytes / 1e9).parts
+    return sum(size for part, size in parts.items() if part not in ("weights", "KV cache", "CUDA")) / 1e9
 
 
 def _host_us(column: str) -> float:

@@ -8,7 +8,7 @@
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -164,10 +164,10 @@ def measure(_: NoPlan) -> Iterator[Table]:
     yield Table(_products(kernels), "Instructions a weight in a lane (registers)")
     estimates: list[Row] = [
         {
-            "workload": one.name,
+            "workload": f"{one.name}, {' / '.join(one.types)}",
             "unit": one.unit,
-            "goal on an H200": one.goal,
-            **{card.name: float(found) for card, found in zip(CARDS, one.by_card, strict=True)},
+            "goal on an H200": _figures(one.goals),
+            **{card.name: _figures(found) for card, found in zip(CARDS, one.by_card, strict=True)},
         }
         for one in workloads(unpackings(kernels[HOPPER]))
     ]
@@ -192,6 +192,11 @@ def _products(kernels: Mapping[Target, list[dict[str, Any]]]) -> list[dict[str, 
                 row = found.setdefault(name, {"product": name})
                 row[target.name] = f"{one['instructions_a_weight']:.1f} ({one['registers']})"
     return list(found.values())
+
+
+def _figures(values: Iterable[float]) -> str:
+    """What types of weights come to, side by side."""
+    return " / ".join(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values)
 
 
 def _name(dtype: torch.dtype) -> str:
