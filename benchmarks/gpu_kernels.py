@@ -182,12 +182,20 @@ def _most(target: Target, kernels: list[dict[str, Any]]) -> Row:
     return {"card": target.name, "kernels": len(kernels), **named, "of": target.program_shared_bytes}
 
 
+#: In the names of products whose rows fill their tiles.
+WHOLE = " 4096 columns"
+
+
 def _products(kernels: Mapping[Target, list[dict[str, Any]]]) -> list[dict[str, str]]:
-    """Instructions a weight and registers of each product in bfloat16, by kind of card."""
+    """Instructions a weight and registers of each product of whole tiles in bfloat16, by kind of card."""
     found: dict[str, dict[str, str]] = {}
     for target, of_card in kernels.items():
         for one in of_card:
-            if one["kernel"].startswith("multiply") and one["kernel"].endswith(" bfloat16"):
+            if (
+                one["kernel"].startswith("multiply")
+                and one["kernel"].endswith(" bfloat16")
+                and WHOLE in one["kernel"]
+            ):
                 name = one["kernel"].removesuffix(", bfloat16")
                 row = found.setdefault(name, {"product": name})
                 row[target.name] = f"{one['instructions_a_weight']:.1f} ({one['registers']})"
