@@ -72,6 +72,9 @@ def test_rows_are_looked_up(kernels: Kernels, dtype: torch.dtype) -> None:
 
             expected = dequantize(blocks_of(tiles, ids, type), type).to(dtype)
             assert between_fences(look_up, tiles, ids).equal(expected)
+            for wrong in (-1, -(-num_rows // 16) * 16):
+                with pytest.raises(IndexError, match="in tiles of"):
+                    look_up(tiles, torch.tensor([0, wrong]))
 
 
 @pytest.mark.drawn

@@ -135,13 +135,19 @@ class Kernels:
         return y
 
     def look_up(self, tiles: Tensor, ids: Tensor, type: GGMLType, dtype: torch.dtype) -> Tensor:
-        """The rows of a matrix in tiles that have these numbers (T,): (T, C), float32 or bfloat16."""
+        """The rows of a matrix in tiles that have these numbers (T,): (T, C), float32 or bfloat16.
+
+        Raises IndexError for a number beyond the tiles' rows.
+        """
         ids, columns = ids.contiguous(), tiles.shape[1] * block_size(type)[0]
         y = torch.empty(len(ids), columns, dtype=dtype)
         job = _LookUp(
-            *(tiles.data_ptr(), columns, ids.data_ptr(), y.data_ptr(), len(ids), dtype is torch.bfloat16)
+            *(tiles.data_ptr(), len(tiles) * TILE_ROWS, columns),
+            *(ids.data_ptr(), y.data_ptr(), len(ids), dtype is torch.bfloat16),
         )
-        self.library.herd_look_up(int(type), ctypes.byref(job), self.num_threads or torch.get_num_threads())
+        num_threads = self.num_threads or torch.get_num_threads()
+        if not self.library.herd_look_up(int(type), ctypes.byref(job), num_threads):
+            raise IndexError(f"rows {ids.tolist()} of {len(tiles) * TILE_ROWS} in tiles of {type.name}")
         return y
 
 
@@ -150,6 +156,7 @@ class _LookUp(ctypes.Structure):
 
     _fields_ = (
         ("tiles", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
         ("ids", ctypes.c_void_p),
         ("y", ctypes.c_void_p),

@@ -35,8 +35,9 @@ API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows,
                         kernel);
 }
 
-// Write rows of a matrix as numbers. False if blocks of the type cannot be read.
+// Write rows of a matrix as numbers. False if it has no such row, or blocks of the type cannot be read.
 API bool herd_look_up(int type, const herd::LookUp* job, int num_threads) {
+  if (!herd::are_rows(*job)) return false;
   const auto look_up = [&](auto of_blocks) {
     herd::run_rows(herd::look_up_row<decltype(of_blocks)>, job, job->count, job->columns, num_threads);
   };

@@ -10,12 +10,18 @@ namespace herd {
 
 struct LookUp {
   const uint8_t* tiles;
-  int64_t columns;
-  const int64_t* ids;  // (count): rows of the matrix
+  int64_t rows, columns;
+  const int64_t* ids;  // (count): of rows
   void* y;             // (count, columns)
   int64_t count;
   bool is_bfloat16;  // y; else float32
 };
+
+static inline bool are_rows(const LookUp& job) {
+  for (int64_t i = 0; i < job.count; i++)
+    if (job.ids[i] < 0 || job.ids[i] >= job.rows) return false;
+  return true;
+}
 
 static inline float lane_of(Floats values, int lane) {
   float all_values[LANES];
