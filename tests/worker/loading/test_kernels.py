@@ -200,7 +200,7 @@ def test_the_command_names_what_it_compiles_anew(native_folder: Path, tmp_path: 
     damaged = find(folder, AVX2)
     assert damaged is not None
     damaged.write_bytes(b"")
-    done = invoke("kernels", "build", HERD_KERNELS_DIR=str(folder))
+    done = invoke("kernels", "build", "--all", HERD_KERNELS_DIR=str(folder))
     assert (done.exit_code, done.stderr) == (0, f"herd: removed, {damaged} is damaged\n")
     assert str(damaged) in done.stdout.splitlines()
     assert find(folder, AVX2) == damaged
