@@ -22,7 +22,11 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 def test_jobs_go_on_where_they_were_when_redis_comes_back(herd: Herd, figures: list[str]) -> None:
     workers = herd.start_workers(2)
-    outages: dict[str, Strike] = {name: getattr(redis_faults, name) for name in ("kill", "away", "pause")}
+    outages: dict[str, Strike] = {
+        "kill": redis_faults.kill_redis,
+        "away": redis_faults.redis_away,
+        "pause": redis_faults.pause_redis,
+    }
     for name, strike in outages.items():
         herd.jobs.wait_for(herd.jobs.submit(6, SAMPLED), "n", 10)
         with strike(herd) as met:  # says so when a job has changed hands
