@@ -79,7 +79,7 @@ class Linear:
 
     def in_float32(self, x: Tensor) -> Tensor:
         """The same in float32: without a rounding before that, where native kernels multiply all."""
-        if self.bias is not None or not all(isinstance(one, NativeSegment) for one in self.segments):
+        if self.bias is not None or not self.is_native:
             return self(x).float()
         parts = [one.in_float32(x) for one in self.segments if isinstance(one, NativeSegment)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # (T, N)
