@@ -92,7 +92,8 @@ def test_all_three_runs_measure_every_workload_and_every_peer(tmp_path: Path) ->
 
 def test_what_was_not_well_is_repeated_first(tmp_path: Path) -> None:
     before = Journal(tmp_path)
-    for name, outcome in (("laws", "timed out after 100 s"), ("decode", OK), ("profile --short", "signal 11")):
+    ends = (("laws", "timed out after 100 s"), ("decode", OK), ("profile --short", "signal 11"))
+    for name, outcome in ends:
         before.add("end", step=name, outcome=outcome, seconds=1.0)
     before.add("end", step="same --without graphs", outcome=NOT_HERE, seconds=1.0)
     names = [step.name for step in planned("second", [before])]
