@@ -25,7 +25,7 @@ from benchmarks.jobs import greedy
 from benchmarks.process_figures import rss_bytes
 from benchmarks.processes import stand_in_process
 from benchmarks.report import Row, Table
-from benchmarks.warm_worker import Queue, warm_worker
+from benchmarks.warm_worker import warm_worker
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import child_environment
 from llama_herd.worker.settings import WorkerSettings
@@ -33,8 +33,8 @@ from llama_herd.worker.settings import WorkerSettings
 MAX_TOKENS = 32
 PROMPTS = ("Once upon a time, {} days ago", "One sunny morning {} birds", "There was a little village of {}")
 _LOOK_S = 0.2
-#: As many as a worker takes by default: it leaves one core for its other threads.
-THREADS = max(1, len(os.sched_getaffinity(0)) - 1)
+#: Rows and threads of a worker by default, which leaves one core for its other threads.
+SLOTS, THREADS = WorkerSettings().slots, max(1, len(os.sched_getaffinity(0)) - 1)
 
 COMMAND = (sys.executable, "-m", "llama_herd.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
 
@@ -141,16 +141,9 @@ def with_stand_in(num_rows: int) -> Run:
             return run_batch(server.url, Path(name), "--window", "512")
 
 
-@contextmanager
-def bundled_worker() -> Iterator[Queue]:
-    """A warm worker of the bundled model, with as many rows as it takes by default."""
-    with warm_worker(WorkerSettings().slots, greedy(4)) as queue:
-        yield queue
-
-
 def killed_at_half_time(num_rows: int, whole_s: float) -> float:
     """Seconds of the same file: kill -9 when half of the time is over, and the same command at once."""
-    with TemporaryDirectory() as name, bundled_worker() as queue:
+    with TemporaryDirectory() as name, warm_worker(SLOTS, greedy(4)) as queue:
         folder = Path(name)
         write_rows(folder / "in.jsonl", num_rows)
         started = monotonic()
@@ -168,7 +161,7 @@ def killed_at_half_time(num_rows: int, whole_s: float) -> float:
 def measure(plan: Plan) -> Iterator[Table]:
     stand_in = with_stand_in(plan.stand_in_rows).row(f"stand-in, {plan.stand_in_rows:,} rows")
     name = f"bundled model, {plan.model_rows:,} rows"
-    with TemporaryDirectory() as folder, bundled_worker() as queue:
+    with TemporaryDirectory() as folder, warm_worker(SLOTS, greedy(4)) as queue:
         write_rows(Path(folder) / "in.jsonl", plan.model_rows)
         model = run_batch(queue.url, Path(folder))
         memory_bytes = model.memory.most.command_bytes + rss_bytes(queue.pid)

@@ -121,18 +121,11 @@ class TimedEngine:
 
     def fill(self) -> None:
         """Step until all rows decode."""
-        while self.engine.has_work and not self.only_decodes:
-            self.engine.step()
-
-    @property
-    def only_decodes(self) -> bool:
         scheduler = self.engine.scheduler
-        return not scheduler.waiting and all(one.num_uncached == 1 for one in scheduler.running)
+        while scheduler.waiting or any(one.num_uncached > 1 for one in scheduler.running):
+            self.engine.step()
 
     def drop(self) -> None:
         """End all that runs."""
         self.engine.abort([one.info for one in self.engine.scheduler.running], "dropped")
         self.engine.step()
-
-    def close(self) -> None:
-        self.model.close()
