@@ -29,6 +29,11 @@ class Row(NamedTuple):
         return cls(sequence, num_tokens, sequence.num_cached, is_complete, num_scores)
 
     @property
+    def decodes(self) -> bool:
+        """Whether it is one token, after which the next one can be drawn."""
+        return self.is_complete and self.num_tokens == 1
+
+    @property
     def num_logits(self) -> int:
         """How many of the row's last tokens need logits."""
         return self.num_scores + self.is_complete
