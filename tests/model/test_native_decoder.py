@@ -44,11 +44,14 @@ class Rows:
         self._cache = Cache(llama.config, num_pages=4 * len(numbers), dtype=dtype)
         prompts = [random_ids(1 + 7 * number % 150, number) for number in numbers]
         self._pages = [reserved(self._cache, str(number), 170) for number in numbers]
-        chunks = [Chunk(pages, 0, ids, 1) for pages, ids in zip(self._pages, prompts, strict=True)]
         self._places = [len(ids) for ids in prompts]
-        logits = llama.forward(Batch.from_chunks(chunks), self._cache)
-        self._ids = logits.argmax(dim=-1).tolist()
+        self._ids = [self._follows(*one) for one in zip(self._pages, prompts, strict=True)]
         self.decoder = NativeDecoder.if_plain(llama, self._cache)
+
+    def _follows(self, pages: tuple[int, ...], prompt: list[int]) -> int:
+        """The likeliest token after a prompt, which is computed by itself."""
+        logits = self._llama.forward(Batch.from_chunks([Chunk(pages, 0, prompt, 1)]), self._cache)
+        return int(logits.argmax())
 
     def decoded(self, num_steps: int) -> list[tuple[Tensor, list[int]]]:
         """Logits and likeliest tokens of some steps, each in one call."""
@@ -117,7 +120,7 @@ def test_it_and_forwards_read_what_the_other_has_written(
 def test_a_row_says_alone_what_it_says_among_others(
     kernels: Kernels, wide_file: Callable[..., Path], dtype: torch.dtype
 ) -> None:
-    """Where one kernel computes both: many rows are multiplied by AMX, where there is one."""
+    """As long as they are few: many are multiplied by AMX, where there is one."""
     llama, numbers = load(wide_file("Q8_0"), kernels, dtype), list(range(8))
     among = Rows(llama, dtype, numbers).decoded(3)
     for number in numbers:
