@@ -10,12 +10,9 @@ from typing import Self
 
 import torch
 
-from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.attention import attention_call
 from llama_herd.model.kernels.decode import Decoded, Decoder, Token
 from llama_herd.model.kernels.layer import Matrix
-from llama_herd.model.kernels.rotation import rotation_call
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_layers import FEW_TOKENS, NativeLayers, matrices_of
 from llama_herd.model.weights.native_segment import NativeSegment
@@ -40,16 +37,16 @@ class NativeDecoder:
             return None
         if not layers.fits(embedding.dtype, cache):
             return None
-        cached, none = cache.storage[:, 0], torch.empty(0, dtype=torch.int64)
         decoder = Decoder(
             layers.kernels.library,
             Matrix(embedding.tiles, embedding.num_rows, embedding.type),
             layers.stack,
             llama.norm.weight,
             matrices_of(output),
+            *cache.rope_table,
             cache.storage,
-            rotation_call(layers.num_heads, *cache.rope_table, cached, none),
-            attention_call(layers.num_heads, cached, Seen(none, none, none, none), layers.scoring, 0),
+            layers.num_heads,
+            layers.scoring,
             FEW_TOKENS,
         )
         return cls(decoder, layers, embedding.dtype)

@@ -381,16 +381,17 @@ def decoded(
 ) -> Tensor:
     """What a step through two layers finds, by norms, tiles, cos, sin, cache, embedding and output."""
     norm, *of_layer, cos, sin, cached, embedding, output = inputs
-    none = torch.empty(0, dtype=torch.int64)
     decoder = Decoder(
         kernels.library,
         Matrix(embedding, VOCAB_SIZE, outer[0]),
         LayerStack(kernels.library, [shape.weights(*of_layer)] * 2),
         norm,
         [Matrix(output, VOCAB_SIZE, outer[-1])],
+        cos,
+        sin,
         cached,
-        rotation_call(shape.heads, cos, sin, cached[:, 0], none),
-        attention_call(shape.heads, cached[:, 0], Seen(none, none, none, none), Scoring(), 0),
+        shape.heads,
+        Scoring(),
         len(tokens),
     )
     found = decoder(tokens, kernel, 3)

@@ -1,6 +1,6 @@
 """Steps of single tokens through a whole plain model by a native library: from ids to logits in one call.
 
-Shapes: B tokens, V vocabulary, C hidden size.
+Shapes: B tokens, V vocabulary, C hidden size, S positions, K kv heads, D head dim.
 """
 
 import ctypes
@@ -13,9 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from llama_herd.model.kernels.attention import AttentionCall
+from llama_herd.model.attention_inputs import Seen
+from llama_herd.model.kernels.attention import AttentionCall, attention_call
 from llama_herd.model.kernels.layer import LayerStack, MatricesStruct, Matrix, MatrixStruct
-from llama_herd.model.kernels.rotation import RotationCall
+from llama_herd.model.kernels.rotation import RotationCall, rotation_call
+from llama_herd.model.kernels.scoring import Scoring
 
 
 class Token(NamedTuple):
@@ -81,31 +83,33 @@ class Decoder:
         layers: LayerStack,
         norm: Tensor,
         output: Sequence[Matrix],
+        cos: Tensor,
+        sin: Tensor,
         cached: Tensor,
-        rotation: RotationCall,
-        attention: AttentionCall,
+        num_heads: int,
+        scoring: Scoring,
         max_tokens: int,
     ) -> None:
         """No step has more than `max_tokens` tokens.
 
-        Both calls are of layer 0 of a cache (2, layers, K, pages, PAGE_TOKENS, D), without what belongs to a
-        step; the rotation has cos and sin of all positions.
+        norm (C,), cos and sin of all positions (S, 1, D), a cache (2, layers, K, pages, PAGE_TOKENS, D).
         """
         library.herd_decode.restype = ctypes.c_int
         library.herd_decode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool]
         self.max_tokens = max_tokens
         self._library = library
-        self._alive = (embedding, layers, norm, output, cached)
+        self._alive = (embedding, layers, norm, output, cos, sin, cached)
         self._vocab_size = sum(matrix.num_rows for matrix in output)
         self._is_bfloat16 = cached.dtype is torch.bfloat16
+        none, of_layer = torch.empty(0, dtype=torch.int64), cached[:, 0]
         self._decoder = _Decoder(
             MatrixStruct.of(embedding),
             layers.address,
             len(layers),
             norm.data_ptr(),
             MatricesStruct.of(output),
-            rotation,
-            attention,
+            rotation_call(num_heads, cos, sin, of_layer, none),
+            attention_call(num_heads, of_layer, Seen(none, none, none, none), scoring, 0),
             cached.stride(1),
         )
         self._logits = norm.new_empty(max_tokens, self._vocab_size)
@@ -115,6 +119,7 @@ class Decoder:
     def __call__(self, tokens: Sequence[Token], kernel: int, num_threads: int) -> Decoded:
         """Compute one more token of each of some sequences, keep its keys and values; say what follows."""
         numbers, count = array("q", chain.from_iterable(tokens)), len(tokens)
+        assert count <= self.max_tokens, f"{count} tokens in a step of {self.max_tokens}"
         step = _Step(
             numbers.buffer_info()[0],
             count,
