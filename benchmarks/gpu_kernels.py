@@ -8,7 +8,7 @@
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +24,7 @@ from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
-from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, dequantised, multiplied
+from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, Tile, dequantised, multiplied
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
@@ -52,17 +52,18 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
                     yield f"{launch.kernel.__name__} {parts}, {kind}, {_name(dtype)}", launch
 
 
-def product_launches() -> Iterator[tuple[str, Launch]]:
+def product_launches(tiles: Sequence[Tile] = TILES) -> Iterator[tuple[str, Launch]]:
     """For whole tiles, and for rows that end within one."""
     for type in sorted(PARTED_TYPES):
         for columns in (4_096, *([4_128] if type in (GGMLType.Q4_0, GGMLType.Q8_0) else [])):
             parts = BlockParts.empty(type, 4_096, columns, "meta")
             for dtype in (torch.bfloat16, torch.float16):
-                for tile in TILES:
-                    x = torch.empty(tile.num_tokens, columns, dtype=dtype, device="meta")
-                    y = torch.empty(tile.num_tokens, 4_096, dtype=dtype, device="meta")
-                    name = f"multiply, {type.name}, {columns} columns, to {tile.num_tokens} tokens"
-                    yield f"{name}, {_name(dtype)}", multiplied(x, parts, y)
+                for num_tokens in (1, *(tile.num_tokens for tile in TILES)):
+                    x = torch.empty(num_tokens, columns, dtype=dtype, device="meta")
+                    y = torch.empty(num_tokens, 4_096, dtype=dtype, device="meta")
+                    for launch in multiplied(x, parts, y, tiles):
+                        kind = f"{type.name}, {columns} columns, to {num_tokens} tokens"
+                        yield f"{launch.kernel.__name__}, {kind}, {_name(dtype)}", launch
             for dtype in (torch.bfloat16, torch.float16, torch.float32):
                 matrix = torch.empty(4_096, columns, dtype=dtype, device="meta")
                 yield (
