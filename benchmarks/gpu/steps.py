@@ -75,7 +75,7 @@ def _conditions(options: StepOptions) -> None:
     found["Python.h"] = (Path(sysconfig.get_path("include")) / "Python.h").exists()
     found["nvidia-smi"] = _said(
         "nvidia-smi",
-        "--query-gpu=name,compute_cap,uuid,driver_version,memory.total,clocks.max.sm",
+        "--query-gpu=name,compute_cap,driver_version,memory.total,clocks.max.sm",
         "--format=csv,noheader",
     )
     found["commit"] = _said("git", "rev-parse", "--short", "HEAD")

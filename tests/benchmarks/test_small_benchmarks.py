@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks import (
     fairness,
-    kernels,
     latency,
     ledger,
     prefix,
@@ -48,22 +47,6 @@ def rows(tables: Iterable[Table]) -> list[Any]:
 def numbers(row: Any) -> list[float]:
     """What a reader sees of a row, but for words."""
     return [float(figure(cell).replace(",", "")) for cell in row.values() if not isinstance(cell, str)]
-
-
-def test_products_and_attention_are_timed_by_every_kernel_that_is_built(
-    monkeypatch: pytest.MonkeyPatch, kernels_folder: Path
-) -> None:
-    monkeypatch.setenv("HERD_KERNELS_DIR", str(kernels_folder))
-    plan = kernels.Products((1, 20), ((48, 512), (16, 256)), copies=2, rounds=2, threads=1)
-    large, small = kernels.measure_products(plan)
-    built = {f"{type}, {name}" for name in kernels.libraries() for type in kernels.TYPES}
-    assert {str(row["us a product"]).rpartition(" ")[0] for row in large.rows} == built | {"torch,"}
-    assert all(us > 0 for row in (*large.rows, *small.rows) for us in numbers(row))
-    assert [large.title, small.title] == ["512 x 48", "256 x 16"]
-    attending = kernels.Attending((1, 2), (70,), heads=2, kv_heads=1, cache_bytes=1, rounds=2, threads=1)
-    (table,) = kernels.measure_attention(attending)
-    assert all(us > 0 for row in table.rows for us in numbers(row))
-    assert len(table.rows) >= 2
 
 
 def test_with_the_prefix_cache_jobs_compute_less_than_a_page_of_a_common_prompt() -> None:
