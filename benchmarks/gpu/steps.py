@@ -52,11 +52,6 @@ class StepOptions:
 
 def run(options: StepOptions) -> int:
     """Run one step; its exit code."""
-    if options.name == "fault":
-        from benchmarks.gpu.faults import FAULTS
-
-        FAULTS[options.words[0]](options.journal)
-        return 0
     return STEPS[options.name](options) or 0
 
 
