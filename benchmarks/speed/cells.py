@@ -16,6 +16,7 @@ class Cell:
     name: str
     num_tokens: int  # that one request computes, or one step
     lengths: tuple[int, ...] = ()
+    is_long: bool = False
 
     @property
     def most_tokens(self) -> int:
@@ -39,10 +40,11 @@ CELLS = (
     Cell("1 row", 1, (128,)),
     Cell("8 rows", 8, (128,) * 8),
     Cell("32 rows", 32, (128,) * 32),
-    Cell("32 mixed", 32, tuple(range(16, 496, 15))),
+    Cell("32 mixed", 32, tuple(range(16, 272, 8))),
 )
 
 
 def long_cells(context: int) -> tuple[Cell, Cell]:
     """A long prompt's prefill, and a row after it."""
-    return Cell(f"prefill {context:,}", context), Cell(f"1 row at {context:,}", 1, (context,))
+    prompt = Cell(f"prefill {context:,}", context, is_long=True)
+    return prompt, Cell(f"1 row at {context:,}", 1, (context,), is_long=True)

@@ -33,10 +33,14 @@ class Contender:
     in_peers: bool = False  # runs in the peers' environment
     loads_as_users_do: bool = True  # else its start and memory say nothing
     reads_any_file_alike: bool = False  # computes in one type: measured once a shape
+    takes_long: bool = False  # is given prompts of many thousand tokens, too
 
     @property
     def is_there(self) -> bool:
         return not self.in_peers or (PEERS / "peers.json").exists()
+
+    def takes(self, cell: Cell) -> bool:
+        return self.takes_long or not cell.is_long
 
     def start(self, path: Path, threads: int, cells: Sequence[Cell]) -> "Running":
         """With room for these cells."""
@@ -47,13 +51,13 @@ class Contender:
         return Running(self, [str(python), script, str(path), *map(str, room), *self.arguments])
 
 
-OURS = Contender("llama-herd", "ours")
+OURS = Contender("llama-herd", "ours", takes_long=True)
 CONTENDERS = (
     OURS,
     Contender("transformers, bf16", "transformers_peer", loads_as_users_do=False, reads_any_file_alike=True),
-    Contender("llama.cpp", "llama_cpp_peer", in_peers=True),
+    Contender("llama.cpp", "llama_cpp_peer", in_peers=True, takes_long=True),
     Contender("llama.cpp, plain attention", "llama_cpp_peer", ("plain",), in_peers=True),
-    Contender("OpenVINO", "openvino_peer", in_peers=True),
+    Contender("OpenVINO", "openvino_peer", in_peers=True, takes_long=True),
 )
 
 

@@ -56,14 +56,20 @@ def measure_file(
 ) -> list[Outcome]:
     """Each contender loads the file, then all do each cell in turn, `rounds` times; the long ones once."""
     with ExitStack() as stack:
-        running = [stack.enter_context(one.start(path, threads, [*cells, *once])) for one in contenders]
+        all_cells = [*cells, *once]
+        running = [
+            stack.enter_context(one.start(path, threads, [cell for cell in all_cells if one.takes(cell)]))
+            for one in contenders
+        ]
         outcomes = [Outcome(one.contender.name, one.facts) for one in running]
         for cell in filter(lambda cell: cell.lengths, cells):
             for one in running:  # fills caches and warms up, by prompts too
-                one.seconds(cell, 1)
+                if one.contender.takes(cell):
+                    one.seconds(cell, 1)
         for cell in [*[cell for _ in range(rounds) for cell in cells], *once]:
             for one, outcome in zip(running, outcomes, strict=True):
-                outcome.time(cell, one, steps)
+                if one.contender.takes(cell):
+                    outcome.time(cell, one, steps)
         for one, outcome in zip(running, outcomes, strict=True):
             outcome.death = one.death
             if one.contender.loads_as_users_do:
