@@ -63,7 +63,7 @@ def second() -> list[Step]:
         step(60, "decode"),
         *(step(60, "decode", "--format", format) for format in ("Q4_0", "Q4_K_M", "Q8_0")),
         step(50, "profile", "--short", "--format", "Q4_0"),
-        step(120, "queue", "W3", least_s=60),
+        step(160, "queue", "W3", least_s=110),
         step(50, "draws", "--short"),
         step(50, "prefill"),
         step(60, "prefill", "--format", "Q4_0"),

@@ -88,13 +88,16 @@ def _worker(bench: Bench) -> Iterator[Client]:
         process = WorkerProcess(settings, name, log, command=command, cwd=ROOT)
         with Client(server.url, model=settings.served_model) as client:
             process.start()
+            started = perf_counter()
             try:
                 while not any(one.state == "ready" for one in client.workers()):
                     process.check()
                     sleep(POLL_S)
+                print(f"the worker is ready after {perf_counter() - started:.1f} s", flush=True)
                 # As many as there are rows, so that every shape of a step has been seen.
                 first = replace(load, num_requests=load.num_rows, num_out=min(16, load.num_out))
                 _answers(client, _submit(bench, client, first, [0.0] * first.num_requests, seed=-4))
+                print(f"it has answered its first jobs after {perf_counter() - started:.1f} s", flush=True)
                 yield client
             finally:
                 print(process.log[:3_000])
