@@ -112,7 +112,7 @@ def test_every_kernel_multiplies_as_float64(
     ]
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_many_tokens_are_multiplied_by_many_long_rows(
     kernels: Kernels, kernel: Kernel, type: GGMLType

@@ -167,7 +167,7 @@ def allowed(constraint: Constraint) -> list[int]:
     return [int(one) for one in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))]
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 @pytest.mark.parametrize("name", FORMS)
 def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
     grammars: Grammars, tokenizer: Tokenizer, name: str, seed: int
