@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WHEELS, SITE = ROOT / ".wheels", Path("/tmp/site")
 #: That machine's Python, and the C libraries that its wheels may be made for.
 PYTHON = "3.12"
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in (34, 31, 28, 27, 24, 17)) + (
+    "manylinux2014_x86_64",
+)
 #: Such a machine takes no more, the repository included.
 MAX_BYTES = 48 << 20
 

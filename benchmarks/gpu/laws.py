@@ -26,7 +26,7 @@ PLUGIN_VARIABLE = "LAWS_JOURNAL"
 
 
 def run(journal: Journal, step: str, arguments: Sequence[str]) -> int:
-    """Run pytest until every test has an outcome; how many failed."""
+    """Run pytest until every test has an outcome; how many failed, at least one where none could run."""
     for _ in range(MAX_STARTS):
         known = _outcomes(journal, step)
         done = subprocess.run(
@@ -45,7 +45,8 @@ def run(journal: Journal, step: str, arguments: Sequence[str]) -> int:
             journal.add("law", step=step, test=test, outcome="killed the process", error="")
         if not lost and done.returncode in (0, 1, 5):  # passed, failed, none left
             break
-    return sum(outcome not in ("passed", "skipped") for outcome in _outcomes(journal, step).values())
+    outcomes = _outcomes(journal, step)
+    return sum(outcome not in ("passed", "skipped") for outcome in outcomes.values()) if outcomes else 1
 
 
 def _outcomes(journal: Journal, step: str) -> dict[str, str]:

@@ -68,6 +68,7 @@ def short(scale: Scale) -> Scale:
         scale,
         single=replace(single, num_out=min(48, single.num_out)),
         batch=replace(batch, num_out=min(128, batch.num_out)),
+        profiled=scale.profiled[:2],
     )
 
 

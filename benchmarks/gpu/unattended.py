@@ -94,8 +94,9 @@ class Unattended:
         print(f"{seconds:6.1f} s  {step.name}: {outcome}", flush=True)
 
     def _log(self, step: Step, outcome: str, output: Output) -> None:
-        with (self.journal.folder / "log.txt").open("a") as log:
-            log.write(f"\n===== {step.name}: {outcome}\n{output.text}\n")
+        text = f"\n===== {step.name}: {outcome}\n{output.text}\n"
+        with (self.journal.folder / "log.txt").open("ab", buffering=0) as log:  # whole, beside other runs
+            log.write(text.encode())
         if outcome != OK and output.num_bytes:
             print(_last_lines(output.text), flush=True)
 

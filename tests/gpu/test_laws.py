@@ -239,10 +239,10 @@ def test_a_cache_that_does_not_fit_is_refused_with_both_numbers(tiny_file: Path)
         load(tiny_file, kv_cache_tokens=1 << 40)
 
 
-def test_a_cache_of_no_stated_size_takes_at_most_half_of_what_is_free(tiny_file: Path) -> None:
+def test_a_cache_of_no_stated_size_leaves_a_tenth_of_what_is_free(tiny_file: Path) -> None:
     free_bytes, _ = torch.cuda.mem_get_info()
     model = load(tiny_file, kv_cache_tokens=0, slots=1024)
-    assert 0 < model.cache.storage.nbytes <= free_bytes // 2
+    assert 0 < model.cache.storage.nbytes <= 0.9 * free_bytes
 
 
 @pytest.mark.parametrize("form", ["dense", "quantized"])
