@@ -28,10 +28,9 @@ quick test test-programs test-faults test-kernels test-s3: export PYTHONDONTWRIT
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not (worker or long or slow or gpu or fault or program)"
 
-# Two processes more than small machines have cores: tests also wait, for processes and for time to pass. Each
-# collects all of them, which takes it three seconds.
+# Three processes more than small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 5 --dist loadfile
 
 test-programs: $(VENV)/.ready ## run demos, benchmarks and commands whole, as a person does
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "program and not slow and not fault"
