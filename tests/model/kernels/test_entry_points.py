@@ -341,7 +341,7 @@ LAYERS = [
 ]
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(1)
 @dtypes
 @pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: f"{shape.hidden}-{shape.ffn}")
 def test_a_layer(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:
