@@ -2,17 +2,16 @@
 
     python -m benchmarks.batch [--write]
 
-The command and its workers are processes of their own; memory is looked at five times a second. The peers
-run the first rows of the same file, one after the other.
+The command and its workers are processes of their own; memory is looked at five times a second.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -21,27 +20,21 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-from benchmarks.batch_peer import THREADS
-from benchmarks.conditions import installed
 from benchmarks.harness import Benchmark, main
 from benchmarks.jobs import greedy
 from benchmarks.process_figures import rss_bytes
 from benchmarks.processes import stand_in_process
-from benchmarks.report import ROOT, Row, Table
-from benchmarks.warm_worker import Queue, warm_worker
+from benchmarks.report import Row, Table
+from benchmarks.warm_worker import warm_worker
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import child_environment
 from llama_herd.worker.settings import WorkerSettings
 
 MAX_TOKENS = 32
 PROMPTS = ("Once upon a time, {} days ago", "One sunny morning {} birds", "There was a little village of {}")
-PEERS = ("transformers", "llama-cpp-python")
 _LOOK_S = 0.2
-
-#: The table beside the peers'. vLLM's `run-batch` reads all rows, raises at an invalid one, and writes the
-#: file once, at the end.
-HEAD = ("", "rows/s", "memory, MB", "a bad line")
-VLLM = ("vLLM `run-batch` (documented)", "not run here", "whole file", "ends the run", "all rows again")
+#: Rows and threads of a worker by default, which leaves one core for its other threads.
+SLOTS, THREADS = WorkerSettings().slots, max(1, len(os.sched_getaffinity(0)) - 1)
 
 COMMAND = (sys.executable, "-m", "llama_herd.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
 
@@ -50,7 +43,6 @@ COMMAND = (sys.executable, "-m", "llama_herd.cli", "batch", "in.jsonl", "-o", "o
 class Plan:
     stand_in_rows: int = 100_000
     model_rows: int = 2000
-    peer_rows: int = 200
 
 
 class Look(NamedTuple):
@@ -149,16 +141,9 @@ def with_stand_in(num_rows: int) -> Run:
             return run_batch(server.url, Path(name), "--window", "512")
 
 
-@contextmanager
-def bundled_worker() -> Iterator[Queue]:
-    """A warm worker of the bundled model, with as many rows as it takes by default."""
-    with warm_worker(WorkerSettings().slots, greedy(4)) as queue:
-        yield queue
-
-
 def killed_at_half_time(num_rows: int, whole_s: float) -> float:
     """Seconds of the same file: kill -9 when half of the time is over, and the same command at once."""
-    with TemporaryDirectory() as name, bundled_worker() as queue:
+    with TemporaryDirectory() as name, warm_worker(SLOTS, greedy(4)) as queue:
         folder = Path(name)
         write_rows(folder / "in.jsonl", num_rows)
         started = monotonic()
@@ -173,33 +158,22 @@ def killed_at_half_time(num_rows: int, whole_s: float) -> float:
     return seconds
 
 
-def peer_row(name: str, path: Path, num_rows: int) -> Iterator[tuple[str, ...]]:
-    """A peer's figures; none where it is not installed."""
-    if find_spec(name.removesuffix("-python").replace("-", "_")) is None:
-        return
-    arguments = [sys.executable, "-m", "benchmarks.batch_peer", name, str(path), str(num_rows)]
-    found = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    speed = json.loads(found.splitlines()[-1])
-    figures = f"{speed['rows_per_s']:.1f}", f"{speed['peak_bytes'] / 1e6:.0f}"
-    yield f"{name} {installed(name)} in a loop", *figures, "ends the loop", "all rows again"
-
-
 def measure(plan: Plan) -> Iterator[Table]:
     stand_in = with_stand_in(plan.stand_in_rows).row(f"stand-in, {plan.stand_in_rows:,} rows")
-    with TemporaryDirectory() as name:
-        path = Path(name) / "in.jsonl"
-        write_rows(path, plan.model_rows)
-        peers = [row for one in PEERS for row in peer_row(one, path, plan.peer_rows)]
-        with bundled_worker() as queue:
-            model = run_batch(queue.url, path.parent)
-            memory = model.memory.most.command_bytes + rss_bytes(queue.pid)
-    yield Table([stand_in, model.row(f"bundled model, {plan.model_rows:,} rows")])
+    name = f"bundled model, {plan.model_rows:,} rows"
+    with TemporaryDirectory() as folder, warm_worker(SLOTS, greedy(4)) as queue:
+        write_rows(Path(folder) / "in.jsonl", plan.model_rows)
+        model = run_batch(queue.url, Path(folder))
+        memory_bytes = model.memory.most.command_bytes + rss_bytes(queue.pid)
+    yield Table([stand_in, model.row(name)])
     whole_s = model.summary["elapsed_s"]
-    lost = f"{killed_at_half_time(plan.model_rows, whole_s) - whole_s:.1f} s"
-    speed = f"{model.summary['rows_per_s']:.1f}"
-    ours = ("`herd batch`", speed, f"{memory / 1e6:.0f}", "one error line", lost)
-    head = (*HEAD, f"kill -9 at half of {whole_s:.0f} s costs")
-    yield Table([dict(zip(head, row, strict=True)) for row in (ours, *peers, VLLM)])
+    killed: Row = {
+        "": name,
+        "command and worker, MB": memory_bytes / 1e6,
+        "s without a kill": whole_s,
+        "s with it": killed_at_half_time(plan.model_rows, whole_s),
+    }
+    yield Table([killed], "Killed by kill -9 at half time, and started again")
 
 
 BENCHMARK = Benchmark("batch", __doc__, Plan(), measure, threads=THREADS)

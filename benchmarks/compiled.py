@@ -22,7 +22,6 @@ from llama_herd.model.kernels.gpu.launch import Launch
 REGISTERS = 65_536
 #: What the driver takes of the shared memory for each program.
 DRIVER_SHARED_BYTES = 1_024
-MAX_REGISTERS = 255
 
 _TYPES = {
     torch.float32: "fp32",

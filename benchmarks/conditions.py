@@ -45,14 +45,11 @@ class Processor:
         return f"{self.name}, {'with' if 'amx_bf16' in self.flags else 'without'} AMX"
 
 
-def conditions(commit: str = "") -> dict[str, Any]:
-    """Commit, machine, versions, threads and load, as they are now.
-
-    `commit` says which one it is where git cannot.
-    """
+def conditions() -> dict[str, Any]:
+    """Commit, machine, versions, threads and load, as they are now."""
     processor = Processor.here()
     return {
-        "commit": commit or _commit(),
+        "commit": _commit(),
         "cpu": processor.facts.get("model name", platform.processor()),
         "processor": processor.words,
         "cores": os.cpu_count(),
@@ -69,28 +66,6 @@ def installed(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def gpu_conditions() -> dict[str, str]:
-    """What nvidia-smi says about the first card that this process may use; nothing where there is none."""
-    query = (
-        "name",
-        "driver_version",
-        "memory.total",
-        "clocks.sm",
-        "clocks.mem",
-        "clocks.max.sm",
-        "power.limit",
-    )
-    command = ["nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv,noheader"]
-    if listed := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        command.append(f"--id={listed.split(',')[0]}")
-    try:
-        report = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    values = [value.strip() for value in report.splitlines()[0].split(",")]
-    return {f"gpu {name}": value for name, value in zip(query, values, strict=True)}
 
 
 def read_bandwidth(num_bytes: int = 1 << 29) -> float:

@@ -68,12 +68,6 @@ class Floors:
         config = self.config
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * self.kv_value_bytes
 
-    @property
-    def crossover_rows(self) -> float:
-        """Rows from which on a step is bound by arithmetic and no longer by reading weights."""
-        flop_a_row = 2 * (self.num_linear + self.num_output)
-        return self.weight_bytes / self.bytes_per_s * self.flop_per_s / flop_a_row
-
     def decode_s(self, num_rows: int, context: float) -> float:
         """One step of `num_rows` sequences that hold `context` tokens each."""
         flop = 2 * num_rows * (self.num_linear + self.num_output)

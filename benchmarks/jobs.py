@@ -16,6 +16,11 @@ def greedy(max_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
 
 
+def drawn(max_tokens: int) -> SamplingParams:
+    """So many tokens exactly, drawn as by default."""
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+
+
 def prompts(num: int) -> list[str]:
     """Those of the bundled model, over and over."""
     return [PROMPTS[number % len(PROMPTS)] for number in range(num)]

@@ -5,14 +5,12 @@
 Calls run one after the other over one connection to a Redis of their own, as those of a worker do; the
 events of a step are one call for all its jobs. A prompt has 400 characters.
 
-The second table is of events with some tokens each; one core of Redis takes so many tokens a second. The
-third is what a stream of 128 tokens takes in memory, after an answer of 2.56 s.
+The second table is of events with some tokens each; one core of Redis takes so many tokens a second.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, product
-from time import sleep, time
+from itertools import product
 from typing import Any
 
 from redis import Redis
@@ -26,7 +24,6 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.ledger.script_events import EmitEntry
-from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS, sweep_tenant
 from llama_herd.tasks.message import Envelope
 
 JOB = GenerationJob(prompt="x" * 400, model="tales")
@@ -44,12 +41,6 @@ class Plan:
     #: Of each batch, at least, and so many that there are some thousand events.
     num_steps: int = 200
     num_events: int = 5_000
-    #: Events of a stream of 128 tokens: one each, one each 50 ms, and one each half second.
-    stream_events: tuple[int, ...] = (128, 51, 6)
-    num_waiting: int = 50_000
-    num_sweeps: int = 21
-    #: A sweep does not look at younger jobs.
-    waiting_s: float = SWEEP_PATIENCE_MS / 1000
 
 
 def cost(redis: Redis, what: str, calls: Sequence[RedisCall[Any]]) -> dict[str, Cell]:
@@ -94,49 +85,11 @@ def steps(redis: Redis, ledger: Ledger, plan: Plan) -> Iterator[Row]:
         }
 
 
-def streams(redis: Any, ledger: Ledger, plan: Plan) -> Iterator[Row]:
-    """Memory of a stream that has ended, by the size of its nodes."""
-    for num_events in plan.stream_events:
-        found: dict[str, Cell] = {"events": num_events}
-        for node_bytes in (4096, 512):
-            redis.config_set("stream-node-max-bytes", node_bytes)
-            job_id = f"stream-{num_events}-{node_bytes}"
-            _fill(redis, ledger, job_id, num_events)
-            found[f"bytes, nodes of {node_bytes}"] = redis.memory_usage(ledger.events_key(job_id), samples=0)
-        yield found
-
-
-def _fill(redis: Redis, ledger: Ledger, job_id: str, num_events: int) -> None:
-    run_call(redis, _submit(ledger, job_id))
-    run_call(redis, ledger.claim(job_id, OWNER, queue=QUEUE))
-    run_call(redis, _emit(ledger, [_started(job_id)]))
-    sizes = [128 * (n + 1) // num_events - 128 * n // num_events for n in range(num_events)]
-    firsts = [0, *accumulate(sizes)]
-    for number, (i, size) in enumerate(zip(firsts, sizes, strict=False)):
-        run_call(redis, ledger.emit(OWNER, [EmitEntry.from_event(_token(job_id, 2 + number, i, size), i)]))
-    end = End(seq=2 + num_events, job=job_id, epoch=1, finish_reason="length", n=128, attempts=1)
-    run_call(redis, ledger.emit(OWNER, [EmitEntry.from_event(end, 128)]))
-
-
 def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> RedisCall[Any]:
     i = step * size
     return ledger.emit(
         OWNER, [EmitEntry.from_event(_token(job_id, 2 + step, i, size), i) for job_id in job_ids]
     )
-
-
-def sweeps(redis: Any, ledger: Ledger, plan: Plan) -> Row:
-    """The median of sweeps over a backlog. The time of the last sweep is set back, so that each one runs."""
-    ids = [f"waiting-{number}" for number in range(plan.num_waiting)]
-    for start in range(0, plan.num_waiting, 1000):
-        run_calls(redis, [_submit(ledger, job_id) for job_id in ids[start : start + 1000]])
-    sleep(plan.waiting_s)
-    costs: list[Any] = []
-    for _ in range(plan.num_sweeps):
-        last_ms = int(1000 * time()) - LEASE_MS // 2
-        redis.hset(ledger.key("sweep"), mapping={"last": last_ms, "hold": 0})
-        costs.append(cost(redis, f"a sweep with {plan.num_waiting:,} waiting", [sweep_tenant(ledger)]))
-    return dict(sorted(costs, key=lambda one: one["us"])[plan.num_sweeps // 2])
 
 
 def _submit(ledger: Ledger, job_id: str) -> RedisCall[Any]:
@@ -162,9 +115,8 @@ def _end(job_id: str) -> End:
 def measure(plan: Plan) -> Iterator[Table]:
     ledger = Ledger(lease_ms=LEASE_MS)
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
-        yield Table([*life(redis, ledger, plan), sweeps(redis, ledger, plan)])
+        yield Table(list(life(redis, ledger, plan)))
         yield Table(list(steps(redis, ledger, plan)))
-        yield Table(list(streams(redis, ledger, plan)))
 
 
 BENCHMARK = Benchmark("ledger", __doc__, Plan(), measure)

@@ -1,11 +1,9 @@
-"""Meter: what a piece of work takes of the clock, of this process, of Redis and of another process."""
+"""Meter: what a piece of work takes of the clock, of this process and of Redis."""
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from time import perf_counter, process_time
 from typing import Any
-
-from benchmarks.process_figures import cpu_s
 
 
 @dataclass(frozen=True)
@@ -17,33 +15,25 @@ class Spent:
     redis_cpu_s: float = 0.0
     commands: float = 0.0  # those of scripts included
     num_bytes: float = 0.0  # to Redis and from it
-    process_cpu_s: float = 0.0
 
     def __sub__(self, other: "Spent") -> "Spent":
         return Spent(*(now - then for now, then in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Meter:
-    """Reads of a Redis, and of another process, where they are given."""
+    """Reads of a Redis where it is given."""
 
-    def __init__(self, redis: Any = None, pid: int | None = None) -> None:
+    def __init__(self, redis: Any = None) -> None:
         self._redis = redis
-        self._pid = pid
-        self._began = self.read()
 
     def read(self) -> Spent:
-        of_redis = 0.0, 0.0, 0.0
-        if self._redis is not None:
-            found = self._redis.info()
-            cpu = found["used_cpu_user"] + found["used_cpu_sys"]
-            num_bytes = found["total_net_input_bytes"] + found["total_net_output_bytes"]
-            of_redis = float(cpu), float(found["total_commands_processed"]), float(num_bytes)
-        of_process = 0.0 if self._pid is None else cpu_s(self._pid)
-        return Spent(perf_counter(), process_time(), *of_redis, of_process)
-
-    def so_far(self) -> Spent:
-        """Since this meter was made."""
-        return self.read() - self._began
+        so_far = perf_counter(), process_time()
+        if self._redis is None:
+            return Spent(*so_far)
+        found = self._redis.info()
+        cpu = found["used_cpu_user"] + found["used_cpu_sys"]
+        num_bytes = found["total_net_input_bytes"] + found["total_net_output_bytes"]
+        return Spent(*so_far, cpu, found["total_commands_processed"], num_bytes)
 
     def spent(self, act: Callable[[], object]) -> Spent:
         """On one act."""

@@ -13,16 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
-from benchmarks.harness import Benchmark, in_turns, main, merged
-from benchmarks.load import Load, LoadedEngine, Run
+from benchmarks.harness import Benchmark, in_turns, main, merged, percentiles_ms
+from benchmarks.jobs import drawn, random_prompt
 from benchmarks.report import Table
 from benchmarks.speed.files import MEDIUM, RandomFile
 from benchmarks.timed_engine import TimedEngine
 from llama_herd.tasks.priority import MIN_PRIORITY
 from llama_herd.worker.settings import BUNDLED_MODEL
 
+SEED = 1
 #: How prompts come into steps: by the budget, and by the priority of the jobs. 0 is learnt; the last budget
 #: takes every prompt whole.
 WAYS: dict[str, tuple[int, int]] = {
@@ -37,23 +39,42 @@ class Case:
     """What to measure with one model; without a file it is the bundled one."""
 
     name: str
-    load: Load
+    num_jobs: int
+    slots: int
     file: RandomFile | None = None
     ways: tuple[str, ...] = tuple(WAYS)
+    prompt_tokens: int = 256
+    max_tokens: int = 64  # of a job in the middle
     rounds: int = 3
 
 
 @dataclass(frozen=True)
 class Plan:
     cases: tuple[Case, ...] = (
-        Case(BUNDLED_MODEL.stem, Load(short_prompt=256, max_tokens=64, num_jobs=160)),
-        Case(
-            "1.1B Q4_0",
-            Load(slots=16, short_prompt=256, max_tokens=64, num_jobs=32),
-            RandomFile("1.1B", MEDIUM, "Q4_0"),
-            rounds=1,
-        ),
+        Case(BUNDLED_MODEL.stem, num_jobs=160, slots=32),
+        Case("1.1B Q4_0", num_jobs=32, slots=16, file=RandomFile("1.1B", MEDIUM, "Q4_0"), rounds=1),
     )
+
+
+def saturated(model: TimedEngine, case: Case, way: str) -> dict[str, float]:
+    """All jobs come at once, after a warm-up of one; lengths of outputs differ."""
+    budget, priority = WAYS[way]
+    engine, random = model.other(prefill_tokens=budget), Random(SEED)
+    engine.submit("warm-up", random_prompt(random, case.prompt_tokens), drawn(8))
+    engine.run()
+    trace, num_steps = engine.begin(), 0
+    for number in range(case.num_jobs):
+        sampling = drawn(random.randint(case.max_tokens // 2, case.max_tokens * 3 // 2))
+        prompt = random_prompt(random, case.prompt_tokens)
+        engine.submit(f"job-{number}", prompt, sampling, priority=priority)
+    while engine.engine.has_work:
+        engine.step()
+        num_steps += 1
+    return {
+        "tokens a second": trace.tokens_per_s,
+        "rows that decode": trace.num_tokens / num_steps,
+        **{f"gap {name} ms": ms for name, ms in percentiles_ms(trace.itl_s()).items()},
+    }
 
 
 def measure(plan: Plan) -> Iterator[Table]:
@@ -62,18 +83,14 @@ def measure(plan: Plan) -> Iterator[Table]:
 
 def _measured(case: Case) -> Table:
     threads = len(os.sched_getaffinity(0))
-    fields = {"slots": case.load.slots, "context_tokens": 512, "threads": threads, "dtype": "auto"}
     with TemporaryDirectory() as folder:
         path = case.file.write(Path(folder)) if case.file else BUNDLED_MODEL
+        fields = {"slots": case.slots, "context_tokens": 512, "threads": threads, "dtype": "auto"}
         model = TimedEngine.load(model=path, **fields)
-
-        def saturated(budget: int, priority: int) -> Run:
-            return LoadedEngine(model, case.load, budget).saturated(priority)
-
-        ways = {name: partial(saturated, *WAYS[name]) for name in case.ways}
+        ways = {name: partial(saturated, model, case, name) for name in case.ways}
         found = in_turns(ways, case.rounds, warm=1)
     rows = [{"prefill tokens": name, **merged(runs)} for name, runs in found.items()]
-    return Table(rows, f"{case.name}, {case.load.num_jobs} jobs at once, {case.load.slots} rows")
+    return Table(rows, f"{case.name}, {case.num_jobs} jobs at once, {case.slots} rows")
 
 
 BENCHMARK = Benchmark("saturation", __doc__, Plan(), measure)

@@ -6,29 +6,19 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as GGMLType
 
+from benchmarks.random_blocks import HALVES
+
 #: Where the float16 numbers of a block stand.
-SCALES_AT = {
-    GGMLType.Q4_0: (0,),
-    GGMLType.Q4_1: (0, 2),
-    GGMLType.Q5_0: (0,),
-    GGMLType.Q5_1: (0, 2),
-    GGMLType.Q8_0: (0,),
-    GGMLType.Q2_K: (80, 82),
-    GGMLType.Q3_K: (108,),
-    GGMLType.Q4_K: (0, 2),
-    GGMLType.Q5_K: (0, 2),
-    GGMLType.Q6_K: (208,),
+SCALES_AT: dict[GGMLType, tuple[int, ...]] = {
+    **{type: tuple(halves) for type, halves in HALVES.items()},
     GGMLType.IQ1_S: (0,),
     GGMLType.IQ2_XXS: (0,),
     GGMLType.IQ2_XS: (0,),
     GGMLType.IQ2_S: (0,),
     GGMLType.IQ3_XXS: (0,),
     GGMLType.IQ3_S: (0,),
-    GGMLType.IQ4_NL: (0,),
-    GGMLType.IQ4_XS: (0,),
     GGMLType.MXFP4: (),
 }
-
 
 #: Values that gguf is given as one row: it takes few rows at a time, which costs more than their values.
 _SMALL = 1 << 17

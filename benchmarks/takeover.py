@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.harness import Benchmark, main, percentile
+from benchmarks.harness import Benchmark, main, merged, percentile
 from benchmarks.report import Row, Table
 from llama_herd.chaos.fragile_redis import FragileRedis
 from llama_herd.chaos.herd import Herd
@@ -50,20 +50,16 @@ class Plan:
     rounds: int = 5
 
 
-@dataclass(frozen=True)
-class Takeover:
-    """back_s: from the kill until all are first in the queue. claimed_s: from then until all are claimed."""
-
-    back_s: float
-    claimed_s: float
+#: `back`: from the kill until all are first in the queue. `claimed after`: from then until all are claimed.
+Times = dict[str, float]
 
 
-def take_over(num_jobs: int, num_waiting: int, model: Path = BUNDLED_MODEL) -> Takeover:
+def take_over(num_jobs: int, num_waiting: int) -> Times:
     """Kill a worker with this many jobs in hand, while others wait in the queue."""
     with (
         tempfile.TemporaryDirectory(prefix="herd-takeover-") as logs,
         FragileRedis() as server,
-        Herd(server, model, Path(logs), kv_cache_tokens=KV_CACHE_TOKENS) as herd,
+        Herd(server, BUNDLED_MODEL, Path(logs), kv_cache_tokens=KV_CACHE_TOKENS) as herd,
     ):
         heir = _frozen(herd, slots=num_jobs)
         owner = _worker(herd, slots=num_jobs - NUM_LOOK_AHEAD)
@@ -88,14 +84,14 @@ def submit(herd: Herd, prefix: str, num_jobs: int) -> list[str]:
     return job_ids
 
 
-def _killed(herd: Herd, owner: WorkerProcess, heir: WorkerProcess, job_ids: list[str]) -> Takeover:
+def _killed(herd: Herd, owner: WorkerProcess, heir: WorkerProcess, job_ids: list[str]) -> Times:
     owner.kill()
     killed_s, expected = monotonic(), set(job_ids)
     wait_until(lambda: set(first_in_queue(herd, len(expected))) == expected, "all are first in the queue")
     back_s = monotonic()
     heir.signal(signal.SIGCONT)
     herd.jobs.wait_for(job_ids, "epoch", 2)
-    return Takeover(back_s - killed_s, monotonic() - back_s)
+    return {"back": back_s - killed_s, "claimed after": monotonic() - back_s}
 
 
 def first_in_queue(herd: Herd, num_messages: int) -> list[str]:
@@ -119,8 +115,7 @@ def _frozen(herd: Herd, slots: int) -> WorkerProcess:
 
 
 def row(num_jobs: int, plan: Plan) -> Row:
-    rounds = [take_over(num_jobs, plan.num_waiting) for _ in range(plan.rounds)]
-    times_s = {"back": [one.back_s for one in rounds], "claimed after": [one.claimed_s for one in rounds]}
+    times_s = merged([take_over(num_jobs, plan.num_waiting) for _ in range(plan.rounds)])
     shares = {
         f"{name} p{percent} s": percentile(found, percent)
         for name, found in times_s.items()

@@ -1,6 +1,6 @@
 """An engine without a queue, and when its tokens came."""
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -33,7 +31,7 @@ class Trace:
     token_s: dict[str, list[float]] = field(default_factory=dict)
     ids: dict[str, list[int]] = field(default_factory=dict)
 
-    def note(self, outputs: Rows[StepOutput]) -> None:
+    def note(self, outputs: Sequence[StepOutput]) -> None:
         """What an engine's sink does. Raises RuntimeError for a job that ends by an error."""
         now_s = perf_counter()
         for output in outputs:
@@ -67,10 +65,10 @@ class Trace:
         full = [step.end_s for step in self.steps if step.num_tokens == num_rows]
         return median(later - earlier for earlier, later in pairwise(full))
 
-    def ttft_s(self, kind: str = "") -> list[float]:
-        """Times to the first token of the jobs whose ids begin so."""
-        found = {name: times for name, times in self.token_s.items() if name.startswith(kind)}
-        return [times[0] - self.arrived_s[name] for name, times in found.items()]
+    @property
+    def ttft_s(self) -> list[float]:
+        """Times to the first token of all jobs."""
+        return [times[0] - self.arrived_s[job_id] for job_id, times in self.token_s.items()]
 
     def itl_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> list[float]:
         """Gaps of all streams that end between two times."""
@@ -81,11 +79,11 @@ class Trace:
 class TimedEngine:
     """Gets one load after the other: what a device has captured for one it has for the next."""
 
-    def __init__(self, model: LoadedModel, settings: WorkerSettings, engine: Engine | None = None) -> None:
+    def __init__(self, model: LoadedModel, settings: WorkerSettings) -> None:
         self.trace = Trace()  # of the load that it has now
         self.model = model
         self._settings = settings
-        self.engine = engine or model.engine(settings, self.note)
+        self.engine = model.engine(settings, lambda outputs: self.trace.note(outputs))
 
     @classmethod
     def load(cls, **fields: Any) -> Self:
@@ -96,22 +94,18 @@ class TimedEngine:
         """Another engine of the same model."""
         return type(self)(self.model, self._settings.model_copy(update=changes))
 
-    def note(self, outputs: list[StepOutput]) -> None:
-        self.trace.note(outputs)
-
     def begin(self) -> Trace:
         self.trace = Trace()
         return self.trace
 
     def submit(
-        self, job_id: str, prompt: str | Rows[int], sampling: SamplingParams, **fields: Any
-    ) -> list[Sequence]:
+        self, job_id: str, prompt: str | Sequence[int], sampling: SamplingParams, **fields: Any
+    ) -> None:
         asked = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
         job = GenerationJob.model_validate({**asked, **fields, "sampling": sampling})
         found = self.model.sequences(job_id, job, now_ms=0)
         self.trace.arrived_s[job_id] = perf_counter()
         self.engine.submit(*found)
-        return found
 
     def step(self) -> float:
         """How long it took."""
@@ -127,18 +121,11 @@ class TimedEngine:
 
     def fill(self) -> None:
         """Step until all rows decode."""
-        while self.engine.has_work and not self.only_decodes:
-            self.engine.step()
-
-    @property
-    def only_decodes(self) -> bool:
         scheduler = self.engine.scheduler
-        return not scheduler.waiting and all(one.num_uncached == 1 for one in scheduler.running)
+        while scheduler.waiting or any(one.num_uncached > 1 for one in scheduler.running):
+            self.engine.step()
 
     def drop(self) -> None:
         """End all that runs."""
         self.engine.abort([one.info for one in self.engine.scheduler.running], "dropped")
         self.engine.step()
-
-    def close(self) -> None:
-        self.model.close()

@@ -10,7 +10,6 @@ from benchmarks.gpu.plans import PLANS, TOTAL_S, planned
 from benchmarks.gpu.step import EXIT_NOT_HERE, NotHere
 from benchmarks.gpu.unattended import Unattended, python
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MODELS = Path("/tmp/herd-models")
 
 
@@ -19,9 +18,9 @@ def main() -> int:
     if arguments.what == "step":
         return _step(arguments)
     if arguments.what == "report":
-        from benchmarks.gpu.report import write_report
+        from benchmarks.gpu.report import print_report
 
-        return write_report(arguments.folders, ROOT / "README.md" if arguments.readme else None)
+        return print_report(arguments.folders)
     return _run(arguments)
 
 
@@ -31,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> int:
     command = python("-m", "benchmarks.gpu", *([] if not arguments.rehearse else ["--rehearse"]), *options)
     steps = planned(arguments.what, [Journal(folder) for folder in arguments.after])
     journal.add("run", run=arguments.what, commit=arguments.commit, is_rehearsed=arguments.rehearse)
-    Unattended(journal, command, arguments.seconds).run(steps)
+    Unattended(journal, arguments.out / f"{arguments.what}.txt", command, arguments.seconds).run(steps)
     return 0
 
 
@@ -79,7 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(step)
     report = kinds.add_parser("report", help="the table of all results")
     report.add_argument("folders", type=Path, nargs="+")
-    report.add_argument("--readme", action="store_true", help="put it into README.md")
     return parser
 
 

@@ -15,9 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WHEELS, SITE = ROOT / ".wheels", Path("/tmp/site")
 #: That machine's Python, and the C libraries that its wheels may be made for.
 PYTHON = "3.12"
-PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in (34, 31, 28, 27, 24, 17)) + (
-    "manylinux2014_x86_64",
-)
+GLIBC = ("_2_34", "_2_31", "_2_28", "_2_27", "_2_24", "_2_17", "2014")
+PLATFORMS = tuple(f"manylinux{version}_x86_64" for version in GLIBC)
 #: Such a machine takes no more, the repository included.
 MAX_BYTES = 48 << 20
 

@@ -61,15 +61,15 @@ def second() -> list[Step]:
         step(40, "conditions"),
         step(30, "ceilings"),
         step(60, "decode"),
+        *(step(60, "decode", "--format", format) for format in ("Q4_0", "Q4_K_M", "Q8_0")),
+        step(50, "profile", "--short", "--format", "Q4_0"),
         step(120, "queue", "W3", least_s=60),
+        step(50, "draws", "--short"),
         step(50, "prefill"),
-        *(step(60, "decode", "--format", format) for format in ("Q4_0", "Q8_0", "Q4_K_M")),
-        step(60, "draws", "--short"),
+        step(60, "prefill", "--format", "Q4_0"),
         step(45, "idle"),
         step(45, "memory"),
         *(step(45, "rows", "--short", "--format", format) for format in ("Q4_0", "Q4_K_M")),
-        step(60, "prefill", "--format", "Q4_0"),
-        step(45, "profile", "--format", "Q4_0"),
         *(step(40, "kernel", name, least_s=12) for name in (*ATTENDING, *MULTIPLYING)),
         *(step(45, "decode", "--short", *without(name)) for name in ("graphs", "overlap", "kernels")),
     ]
@@ -92,17 +92,6 @@ def third() -> list[Step]:
     ]
 
 
-def faults() -> list[Step]:
-    """What a run does when steps fail in every way: for rehearsals."""
-    return [
-        step(20, "conditions"),
-        step(3, "fault", "hang"),
-        *(step(10, "fault", name) for name in ("crash", "garbage", "fail")),
-        step(30, "ceilings"),
-        step(2_000, "fault", "hang", "again", least_s=1_000),
-    ]
-
-
 PLANS: Mapping[str, Callable[[], list[Step]]] = {
     "laws": laws,
     "attending": attending,
@@ -111,14 +100,13 @@ PLANS: Mapping[str, Callable[[], list[Step]]] = {
     "first": first,
     "second": second,
     "third": third,
-    "faults": faults,
 }
 
 
 def planned(run: str, before: Sequence[Journal]) -> list[Step]:
     """The steps of a run; after its conditions and ceilings those that have not been well in runs before."""
     steps = PLANS[run]()
-    earlier = [one for name in PLANS if name not in (run, "faults") for one in PLANS[name]()]
+    earlier = [one for name in PLANS if name != run for one in PLANS[name]()]
     ends = {name: outcome for journal in before for name, outcome in journal.ends.items()}
     known = {one.name for one in steps}
     again = [one for one in earlier if ends.get(one.name, OK) not in (OK, NOT_HERE) and one.name not in known]

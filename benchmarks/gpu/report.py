@@ -1,4 +1,4 @@
-"""The table of all results: ours, the floor, and each peer beside it. Markdown, for people and the README."""
+"""The table of all results: ours, the floor, and each peer beside it. Markdown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.measurement import OURS, Measurement
+from benchmarks.gpu.step import OK
 from llama_herd.errors import BadInput
 
 HEAD = ("", "case", "ours", "floor", "of floor", "peer", "peer's", "ours is better by")
@@ -14,8 +15,6 @@ NONE = "–"
 #: Conditions that readers want to know, and outcomes of tests that need no word.
 SHOWN = ("nvidia-smi", "python", "torch", "triton", "transformers", "celery")
 WELL = ("passed", "skipped")
-
-START, END = "<!-- gpu -->", "<!-- /gpu -->"
 
 
 def report(journals: Sequence[Journal]) -> str:
@@ -35,16 +34,12 @@ def latest(journals: Sequence[Journal]) -> list[Measurement]:
     return sorted(found.values(), key=lambda m: (m.workload, m.case))
 
 
-def write_report(folders: Sequence[Path], readme: Path | None) -> int:
-    """Print the table of these runs, or put it between the README's marks."""
+def print_report(folders: Sequence[Path]) -> int:
+    """Print the report of these runs. Raises BadInput for a folder without one."""
     journals = [Journal(folder) for folder in folders]
     if missing := [str(one.path) for one in journals if not one.path.exists()]:
         raise BadInput(f"no {', '.join(missing)}. Fix: name the folders that runs have written")
-    text = report(journals)
-    if readme is None:
-        print(text)
-    else:
-        write_into(readme, text)
+    print(report(journals))
     return 0
 
 
@@ -57,17 +52,6 @@ def table_rows(measurements: list[Measurement]) -> Iterator[tuple[str, ...]]:
         peers = [m for m in of_case if m.system != OURS]
         for cells in [_peer_cells(ours, peer) for peer in peers] or [(NONE, NONE, NONE)]:
             yield (*case, *_our_cells(ours), *cells)
-
-
-def write_into(path: Path, text: str) -> None:
-    """Put a text between the marks of a file. Raises BadInput when it has no such marks."""
-    before, start, rest = path.read_text().partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise BadInput(
-            f"{path} has no line {START} with {END} after it. Fix: add them where the table belongs"
-        )
-    path.write_text(f"{before}{start}\n{text}\n{end}{after}")
 
 
 def _our_cells(ours: Measurement | None) -> tuple[str, str, str]:
@@ -117,7 +101,8 @@ def _kernels(journal: Journal) -> Iterator[str]:
 
 
 def _ends(journal: Journal) -> Iterator[str]:
-    bad = [f"{name} ({outcome})" for name, outcome in journal.ends.items() if outcome != "ok"]
+    ends = journal.ends.items()
+    bad = [f"{name} ({outcome})" for name, outcome in ends if outcome != OK and "skipped" not in outcome]
     if bad:
         yield f"- Not measured: {'; '.join(bad)}."
 

@@ -55,11 +55,6 @@ class Scale:
     num_peer_requests: int  # for the peer that would take too long over all of W3
     num_profiled_steps: int
 
-    @property
-    def is_dry(self) -> bool:
-        """Whether its figures mean nothing."""
-        return self.name == DRY.name
-
 
 def short(scale: Scale) -> Scale:
     """With as few tokens as a median needs: the first rows of a batch wait for the prompts of the last."""

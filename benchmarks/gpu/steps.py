@@ -52,11 +52,6 @@ class StepOptions:
 
 def run(options: StepOptions) -> int:
     """Run one step; its exit code."""
-    if options.name == "fault":
-        from benchmarks.gpu.faults import FAULTS
-
-        FAULTS[options.words[0]](options.journal)
-        return 0
     return STEPS[options.name](options) or 0
 
 
@@ -75,7 +70,7 @@ def _conditions(options: StepOptions) -> None:
     found["Python.h"] = (Path(sysconfig.get_path("include")) / "Python.h").exists()
     found["nvidia-smi"] = _said(
         "nvidia-smi",
-        "--query-gpu=name,compute_cap,uuid,driver_version,memory.total,clocks.max.sm",
+        "--query-gpu=name,compute_cap,driver_version,memory.total,clocks.max.sm",
         "--format=csv,noheader",
     )
     found["commit"] = _said("git", "rev-parse", "--short", "HEAD")

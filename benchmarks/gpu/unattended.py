@@ -1,7 +1,6 @@
 """An unattended run: steps one after the other, each a process of its own, all within a time of its own.
 
-Whatever a step does, hang, crash, print without end or leave processes behind, costs no more than its own
-results and its own time.
+Whatever a step does, hang, crash or leave processes behind, it costs its own results and its own time only.
 """
 
 import ctypes
@@ -10,58 +9,37 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
 from time import monotonic, sleep
 
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.step import EXIT_NOT_HERE, NOT_HERE, OK, Step
 
-#: What is kept of a step's output: its first and its last bytes.
-HEAD_BYTES, TAIL_BYTES = 40_000, 60_000
 #: How long a killed process may take to be gone. One that waits for its driver may never be.
 LAST_WAIT_S = 3.0
 #: From linux/prctl.h: orphans of our children become our own children.
 PR_SET_CHILD_SUBREAPER = 36
-
-
-@dataclass
-class Output:
-    """The beginning and the end of what a step prints."""
-
-    head: bytearray = field(default_factory=bytearray)
-    tail: bytearray = field(default_factory=bytearray)
-    num_bytes: int = 0
-
-    def add(self, part: bytes) -> None:
-        self.num_bytes += len(part)
-        room = HEAD_BYTES - len(self.head)
-        self.head += part[:room]
-        self.tail += part[room:]
-        del self.tail[:-TAIL_BYTES]
-
-    @property
-    def text(self) -> str:
-        left_out = self.num_bytes - len(self.head) - len(self.tail)
-        gap = f"\n... {left_out:,} bytes left out ...\n".encode() if left_out else b""
-        return bytes(self.head + gap + self.tail).decode(errors="replace")
+#: What is shown of the output of a step that failed.
+SHOWN_LINES, SHOWN_BYTES = 12, 3_000
 
 
 @dataclass(frozen=True)
 class Unattended:
-    """Runs steps for `total_s` at most, and writes down how each ended.
+    """Runs steps for `total_s` at most, and writes down how each ended; what they print goes into `log`.
 
     It ends every process that is its child when a step is over: it must be all that its process does.
     """
 
     journal: Journal
+    log: Path
     command: Sequence[str]  # that the arguments of a step are added to
     total_s: float
 
     def run(self, steps: Sequence[Step]) -> None:
         """Steps for which no time is left are named and left out."""
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.journal.folder.mkdir(parents=True, exist_ok=True)
         started_s = monotonic()
         for step in steps:
             left_s = self.total_s - LAST_WAIT_S - (monotonic() - started_s)
@@ -69,36 +47,33 @@ class Unattended:
                 self._note(step, f"skipped: {max(0.0, left_s):.0f} s left, it needs {step.least_s:.0f}", 0.0)
                 continue
             began_s = monotonic()
-            outcome, output = self._run(step, min(step.limit_s, left_s))
+            outcome = self._run(step, min(step.limit_s, left_s))
             self._note(step, outcome, monotonic() - began_s)
-            self._log(step, outcome, output)
+            if outcome not in (OK, NOT_HERE):
+                print(_last_lines(self.log), flush=True)
 
-    def _run(self, step: Step, limit_s: float) -> tuple[str, Output]:
-        """How a step ended, and what it printed."""
-        output, deadline_s = Output(), monotonic() + limit_s
-        process = subprocess.Popen(
-            [*self.command, *step.arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        is_over = _follow(process, output, deadline_s)
-        _kill_all(process)
-        if not is_over:
-            return f"timed out after {limit_s:.0f} s", output
-        return outcome_of(process.returncode), output
+    def _run(self, step: Step, limit_s: float) -> str:
+        """How a step ended."""
+        with self.log.open("ab") as log:
+            log.write(f"\n===== {step.name}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                [*self.command, *step.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            return outcome_of(process.wait(limit_s))
+        except subprocess.TimeoutExpired:
+            return f"timed out after {limit_s:.0f} s"
+        finally:
+            _kill_all(process)
 
     def _note(self, step: Step, outcome: str, seconds: float) -> None:
         self.journal.add("end", step=step.name, outcome=outcome, seconds=round(seconds, 1))
         print(f"{seconds:6.1f} s  {step.name}: {outcome}", flush=True)
-
-    def _log(self, step: Step, outcome: str, output: Output) -> None:
-        text = f"\n===== {step.name}: {outcome}\n{output.text}\n"
-        with (self.journal.folder / "log.txt").open("ab", buffering=0) as log:  # whole, beside other runs
-            log.write(text.encode())
-        if outcome != OK and output.num_bytes:
-            print(_last_lines(output.text), flush=True)
 
 
 def outcome_of(code: int) -> str:
@@ -108,41 +83,8 @@ def outcome_of(code: int) -> str:
     return {0: OK, EXIT_NOT_HERE: NOT_HERE}.get(code, f"exit code {code}")
 
 
-def _follow(process: subprocess.Popen[bytes], output: Output, deadline_s: float) -> bool:
-    """Take what a process prints until it ends; whether it did so in time."""
-    assert process.stdout is not None
-    pipe = process.stdout.fileno()
-    os.set_blocking(pipe, False)
-    with DefaultSelector() as selector:
-        selector.register(pipe, EVENT_READ)
-        while monotonic() < deadline_s:
-            if selector.select(timeout=0.1) and not _take(pipe, output):
-                selector.unregister(pipe)  # closed, by its end or before
-                break
-            if process.poll() is not None:
-                _take(pipe, output)
-                return True
-    try:
-        process.wait(max(0.0, deadline_s - monotonic()))
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _take(pipe: int, output: Output) -> bool:
-    """Take what there is; whether there may be more."""
-    try:
-        part = os.read(pipe, 1 << 16)
-    except BlockingIOError:
-        return True
-    output.add(part)
-    return bool(part)
-
-
 def _kill_all(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it has left behind, which has become ours."""
-    if process.stdout is not None:
-        process.stdout.close()
     _kill(process.pid)
     try:
         process.wait(LAST_WAIT_S)
@@ -169,8 +111,9 @@ def _children() -> list[int]:
     return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
 
 
-def _last_lines(text: str, num_lines: int = 12) -> str:
-    return "\n".join(f"    {line[:200]}" for line in text.splitlines()[-num_lines:])
+def _last_lines(log: Path) -> str:
+    lines = log.read_bytes()[-SHOWN_BYTES:].decode(errors="replace").splitlines()
+    return "\n".join(f"    {line[:200]}" for line in lines[-SHOWN_LINES:])
 
 
 def python(*arguments: str) -> tuple[str, ...]:

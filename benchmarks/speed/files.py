@@ -151,6 +151,16 @@ MEDIUM = random_config(
 #: Llama-2-7B's, but for the number of layers.
 LARGE = random_config(hidden_size=4_096, num_layers=4, num_heads=32, ffn_size=11_008)
 
+#: Small ones with room for long prompts, of which the first has the bundled model's shape.
+LONG_3M = RandomFile(
+    "random-3m",
+    random_config(hidden_size=256, num_layers=4, num_heads=8, num_kv_heads=4, ffn_size=640, vocab_size=2_048),
+    "Q8_0",
+)
+LONG_59M = RandomFile(
+    "random-59m", random_config(hidden_size=512, num_layers=8, num_heads=8, ffn_size=1_408), "Q8_0"
+)
+
 FILES: tuple[ModelFile, ...] = (
     *(RandomFile("1.1B", MEDIUM, preset) for preset in PRESETS),
     RandomFile("7B x 4 layers", LARGE, "Q4_0"),

@@ -76,13 +76,12 @@ def test_saturation(num_rows: int, kv_value_bytes: int, tokens_per_s: float) -> 
     assert rate == pytest.approx(tokens_per_s, abs=10)
 
 
-def test_weights_keys_and_crossover() -> None:
+def test_weights_and_keys() -> None:
     formats = Format.BF16, Format.Q8_0, Format.Q4_0
     gigabytes = [floors(format).weight_bytes / 1e9 for format in formats]
     assert gigabytes == pytest.approx([13.21, 7.02, 3.75], abs=0.01)
     assert floors().kv_bytes == 524_288
     assert floors(config=SHAPE_13B).kv_bytes == 819_200
-    assert [round(floors(format).crossover_rows) for format in formats] == [183, 97, 52]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -32,26 +32,24 @@ def is_running(pid: int) -> bool:
 @pytest.mark.program
 @pytest.mark.timeout(300)
 def test_a_step_that_fails_costs_no_other_its_results(tmp_path: Path) -> None:
-    done = run("faults", "--rehearse", "--out", str(tmp_path), "--models", str(tmp_path / "models"))
-    assert done.returncode == 0
+    command = [sys.executable, str(ROOT / "tests/benchmarks/failing_run.py"), str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr
     journal = Journal(tmp_path)
     ends = journal.ends
-    assert ends.pop("fault hang again").startswith("skipped: ")
+    assert ends.pop("too long").startswith("skipped: ")
     assert ends == {
-        "conditions": OK,
-        "fault hang": "timed out after 3 s",
-        "fault crash": "signal 11",
-        "fault garbage": OK,
-        "fault fail": "exit code 1",
-        "ceilings": OK,
+        "hang": "timed out after 3 s",
+        "crash": "signal 11",
+        "garbage": OK,
+        "fail": "exit code 1",
+        "well": OK,
     }
-    assert journal.ceilings is not None
     (child,) = [fact["child"] for fact in journal.entries("fact") if fact["step"] == "hang"]
     assert not is_running(child)
     assert "illegal memory access" in done.stdout
-    log = (tmp_path / "log.txt").read_text()
-    assert "bytes left out" in log
-    assert len(log) < 1_000_000
+    assert "===== garbage" in (tmp_path / "log.txt").read_text(errors="replace")
 
 
 @pytest.mark.timeout(60)
@@ -71,7 +69,7 @@ def test_what_does_not_fit_into_the_time_is_left_out_and_named(tmp_path: Path) -
 def test_all_three_runs_measure_every_workload_and_every_peer(tmp_path: Path) -> None:
     from benchmarks.gpu.peers import CONTINUOUS, FORWARD, STATIC
 
-    journals = [Journal(tmp_path / name) for name in PLANS if name != "faults"]
+    journals = [Journal(tmp_path / name) for name in PLANS]
     for journal in journals:
         name, models = journal.folder.name, str(tmp_path / "models")
         done = run(name, "--rehearse", "--out", str(journal.folder), "--models", models, timeout_s=600)
@@ -106,7 +104,7 @@ def test_every_run_fits_its_machine() -> None:
     """Names of steps are known, and no two of a run are alike."""
     from benchmarks.gpu.steps import STEPS
 
-    for name in PLANS.keys() - {"faults"}:
+    for name in PLANS:
         steps = PLANS[name]()
         assert len({step.name for step in steps}) == len(steps)
         assert {step.arguments[1] for step in steps} <= set(STEPS)

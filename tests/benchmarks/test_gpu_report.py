@@ -7,7 +7,8 @@ import pytest
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.measurement import OURS, Measurement
-from benchmarks.gpu.report import latest, report, table_rows, write_into
+from benchmarks.gpu.report import latest, print_report, report, table_rows
+from benchmarks.report import PAGE, RESULTS
 from llama_herd.errors import BadInput
 
 pytestmark = pytest.mark.long
@@ -73,17 +74,12 @@ def test_lines_that_a_dying_step_has_left_are_passed_over(tmp_path: Path) -> Non
     assert journal.measurements == [STEP, RATE]
 
 
-def test_a_report_goes_between_the_marks_of_a_file_and_replaces_the_last(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- gpu -->\nold\n<!-- /gpu -->\nafter\n")
-    write_into(readme, "first")
-    write_into(readme, "second")
-    assert readme.read_text() == "before\n<!-- gpu -->\nsecond\n<!-- /gpu -->\nafter\n"
+def test_the_page_shows_what_the_card_measured() -> None:
+    rows = [line for line in report([Journal(RESULTS / "gpu/second")]).splitlines() if line.startswith("| W")]
+    assert rows
+    assert set(rows) <= set(PAGE.read_text().splitlines())
 
 
-def test_a_file_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("no marks")
-    with pytest.raises(BadInput, match=r"has no line <!-- gpu -->"):
-        write_into(readme, "table")
-    assert readme.read_text() == "no marks"
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"results\.jsonl"):
+        print_report([tmp_path])

@@ -7,38 +7,27 @@ from typing import Any
 import pytest
 
 from benchmarks import (
-    code_size,
     fairness,
-    fleet,
-    gateway,
-    gateway_tokens,
-    host_steps,
-    kernels,
     latency,
     ledger,
-    observing,
-    parsers,
     prefix,
-    readers,
-    sampling,
     saturation,
-    scheduler,
     submit,
-    subscribers,
-    webhooks,
     weights,
 )
-from benchmarks.harness import NoPlan
-from benchmarks.load import Load
 from benchmarks.report import Table, figure
-from benchmarks.shapes import random_config, random_shape
+from benchmarks.shapes import random_config
 from benchmarks.speed.files import RandomFile
 
 SMALL = random_config(hidden_size=256, num_layers=2, num_heads=4, ffn_size=512, vocab_size=2_048)
 
 pytestmark = [pytest.mark.program, pytest.mark.usefixtures("one_thread", "forked_workers")]
 
-TINY = random_shape("tiny", hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048)
+TINY = RandomFile(
+    "tiny",
+    random_config(hidden_size=64, num_layers=1, num_heads=2, ffn_size=64, vocab_size=2_048),
+    "Q8_0",
+)
 
 
 @pytest.fixture
@@ -60,116 +49,39 @@ def numbers(row: Any) -> list[float]:
     return [float(figure(cell).replace(",", "")) for cell in row.values() if not isinstance(cell, str)]
 
 
-def test_drawing_is_timed_for_every_request_and_the_floor() -> None:
-    plan = sampling.Plan(rows=(1, 3), vocabularies=(700,), lengths=(0, 6), rounds=2)
-    drawing, by_length = sampling.measure(plan)
-    assert [row["ms a step"] for row in drawing.rows] == ["floor", *sampling.REQUESTS]
-    assert drawing.head == ["ms a step", "1 x 700", "3 x 700"]
-    assert all(ms > 0 for row in drawing.rows for ms in numbers(row))
-    assert [row["ids a row"] for row in by_length.rows] == [0, 6]
-
-
-def test_products_and_attention_are_timed_by_every_kernel_that_is_built(
-    monkeypatch: pytest.MonkeyPatch, kernels_folder: Path
-) -> None:
-    monkeypatch.setenv("HERD_KERNELS_DIR", str(kernels_folder))
-    plan = kernels.Products((1, 20), ((48, 512), (16, 256)), copies=2, rounds=2, threads=1)
-    large, small = kernels.measure_products(plan)
-    built = {f"{type}, {name}" for name in kernels.libraries() for type in kernels.TYPES}
-    assert {str(row["us a product"]).rpartition(" ")[0] for row in large.rows} == built | {"torch,"}
-    assert all(us > 0 for row in (*large.rows, *small.rows) for us in numbers(row))
-    assert [large.title, small.title] == ["512 x 48", "256 x 16"]
-    attending = kernels.Attending((1, 2), (70,), heads=2, kv_heads=1, cache_bytes=1, rounds=2, threads=1)
-    (table,) = kernels.measure_attention(attending)
-    assert all(us > 0 for row in table.rows for us in numbers(row))
-    assert len(table.rows) >= 2
-
-
 def test_with_the_prefix_cache_jobs_compute_less_than_a_page_of_a_common_prompt() -> None:
-    plan = prefix.Plan(shapes=(TINY,), num_jobs=4, num_prefix=200, num_tail=16, max_tokens=2)
+    plan = prefix.Plan(files=(TINY,), num_jobs=4, num_prefix=200, num_tail=16, max_tokens=2)
     off, on, again = rows(prefix.measure(plan))
-    assert (off["all but the first"], off["hit rate"]) == (216, 0)
-    assert on["all but the first"] < 64 < on["prefilled a job"]
-    assert (again["all but the first"], again["hit rate"]) == (on["all but the first"], 1)
+    assert (off["prefilled a job"], off["hit rate"]) == (216, 0)
+    assert (on["prefilled a job"], on["hit rate"]) == (216 - 192 * 3 / 4, 3 / 4)
+    assert (again["prefilled a job"], again["hit rate"]) == (216 - 192, 1)
 
 
-def test_streams_are_timed_beside_long_prompts_and_at_random_times() -> None:
-    load = Load(
-        slots=4,
-        long_prompt=100,
-        short_prompt=4,
-        max_tokens=4,
-        num_jobs=8,
-        jobs_per_s=100.0,
-        jobs_per_long=4,
-    )
-    case = latency.Case(TINY, load, beside=(16, latency.WHOLE), poisson=(16,), rounds=2)
-    beside, poisson = latency.measure(latency.Plan((case,)))
-    assert [row["prefill tokens"] for row in beside.rows] == [16, 8192]
-    assert all(min(numbers(row)) > 0 and "-" in str(row["in all rounds"]) for row in beside.rows)
-    assert "ttft short ms" in poisson.head
+def test_streams_are_timed_while_a_long_prompt_is_computed() -> None:
+    plan = latency.Plan((TINY,), (16, latency.WHOLE), slots=4, long_prompt=100, short_prompt=4, rounds=2)
+    cut, whole = rows(latency.measure(plan))
+    assert [row["prefill tokens"] for row in (cut, whole)] == [16, 8192]
+    assert all(min(numbers(row)) > 0 for row in (cut, whole))
+    assert [len(cut["first token ms"]), len(whole["gap p99 ms"])] == [2, 2]
 
 
 def test_prompts_that_are_taken_whole_wait_for_no_step() -> None:
-    load = Load(slots=4, short_prompt=96, max_tokens=8, num_jobs=12)
-    case = saturation.Case("tales", load, ways=("16", "learnt, jobs can wait", "8192"), rounds=2)
+    ways = ("16", "learnt, jobs can wait", "8192")
+    case = saturation.Case("tales", 12, slots=4, ways=ways, prompt_tokens=96, max_tokens=8, rounds=2)
     cut, patient, whole = rows(saturation.measure(saturation.Plan((case,))))
     assert [len(cut["rows that decode"]), len(whole["gap p50 ms"])] == [2, 2]
     assert 0 < cut["rows that decode"][0] < patient["rows that decode"][0]
-    assert cut["rows that decode"][0] < whole["rows that decode"][0] <= load.slots
+    assert cut["rows that decode"][0] < whole["rows that decode"][0] <= case.slots
 
 
-def test_scheduling_is_timed_and_its_costs_are_named() -> None:
-    plan = scheduler.Plan(rows=4, waiting=8, num_prompt=4, max_tokens=40, steps=10)
-    steps, profile = scheduler.measure(plan)
-    assert len(steps.rows) == 4
-    assert all(min(numbers(row)) > 0 for row in steps.rows)
-    assert all(0 < float(str(row["share"])) < 1 for row in profile.rows)
-    assert "`benchmarks/scheduler.py`" not in {row["in"] for row in profile.rows}
-
-
-def test_the_hosts_part_of_a_step_is_timed_with_and_without_overlap() -> None:
-    found = rows(host_steps.measure(host_steps.Plan(rows=(1, 3), steps=5)))
-    assert [(row["steps"], row["draw"]) for row in found] == [
-        (steps, way) for way in host_steps.WAYS for steps in host_steps.RUNNERS
-    ]
-    assert all(min(row[f"{num} rows, us"]) > 0 for row in found for num in (1, 3))
-
-
-def test_the_calls_of_a_job_and_of_a_step_and_a_sweep_are_timed() -> None:
-    plan = ledger.Plan(4, (1, 3), num_steps=5, num_events=6, num_waiting=8, num_sweeps=3, waiting_s=0)
-    calls, events, streams = ledger.measure(plan)
-    *life, job, sweep = calls.rows
+def test_the_calls_of_a_job_and_of_a_step_are_timed() -> None:
+    calls, events = ledger.measure(ledger.Plan(4, (1, 3), num_steps=5, num_events=6))
+    *life, job = calls.rows
     names = ["submit", "claim", "first event", "last event", "read for the result", "settle"]
     assert [call["call"] for call in life] == names
     assert job["us"] == pytest.approx(sum(float(str(call["us"])) for call in life))
-    assert min(float(str(call["us"])) for call in (*life, sweep)) > 0
+    assert min(float(str(call["us"])) for call in life) > 0
     assert [event["rows a call"] for event in events.rows] == [1, 1, 1, 3, 3, 3]
-    sizes = [float(str(stream["bytes, nodes of 4096"])) for stream in streams.rows]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_idle_and_busy_workers_are_simulated_and_what_a_redis_carries_is_reckoned() -> None:
-    plan = fleet.Plan(
-        workers=(1, 6),
-        tenants=(2,),
-        num_of_many=1,
-        busy=(2,),
-        often=(),
-        rows=2,
-        tokens_per_s=20.0,
-        flush_ms=100,
-        readers=3,
-        seconds=1.0,
-        calm_s=0.5,
-    )
-    idle, of_many, busy, paper = (table.rows for table in fleet.measure(plan))
-    assert [run["workers"] for run in (*idle, *of_many, *busy)] == [1, 6, 1, 2]
-    assert all(float(str(run["commands/s"])) > 0 for run in idle)
-    assert all(min(float(str(run[name])) for name in ("events/s", "lag p50, ms")) > 0 for run in busy)
-    first, *rest = paper
-    assert float(str(first["workers"])) > max(float(str(run["workers"])) for run in rest) > 0
-    assert [run["events/s a worker"] for run in rest] == [64, 640, 1600]
 
 
 def test_jobs_are_enqueued_alone_in_lots_and_by_batches() -> None:
@@ -177,13 +89,6 @@ def test_jobs_are_enqueued_alone_in_lots_and_by_batches() -> None:
     names = ["submit", "submit_many, lots of 1", "submit_many, lots of 4", "a batch, 3 rows a round"]
     assert [row["call"] for row in found] == names
     assert all(min(row["jobs/s"]) > 0 for row in found)
-
-
-def test_a_worker_is_timed_beside_each_kind_of_subscriber() -> None:
-    plan = subscribers.Plan(rows=2, num_jobs=2, max_tokens=8, rounds=1, subscribers=3)
-    found = rows(subscribers.measure(plan))
-    assert [row["subscribers"] for row in found] == ["none", "3 stuck", "3 slow", "3 flapping"]
-    assert all(0 < row["slowest"] <= row["fastest"] for row in found)
 
 
 def test_a_burst_of_jobs_waits_behind_each_kind_of_flood() -> None:
@@ -194,81 +99,8 @@ def test_a_burst_of_jobs_waits_behind_each_kind_of_flood() -> None:
     assert 0 < behind["first begins, s"][0] <= behind["wait p99 s"][0]
 
 
-def test_being_watched_is_timed_in_turns_with_being_alone() -> None:
-    plan = observing.Plan(rows=2, max_tokens=4, rounds=2, num_scrapes=2, num_steps=3)
-    compared, scrape = observing.measure(plan)
-    assert [len(row["watched"]) for row in compared.rows if not isinstance(row["watched"], float)] == [2, 2]
-    assert min(numbers(scrape.rows[0])) > 0
-
-
-def test_functions_are_counted_from_their_definition_to_their_last_line() -> None:
-    parts = {part["part"]: part for part in rows(code_size.measure(NoPlan()))}
-    assert parts["engine"]["functions"] < parts["worker"]["functions"]
-    own = {one.name: one.num_lines for one in code_size.functions(Path(code_size.__file__))}
-    assert own["measure"] == 2
-
-
 @pytest.mark.slow
-def test_readers_get_their_tokens_by_the_client_and_through_the_gateway() -> None:
-    plan = gateway_tokens.Plan(rows=(2,), jobs_a_row=2, max_tokens=4, rounds=2)
-    (row,) = rows(gateway_tokens.measure(plan))
-    assert (row["rows"], row["streams"]) == (2, 4)
-    assert 0 < row["smallest share"] <= row["largest share"]
-
-
-def test_readers_are_measured_while_they_wait_and_while_they_read() -> None:
-    found = rows(readers.measure(readers.Plan(streams=(50,), settle_s=1, waiting_s=1, running_s=1)))
-    assert [row["by"] for row in found] == list(readers.WAYS)
-    assert [row["events lost"] for row in found] == [0, 0]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", list(readers.WAYS))
-def test_ten_thousand_readers_take_few_connections_and_lose_nothing(way: str) -> None:
-    row: Any = readers.read_by(way, 10_000, readers.Plan(settle_s=1, waiting_s=1, running_s=10))
-    assert row["connections"] <= 100
-    assert row["events lost"] == 0
-
-
-@pytest.mark.slow
-def test_the_gateway_is_measured_in_all_that_it_does() -> None:
-    plan = gateway.Plan(
-        streams=((4, 1), (4, 2)),
-        orphans=3,
-        orphan_rounds=1,
-        paced_rounds=2,
-        fast_events=40,
-        first_tokens=3,
-        submissions=5,
-    )
-    first, streams, recoveries, submissions = (table.rows for table in gateway.measure(plan))
-    assert [row["first token, ms"] for row in first] == ["client", "gateway"]
-    assert [row["events lost"] for row in streams] == [0, 0]
-    assert recoveries[0]["events lost or repeated"] == 0
-    assert min(numbers(submissions[0])) > 0
-
-
-def test_webhooks_are_timed_alone_and_beside_a_host_that_does_not_answer() -> None:
-    found = rows(webhooks.measure(webhooks.Plan(num_jobs=20, jobs_per_s=100)))
-    assert [row["beside"] for row in found] == ["nothing", "a dead host"] * 2
-    assert all(0 <= row["p50, ms"] <= row["longest, ms"] for row in found)
-
-
-def test_parsing_is_timed_for_every_kind_of_output() -> None:
-    found = rows(parsers.measure(parsers.Plan(num_tokens=200, rounds=2)))
-    assert len(found) == 6
-    assert all(row["us a token"] > 0 for row in found)
-
-
-def test_a_type_is_read_as_the_gguf_package_reads_it() -> None:
-    (row,) = rows(weights.measure_types(weights.Types(("Q4_K",), rounds=1)))
-    assert (row["bytes a weight"], row["max error"]) == (0.562, 0.0)
-    assert min(row["M values/s"], row["gguf package"]) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", weights.Starts.presets)
+@pytest.mark.parametrize("preset", weights.Plan.presets)
 def test_a_command_computes_a_token_of_each_file(tmp_path: Path, preset: str) -> None:
     file = RandomFile("small", SMALL, preset)
     path = file.written(tmp_path)

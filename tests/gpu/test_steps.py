@@ -37,8 +37,8 @@ def ids(path: Path, graphs: str) -> dict[str, list[int]]:
     settings = settings_of(path, graphs)
     model = LoadedModel.load(settings, CARD)
     jobs = [
-        sequence(model, f"job-{number}", PREFIX[: 20 * number], max_tokens=40, **MODES[number % len(MODES)])
-        for number in range(24)
+        sequence(model, f"job-{n}", PREFIX[: 1 + 20 * n], max_tokens=40, **MODES[n % len(MODES)])
+        for n in range(24)
     ]
     sink = run(model, settings, jobs)
     assert model.steps_note.startswith("one by one" if graphs == "off" else "overlapping"), model.steps_note

@@ -29,6 +29,7 @@ MODES: dict[str, dict[str, Any]] = {
     "a prompt alone": {"prompt_logprobs": 2, "max_tokens": 0},
     "several outputs": {"temperature": 1.0, "n": 3},
     "a form": {"temperature": 1.0, "form": {"regex": "[a-f ]{3,8}(one|two)"}},
+    "a form, greedily": {"form": {"choice": ["no", "yes and no"]}},
     "a form, scored": {"logprobs": True, "top_logprobs": 3, "form": {"choice": ["no", "yes and no"]}},
     "a form with late ends": {
         "temperature": 1.5,

@@ -109,6 +109,12 @@ class Cache:
         cos, sin = self._ropes[local][:, positions]
         return Rope(cos, sin)
 
+    @property
+    def rope_table(self) -> Rope:
+        """The rows of all positions (S, 1, D), up to the longest sequence."""
+        cos, sin = self._ropes[0]
+        return Rope(cos, sin)
+
     def mask(self, num_tokens: int, past: int, window: int = 0) -> Tensor:
         """The keys that each of `num_tokens` queries sees after `past` others: bool (t, S), a view.
 

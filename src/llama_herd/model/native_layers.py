@@ -67,25 +67,35 @@ class NativeLayers:
 
     def takes(self, x: Tensor, batch: AnyBatch, cache: Cache) -> bool:
         """Whether the layers can run a step: prompts too where a kernel attends to them."""
-        storage = cache.storage  # (2, layers, K, pages, PAGE_TOKENS, D)
-        D = storage.shape[-1]
         prefill = self.kernels.prefill_attention
         return (
             (batch.is_short or (prefill is not None and x.dtype is torch.bfloat16))
-            and cache.pages.consecutive
-            and x.dtype == storage.dtype
-            and x.dtype in DTYPES
             and x.is_contiguous()
+            and self.fits(x.dtype, cache)
+        )
+
+    def fits(self, dtype: torch.dtype, cache: Cache) -> bool:
+        """Whether the layers can compute in a type with such a cache."""
+        storage = cache.storage  # (2, layers, K, pages, PAGE_TOKENS, D)
+        D = storage.shape[-1]
+        return (
+            cache.pages.consecutive
+            and dtype == storage.dtype
+            and dtype in DTYPES
             and storage.shape[4] == PAGE_TOKENS
             and storage.stride()[3:] == (PAGE_TOKENS * D, D, 1)
         )
+
+    @property
+    def num_threads(self) -> int:
+        return self.kernels.num_threads or torch.get_num_threads()
 
     def __call__(
         self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None
     ) -> Tensor:
         """Return x (T, C) after all layers. `on_layer` is called after each, or of few tokens at the end."""
         cached = cache.storage[:, 0]  # (2, K, pages, PAGE_TOKENS, D)
-        num_threads = self.kernels.num_threads or torch.get_num_threads()
+        num_threads = self.num_threads
         y = torch.empty_like(x)
         rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
         attention = attention_call(self.num_heads, cached, batch.seen, self.scoring, num_threads)
@@ -112,11 +122,11 @@ class NativeLayers:
 
 
 def _weights(layer: LayerParts, eps: float) -> LayerWeights:
-    qkv, output, gate_up, down = map(_matrices, layer.linears)
+    qkv, output, gate_up, down = map(matrices_of, layer.linears)
     return LayerWeights(*layer.norms, qkv, output, gate_up, down, layer.scoring.window, eps)
 
 
-def _matrices(linear: Linear) -> list[Matrix]:
+def matrices_of(linear: Linear) -> list[Matrix]:
     """The matrices of a linear that is native."""
     segments = [one for one in linear.segments if isinstance(one, NativeSegment)]
     return [Matrix(one.tiles, one.num_rows, one.type) for one in segments]

@@ -9,9 +9,9 @@ from typing import Any
 
 from typer.testing import Result
 
-from benchmarks.terminal import Terminal
 from tests.cli.herd_command import COMMAND, environment, fork_herd, invoke, start_herd
 from tests.local.forked_python import ForkedPython
+from tests.terminal import Terminal
 
 Answer = dict[str, Any]
 

@@ -9,7 +9,6 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from benchmarks.terminal import Terminal
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.batch_status import RUNNING_TTL_S
 from llama_herd.tasks.client.client import Client
@@ -18,6 +17,7 @@ from tests.cli.batch.batch_command import BatchCommand, rows
 from tests.cli.batch.killing import size
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import ForkedPython, start_piped
+from tests.terminal import Terminal
 
 pytestmark = [pytest.mark.redis, pytest.mark.program]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.terminal import Terminal
 from llama_herd.chaos.patience import wait_until
 from tests.cli.batch.batch_command import BatchCommand, rows
 from tests.cli.batch.killing import children_of, is_alive
+from tests.terminal import Terminal
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.redis, pytest.mark.program, pytest.mark.timeout(120)]

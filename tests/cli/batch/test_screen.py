@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.terminal import Terminal
+from tests.terminal import Terminal
 
 #: Shows the same figures whenever a line comes in.
 SHOWING = """

@@ -15,6 +15,7 @@ from torch import Tensor
 from llama_herd.model.attention_inputs import Seen, SeenSpans
 from llama_herd.model.kernels.attention import AttentionCall, attention_call
 from llama_herd.model.kernels.build import SOURCES
+from llama_herd.model.kernels.decode import Decoder, Token
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import ROOM
 from llama_herd.model.kernels.layer import LayerStack, LayerStep, LayerWeights, Matrix
@@ -313,14 +314,17 @@ class Shape:
             for (rows, columns), types in zip(sizes, names, strict=True)
         ]
 
+    def weights(self, attention_norm: Tensor, mlp_norm: Tensor, *tiles: Tensor) -> LayerWeights:
+        next_tiles, parts = iter(tiles), self.matrices()
+        qkv, output, gate_up, down = (
+            [Matrix(next(next_tiles), rows, type) for rows, _, type in part] for part in parts
+        )
+        return LayerWeights(attention_norm, mlp_norm, qkv, output, gate_up, down, window=0, eps=1e-5)
+
     def call(self, kernels: Kernels, kernel: Kernel, x: Tensor, *others: Tensor) -> Tensor:
         """What comes out of the layer for norms, cos, sin, cells, cache, what is seen, and tiles."""
         attention_norm, mlp_norm, cos, sin, cells, cached, *rest = others
-        tiles, parts = iter(rest[4:]), self.matrices()
-        qkv, output, gate_up, down = (
-            [Matrix(next(tiles), rows, type) for rows, _, type in part] for part in parts
-        )
-        weights = LayerWeights(attention_norm, mlp_norm, qkv, output, gate_up, down, window=0, eps=1e-5)
+        weights = self.weights(attention_norm, mlp_norm, *rest[4:])
         rotation = rotation_call(self.heads, cos, sin, cached, cells)
         attention = attention_call(self.heads, cached, Seen(*rest[:4]), Scoring(), 3)
         y, calls = torch.empty_like(x), map(ctypes.pointer, (rotation, attention, AttentionCall()))
@@ -367,6 +371,59 @@ def test_a_layer(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:
             assert between_fences(partial(shape.call, kernels, kernel), *inputs).isfinite().all()
 
 
+VOCAB_SIZE = 45
+
+
+def decoded(
+    kernels: Kernels,
+    shape: Shape,
+    kernel: Kernel,
+    outer: list[GGMLType],
+    tokens: list[Token],
+    *inputs: Tensor,
+) -> Tensor:
+    """What a step through two layers finds, by norms, tiles, cos, sin, cache, embedding and output."""
+    norm, *of_layer, cos, sin, cached, embedding, output = inputs
+    decoder = Decoder(
+        kernels.library,
+        Matrix(embedding, VOCAB_SIZE, outer[0]),
+        LayerStack(kernels.library, [shape.weights(*of_layer)] * 2),
+        norm,
+        [Matrix(output, VOCAB_SIZE, outer[-1])],
+        cos,
+        sin,
+        cached,
+        shape.heads,
+        Scoring(),
+        len(tokens),
+    )
+    found = decoder(tokens, kernel, 3)
+    return torch.cat((found.logits.flatten(), torch.tensor([*found.largest, *found.ids])))
+
+
+@dtypes
+@pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: f"{shape.hidden}-{shape.ffn}")
+def test_a_whole_step(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:
+    """The last token fills the last page of the cache."""
+    types = [GGMLType[name] for name in shape.qkv.split() + shape.down.split()]
+    outer = [type for type in types if shape.hidden % block_size(type)[0] == 0]
+    tiles = [random_tiles(*one) for part in shape.matrices() for one in part]
+    for num_tokens in (1, 2, 5, 17, 64):
+        tokens = [Token(7 * one % VOCAB_SIZE, 7 * one % 150, 3 * one) for one in range(num_tokens)]
+        tokens[-1] = tokens[-1]._replace(position=3 * PAGE_TOKENS - 1)
+        layers = [random_cache(shape.kv_heads, 3 * num_tokens, shape.head_dim, dtype) for _ in range(2)]
+        inputs = (
+            *torch.randn(3, shape.hidden),
+            *tiles,
+            *torch.randn(2, 3 * PAGE_TOKENS, 1, shape.head_dim),
+            torch.stack(layers, dim=1),
+            *(random_tiles(VOCAB_SIZE, shape.hidden, type) for type in (outer[0], outer[-1])),
+        )
+        for kernel in kernels.kernels if dtype is torch.bfloat16 else {Kernel.FLOAT32}:
+            call = partial(decoded, kernels, shape, kernel, outer, tokens)
+            assert between_fences(call, *inputs).isfinite().all()
+
+
 #: Which tests drive which entry points.
 DRIVEN = {
     "herd_kernels": test_a_library_says_what_it_has,
@@ -380,6 +437,7 @@ DRIVEN = {
     "herd_draw": test_draws,
     "herd_largest": test_the_largest_logits,
     "herd_layers": test_a_layer,
+    "herd_decode": test_a_whole_step,
     "herd_look_up": test_rows_are_looked_up,
 }
 

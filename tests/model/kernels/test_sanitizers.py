@@ -29,7 +29,7 @@ NATIVE_TESTS = {
     "products": ["kernels/test_native.py", "kernels/test_dequantize.py"],
     "attention": ["kernels/test_attention.py", "kernels/test_prefill_attention.py", "test_native_attend.py"],
     "rows": ["kernels/test_elementwise.py", "kernels/test_rotation.py"],
-    "layers": ["test_native_layers.py"],
+    "layers": ["test_native_layers.py", "test_native_decoder.py"],
     "models": ["test_native_model.py"],
     "draws": ["../worker/engine/sampling/test_native_draw.py"],
 }

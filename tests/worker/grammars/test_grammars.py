@@ -10,17 +10,18 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
-from benchmarks.forms import made_up
-from benchmarks.random_schemas import random_schema
+from benchmarks.vocabularies import add_byte_pairs
 from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.model_file import read_tokens
 from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.job import GenerationJob
@@ -37,6 +38,7 @@ from tests.examples import seeds
 from tests.model.text.helper_processes import helpers
 from tests.tiny import write_tiny_gguf
 from tests.worker.engine_run import run
+from tests.worker.grammars.random_schemas import random_schema
 
 RECORD = {
     "type": "object",
@@ -194,10 +196,24 @@ def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
     assert ids
 
 
+def write_vocabulary(path: Path, vocab_size: int) -> None:
+    """A file of so many tokens, without weights."""
+    writer = gguf.GGUFWriter(path, "llama")
+    add_byte_pairs(writer, vocab_size)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 @pytest.mark.parametrize("vocab_size", [319, 320, 321, 351, 352, 353])
-def test_a_vocabulary_may_have_any_number_of_tokens(judge: FormJudge, vocab_size: int) -> None:
+def test_a_vocabulary_may_have_any_number_of_tokens(
+    judge: FormJudge, vocab_size: int, tmp_path: Path
+) -> None:
     """Masks are words of 64 bits, of which llguidance fills those of 32 bits that it needs."""
-    tokenizer = made_up(vocab_size)
+    path = tmp_path / "vocabulary.gguf"
+    write_vocabulary(path, vocab_size)
+    tokenizer, _ = read_tokens(path)
     any_size = Grammars(tokenizer, 1, [judge])
     last = tokenizer.pieces[-1].decode()
     asked = [OutputForm("choice", json.dumps(["a", last]), "f"), OutputForm("regex", "a", "f")] * 2

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from benchmarks.random_schemas import random_schema
 from llama_herd.errors import InvalidJob
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import OutputFormats
@@ -25,6 +24,7 @@ from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.grammars.whole_output import WholeOutput
 from tests.examples import for_any, seeds
+from tests.worker.grammars.random_schemas import random_schema
 
 FORMATS = [name for name, form in TOOL_FORMATS.items() if not form.is_free]
 MOST_IDS = 400

@@ -6,7 +6,7 @@ Shapes: T tokens of the ragged batch, C hidden size, H heads, K kv heads, D head
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from gguf import GGMLQuantizationType as GGMLType
@@ -26,16 +26,26 @@ class Matrix(NamedTuple):
     type: GGMLType
 
 
-class _Matrix(ctypes.Structure):
+class MatrixStruct(ctypes.Structure):
     """A ctypes copy of the C++ structure herd::Matrix."""
 
     _fields_ = (("tiles", ctypes.c_void_p), ("rows", ctypes.c_int64), ("type", ctypes.c_int64))
 
+    @classmethod
+    def of(cls, matrix: Matrix) -> Self:
+        """Pointers into its tensor, which must live as long."""
+        return cls(matrix.tiles.data_ptr(), matrix.num_rows, int(matrix.type))
 
-class _Matrices(ctypes.Structure):
+
+class MatricesStruct(ctypes.Structure):
     """A ctypes copy of the C++ structure herd::Matrices."""
 
-    _fields_ = (("matrix", _Matrix * MAX_MATRICES), ("count", ctypes.c_int64))
+    _fields_ = (("matrix", MatrixStruct * MAX_MATRICES), ("count", ctypes.c_int64))
+
+    @classmethod
+    def of(cls, matrices: Sequence[Matrix]) -> Self:
+        """Pointers into their tensors, which must live as long."""
+        return cls((MatrixStruct * MAX_MATRICES)(*map(MatrixStruct.of, matrices)), len(matrices))
 
 
 class _Layer(ctypes.Structure):
@@ -44,10 +54,10 @@ class _Layer(ctypes.Structure):
     _fields_ = (
         ("attention_norm", ctypes.c_void_p),
         ("mlp_norm", ctypes.c_void_p),
-        ("qkv", _Matrices),
-        ("output", _Matrices),
-        ("gate_up", _Matrices),
-        ("down", _Matrices),
+        ("qkv", MatricesStruct),
+        ("output", MatricesStruct),
+        ("gate_up", MatricesStruct),
+        ("down", MatricesStruct),
         ("columns", ctypes.c_int64),
         ("window", ctypes.c_int64),
         ("eps", ctypes.c_float),
@@ -89,7 +99,7 @@ class LayerWeights:
         return _Layer(
             self.attention_norm.data_ptr(),
             self.mlp_norm.data_ptr(),
-            *map(_matrices, (self.qkv, self.output, self.gate_up, self.down)),
+            *map(MatricesStruct.of, (self.qkv, self.output, self.gate_up, self.down)),
             len(self.attention_norm),
             self.window,
             self.eps,
@@ -110,12 +120,12 @@ class LayerStack:
     def __len__(self) -> int:
         return len(self._layers)
 
+    @property
+    def address(self) -> int:
+        """Where the library finds them, as long as this object lives."""
+        return ctypes.addressof(self._structs)
+
     def __call__(self, step: LayerStep, first: int, count: int, *, is_bfloat16: bool) -> None:
         """Compute some layers of a step, which went through those before `first` already."""
         if not self._library.herd_layers(self._structs, first, count, ctypes.byref(step), is_bfloat16):
             raise torch.OutOfMemoryError("native layers: no memory to work in")
-
-
-def _matrices(found: Sequence[Matrix]) -> _Matrices:
-    matrices = [_Matrix(one.tiles.data_ptr(), one.num_rows, int(one.type)) for one in found]
-    return _Matrices((_Matrix * MAX_MATRICES)(*matrices), len(matrices))

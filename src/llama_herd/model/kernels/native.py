@@ -40,7 +40,7 @@ class Kernel(IntEnum):
     NUMBERS = 3  # plain numbers, which are bfloat16 as inputs are: their one way
 
 
-#: From so many tokens on TILES is as fast as INT8, or faster, for every type (benchmarks/kernels.py).
+#: From so many tokens on TILES is as fast as INT8, or faster, for every type.
 MANY_TOKENS = 13
 
 

@@ -65,6 +65,8 @@ class Detokenizer:
         return ("", text) if self._reasoning_end is None else self._reasoning_end.split(text)
 
     def _shown(self, text: str, *, is_last: bool) -> str:
+        if not self._stop:
+            return text
         if self.has_stopped:
             return ""
         text = self._withheld + text

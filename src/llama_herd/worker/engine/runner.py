@@ -8,15 +8,19 @@ from contextlib import nullcontext
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
+from llama_herd.model.kernels.decode import Token
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.native_decoder import NativeDecoder
+from llama_herd.model.native_layers import FEW_TOKENS
 from llama_herd.model.upload import upload
 from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.sampling.sampler import sample, sample_each, score_tokens
+from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, score_tokens
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.torch_threads import one_for_few
@@ -64,6 +68,7 @@ class ModelRunner:
         self._draw = draw
         self._cache = cache
         self._is_native = llama.is_native
+        self._decoder = NativeDecoder.if_plain(llama, cache)
         self.on_layer: Callable[[], None] | None = None
 
     def begin(self, sequence: Sequence) -> None:
@@ -75,6 +80,8 @@ class ModelRunner:
 
     def run(self, rows: Rows[Row]) -> list[Reading]:
         """Launch a forward of the rows and read it at once."""
+        if self._decoder is not None and len(rows) <= FEW_TOKENS and all(row.decodes for row in rows):
+            return self._decoded(self._decoder, rows)
         cache, tiling = self._cache, self._llama.tiling
         batch = Batch.from_chunks([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
         with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
@@ -94,6 +101,25 @@ class ModelRunner:
             )
             for row, stop in zip(rows, stops, strict=True)
         ]
+
+    def _decoded(self, decoder: NativeDecoder, rows: Rows[Row]) -> list[Reading]:
+        """The next tokens of rows that decode."""
+        found = decoder([token_of(row) for row in rows])
+        if self.on_layer is not None:
+            self.on_layer()
+        sampled = [row.sequence.sampling_row() for row in rows]
+        if all(row.takes_likeliest for row in sampled):
+            tokens = likeliest(found.largest, found.ids)
+        else:
+            known = torch.tensor(found.largest), torch.tensor(found.ids)
+            tokens = sample(found.logits, sampled, self._draw, known)
+        return [Reading(row, [], token) for row, token in zip(rows, tokens, strict=True)]
+
+
+def token_of(row: Row) -> Token:
+    """The one token of a row that decodes."""
+    sequence = row.sequence
+    return Token(sequence.tokens(row.start, row.start + 1)[0], row.start, sequence.pages[0])
 
 
 def chunk_of(row: Row) -> Chunk:

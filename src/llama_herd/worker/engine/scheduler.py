@@ -29,6 +29,11 @@ class Row(NamedTuple):
         return cls(sequence, num_tokens, sequence.num_cached, is_complete, num_scores)
 
     @property
+    def decodes(self) -> bool:
+        """Whether it is one token, after which the next one can be drawn."""
+        return self.is_complete and self.num_tokens == 1
+
+    @property
     def num_logits(self) -> int:
         """How many of the row's last tokens need logits."""
         return self.num_scores + self.is_complete
@@ -86,7 +91,10 @@ class Scheduler:
         return admitted
 
     def next_batch(self) -> list[Row]:
-        """All sequences that decode, and as much prefill as the token budget allows."""
+        """All sequences that decode, and as much prefill as the token budget allows.
+
+        Where all that decode can wait, prompts of those that cannot are computed whole.
+        """
         running = [
             sequence
             for sequence in self.running
@@ -94,16 +102,18 @@ class Scheduler:
             and not (sequence.num_drawing and (sequence.is_full or sequence.must_be_read))
         ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
-        budget = self._prompt_tokens(len(running), is_alone=len(prefilling) == len(running))
-        shares = dict.fromkeys(running, 1) | _shares(prefilling, budget)
+        usual = self._prompt_tokens(running, prefilling)
+        of_oldest = (usual + 1) // 2
+        whole = min(of_oldest + _watched_tokens(running), self.prefill.most)
+        shares = dict.fromkeys(running, 1) | _shares(prefilling, max(usual, whole), of_oldest)
         return [Row.of(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
-    def _prompt_tokens(self, num_running: int, *, is_alone: bool) -> int:
-        """Most prompt tokens of the step: few where somebody would wait for the end of it."""
-        if is_alone:
+    def _prompt_tokens(self, running: list[Sequence], prefilling: list[Sequence]) -> int:
+        """Most prompt tokens of a usual step: few where somebody would wait for the end of it."""
+        if len(prefilling) == len(running) and len({one.can_wait for one in running}) < 2:
             return self.prefill.alone
         can_wait = all(sequence.can_wait for sequence in (*self.running, *self.waiting))
-        return self.prefill.beside(num_running, can_wait=can_wait)
+        return self.prefill.beside(len(running), can_wait=can_wait)
 
     def note_computed(self, row: Row) -> None:
         """Note that the row's tokens are in the cache for all that is launched from now on."""
@@ -211,8 +221,15 @@ class Scheduler:
         return [one for one in self.running if one.is_of_one_job_with(sequence)]
 
 
-def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
-    """Tokens for each prefilling sequence: half of the budget for the oldest, the rest for the shortest.
+def _watched_tokens(running: list[Sequence]) -> int:
+    """The prompt tokens of those that cannot wait, if all that decode can."""
+    if not all(one.can_wait for one in running if one.num_uncached == 1):
+        return 0
+    return sum(one.num_uncached for one in running if one.num_uncached > 1 and not one.can_wait)
+
+
+def _shares(prefilling: list[Sequence], budget: int, of_oldest: int) -> dict[Sequence, int]:
+    """Tokens for each prefilling sequence: some for the oldest, the rest of the budget for the shortest.
 
     So no prompt waits for ever, and a short prompt does not wait for a long one, nor any for one that can
     wait.
@@ -221,7 +238,7 @@ def _shares(prefilling: list[Sequence], budget: int) -> dict[Sequence, int]:
         return {}
     oldest, wanted = prefilling[0], _wanted_tokens(prefilling)
     shares = dict.fromkeys(prefilling, 0)
-    shares[oldest] = min(wanted[oldest], (budget + 1) // 2)
+    shares[oldest] = min(wanted[oldest], of_oldest)
     left = budget - shares[oldest]
     for sequence in sorted(prefilling, key=lambda one: (one.can_wait, one.num_uncached)):
         more = min(wanted[sequence] - shares[sequence], left)

@@ -43,7 +43,7 @@ def test_attention_is_compiled_once_for_any_number_of_rows() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_no_kernel_spills_and_all_have_room() -> None:
+def test_no_kernel_spills_much_and_all_have_room() -> None:
     """On the card with the least room; `make check` does it for the default type alone."""
     found = compiled("-m", "benchmarks.gpu_kernels", "--check", "sm_86")
     assert "GPU kernels compiled for sm_86" in found
@@ -51,6 +51,6 @@ def test_no_kernel_spills_and_all_have_room() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_no_kernel_spills_on_any_card() -> None:
+def test_no_kernel_spills_much_on_any_card() -> None:
     found = compiled("-m", "benchmarks.gpu_kernels", "--check")
     assert "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in found

@@ -52,7 +52,7 @@ def test_all_that_a_model_needs_is_right(device: torch.device, dtype: torch.dtyp
 def test_what_computes_wrong_is_not_taken(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     from llama_herd.model.kernels.gpu import attention, products, rows
 
-    monkeypatch.setitem(products.PLANES_AND_RUN, GGMLType.Q4_0, (2, 32))  # of other columns
+    monkeypatch.setitem(products.FORMS, GGMLType.Q4_0, products.Form(2, 32, 16))  # of other columns
     monkeypatch.setattr(attention, "BLOCK_KEYS", 128)  # more than a page
     monkeypatch.setattr(rows.TritonElementwise, "swiglu", lambda self, x: x[:, : x.shape[1] // 2])
     monkeypatch.setattr(rows, "turning", lambda *_: lambda: None)

@@ -98,6 +98,22 @@ static void add_row(const void* argument, int64_t row) {
 
 static inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
+// x (tokens, columns) times each matrix, their outputs side by side in rows of y. False as in `multiply`.
+template <class Input, class Output>
+static bool multiply_all(const Matrices& matrices, const void* x, int64_t columns, void* y, int64_t tokens, int kernel,
+                         int num_threads) {
+  const int64_t all_rows = matrices.rows();
+  Output* to = static_cast<Output*>(y);
+  for (int i = 0; i < matrices.count; i++) {
+    const Matrix& m = matrices.matrix[i];
+    const Product p{m.tiles, m.rows, columns, x, to, all_rows, tokens, sizeof(Input) == 2, sizeof(Output) == 2,
+                    num_threads};
+    if (!multiply(p, int(m.type), kernel)) return false;
+    to += m.rows;
+  }
+  return true;
+}
+
 // One layer of a step, `x` to `y`, which may be the same.
 template <class Number>
 class LayerRun {
@@ -145,16 +161,7 @@ class LayerRun {
   }
 
   bool multiply_by(const Matrices& matrices, const void* x, int64_t columns, void* y) const {
-    const int64_t all_rows = matrices.rows();
-    Number* to = static_cast<Number*>(y);
-    for (int i = 0; i < matrices.count; i++) {
-      const Matrix& m = matrices.matrix[i];
-      const Product p{m.tiles,     m.rows,      columns,           x, to, all_rows, step_.tokens,
-                      IS_BFLOAT16, IS_BFLOAT16, step_.num_threads};
-      if (!multiply(p, int(m.type), step_.kernel)) return false;
-      to += m.rows;
-    }
-    return true;
+    return multiply_all<Number, Number>(matrices, x, columns, y, step_.tokens, step_.kernel, step_.num_threads);
   }
 
   void* of_layer(void* first) const { return static_cast<Number*>(first) + offset_; }

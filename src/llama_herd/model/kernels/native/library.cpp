@@ -3,6 +3,7 @@
 // All of it is one object, compiled once for each instruction set. Nothing is shared between two of them: a linker
 // that kept one copy of a function might keep the one that this processor cannot run.
 
+#include "decode.h"
 #include "draw.h"
 #include "lay_out.h"
 #include "layer.h"
@@ -37,13 +38,7 @@ API bool herd_multiply(int type, int kernel, const uint8_t* tiles, int64_t rows,
 
 // Write rows of a matrix as numbers. False if it has no such row, or blocks of the type cannot be read.
 API bool herd_look_up(int type, const herd::LookUp* job, int num_threads) {
-  if (!herd::are_rows(*job)) return false;
-  const auto look_up = [&](auto of_blocks) {
-    herd::run_rows(herd::look_up_row<decltype(of_blocks)>, job, job->count, job->columns, num_threads);
-  };
-  if (type != herd::BF16_TYPE) return herd::with_type(type, look_up);
-  look_up(herd::Numbers());
-  return true;
+  return herd::look_up(type, *job, num_threads);
 }
 
 // The attention of `a`. False if there is no memory to work in.
@@ -96,4 +91,9 @@ API void herd_largest(const herd::Largest* job, int num_threads) {
 API bool herd_layers(const herd::Layer* layers, int64_t first, int64_t count, const herd::LayerStep* step,
                      bool is_bfloat16) {
   return (is_bfloat16 ? herd::run_layers<uint16_t> : herd::run_layers<float>)(layers, first, count, *step);
+}
+
+// A step of single tokens through a whole model. Says how it went.
+API int herd_decode(const herd::Decoder* decoder, const herd::DecodeStep* step, bool is_bfloat16) {
+  return is_bfloat16 ? herd::decode<uint16_t>(*decoder, *step) : herd::decode<float>(*decoder, *step);
 }

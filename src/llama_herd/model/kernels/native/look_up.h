@@ -77,4 +77,15 @@ static void look_up_row(const void* argument, int64_t number) {
   }
 }
 
+// False if the matrix has no such row, or blocks of the type cannot be read.
+static bool look_up(int type, const LookUp& job, int num_threads) {
+  if (!are_rows(job)) return false;
+  const auto read = [&](auto of_blocks) {
+    run_rows(look_up_row<decltype(of_blocks)>, &job, job.count, job.columns, num_threads);
+  };
+  if (type != BF16_TYPE) return with_type(type, read);
+  read(Numbers());
+  return true;
+}
+
 }  // namespace herd

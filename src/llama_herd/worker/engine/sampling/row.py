@@ -34,6 +34,12 @@ class SamplingRow:
         return not (is_penalised or self.params.logit_bias or self.position < self.params.min_tokens)
 
     @property
+    def takes_likeliest(self) -> bool:
+        """Whether its next token is that of the largest logit, and nothing more is asked of it."""
+        is_free = self.constraint is None and self.is_plain
+        return is_free and not self.is_random and not self.params.logprobs
+
+    @property
     def early_ends(self) -> frozenset[int]:
         """Ids that would end the sequence before `min_tokens`."""
         if self.position >= self.params.min_tokens:

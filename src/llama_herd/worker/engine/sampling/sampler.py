@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence as Rows
 from enum import Enum
 from functools import partial
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -33,7 +34,12 @@ from llama_herd.worker.engine.sampling.scores import Scores
 NUCLEUS_TOKENS = 1024
 
 
-def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) -> list[SampledToken]:
+def sample(
+    logits: Tensor,
+    rows: Rows[SamplingRow],
+    native: Draw | None = None,
+    known: tuple[Tensor, Tensor] | None = None,
+) -> list[SampledToken]:
     """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
     First a constraint forbids what it does not let follow. Then come penalties and biases. A temperature of
@@ -42,12 +48,15 @@ def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) 
     contain NaN or infinity gets NO_TOKEN, and no other row is affected.
 
     A native draw finds the few tokens that can win before any noise is computed; the same one wins.
+    `known`: the largest of these logits and their ids (B,), where they were found before.
     """
+    unruled = logits
     logits = constrained(logits, rows)
     ruled = apply_rules(logits, rows)
-    largest, ids = (
-        ruled.max(dim=-1) if native is None else native.largest(ruled)
-    )  # (B,) each; NaN is the largest
+    if known is not None and ruled is unruled:
+        largest, ids = known
+    else:  # NaN is the largest
+        largest, ids = ruled.max(dim=-1) if native is None else native.largest(ruled)  # (B,) each
     for numbers in _groups(rows):
         picked = upload(numbers, logits.device)
         some = ruled if len(numbers) == len(rows) else ruled[picked]
@@ -56,6 +65,14 @@ def sample(logits: Tensor, rows: Rows[SamplingRow], native: Draw | None = None) 
     if any(row.params.logprobs for row in rows):
         return _with_logprobs(logits, ids, rows)
     return [SampledToken(token_id) for token_id in ids.tolist()]
+
+
+def likeliest(largest: Rows[float], ids: Rows[int]) -> list[SampledToken]:
+    """The tokens of rows that take the likeliest one, by the largest logit of each and its id."""
+    return [
+        SampledToken(token_id if isfinite(logit) else NO_TOKEN)
+        for logit, token_id in zip(largest, ids, strict=True)
+    ]
 
 
 def constrained(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:

@@ -1,6 +1,6 @@
 """A recording of a command on a terminal, as an SVG that plays in a browser and ends with the last screen.
 
-    python -m benchmarks.recording docs/demo.svg herd demo
+    python -m tests.recording docs/demo.svg herd demo
 
 Nothing in it is made up: a pseudo-terminal runs the command, and each row of the picture is a row of its
 screen at that time. Where nothing plays, the last screen is shown.
@@ -18,7 +18,7 @@ from typing import Any
 
 import pyte
 
-from benchmarks.terminal import Terminal
+from tests.terminal import Terminal
 
 COLUMNS, ROWS = 100, 52
 #: Between two pictures of the screen.

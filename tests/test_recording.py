@@ -3,7 +3,7 @@
 import sys
 from xml.etree import ElementTree
 
-from benchmarks.recording import Frame, draw, record, spans
+from tests.recording import Frame, draw, record, spans
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLOURED = "print('\\x1b[1;32mdone\\x1b[0m  a < b & c'); print('last')"

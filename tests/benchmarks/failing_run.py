@@ -1,12 +1,16 @@
-"""Steps that fail in every way that a step can, to rehearse what a run does then."""
+"""A run whose steps fail in every way that a step can; with a step's name, that step alone."""
 
 import ctypes
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import sleep
 
 from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.step import Step
+from benchmarks.gpu.unattended import Unattended, python
 
 
 def hang(journal: Journal) -> None:
@@ -27,11 +31,10 @@ def crash(journal: Journal) -> None:
 
 
 def garbage(journal: Journal) -> None:
-    """Prints bytes that are no text, more than anybody can keep, and writes such lines into the results."""
+    """Prints bytes that are no text, and writes such lines into the results."""
     with journal.path.open("ab") as file:
         file.write(b"\xff\x00 no entry\n[1, 2]\nNaN\n")
-    for _ in range(2_000):
-        os.write(1, os.urandom(4_096))
+    os.write(1, os.urandom(4_096))
 
 
 def fail(journal: Journal) -> None:
@@ -46,3 +49,23 @@ FAULTS: Mapping[str, Callable[[Journal], None]] = {
     "garbage": garbage,
     "fail": fail,
 }
+
+
+def well(journal: Journal) -> None:
+    journal.add("fact", step="well", found="something")
+
+
+STEPS = [
+    Step("hang", ("hang",), limit_s=3),
+    *(Step(name, (name,), limit_s=10, least_s=1) for name in ("crash", "garbage", "fail")),
+    Step("well", ("well",), limit_s=30, least_s=1),
+    Step("too long", ("hang",), limit_s=2_000, least_s=1_000),
+]
+
+if __name__ == "__main__":
+    folder, *name = sys.argv[1:]
+    journal = Journal(Path(folder))
+    if name:
+        {"well": well, **FAULTS}[name[0]](journal)
+    else:
+        Unattended(journal, Path(folder) / "log.txt", python(__file__, folder), 500).run(STEPS)
