@@ -14,7 +14,8 @@ T = TypeVar("T")
 def leave_out(items: Iterable[pytest.Item]) -> None:
     """Call slow, of each test that is marked as `drawn`, the combinations that its draw leaves out.
 
-    Any two values of two parameters meet in at least one of the others. The draw is the same each time.
+    Any two values of two parameters meet in at least one of the others; `drawn(1)` asks only that each value
+    comes in one. The draw is the same each time.
     """
     tests = defaultdict(list)
     for item in items:
@@ -22,26 +23,30 @@ def leave_out(items: Iterable[pytest.Item]) -> None:
             tests[item.nodeid.partition("[")[0]].append(item)
     for name, all_of_one in tests.items():
         random.Random(name).shuffle(all_of_one)
-        drawn = draw({test: test.callspec.params for test in all_of_one})
+        mark = all_of_one[0].get_closest_marker("drawn")
+        drawn = draw({test: test.callspec.params for test in all_of_one}, *(mark.args if mark else ()))
         for test in all_of_one:
             if test not in drawn:
                 test.add_marker(pytest.mark.slow)
 
 
-def draw(combinations: Mapping[T, Mapping[str, object]]) -> list[T]:
-    """Those in which most pairs of values meet that have met in none so far, until all pairs have."""
-    pairs = {one: _pairs(values) for one, values in combinations.items()}
+def draw(combinations: Mapping[T, Mapping[str, object]], num_meeting: int = 2) -> list[T]:
+    """Those in which most pairs of values meet that have met in none so far, until all pairs have.
+
+    num_meeting: so many values, where not two.
+    """
+    groups = {one: _groups(values, num_meeting) for one, values in combinations.items()}
     seen: set[object] = set()
     drawn = []
-    for num_new in range(max(map(len, pairs.values())), 0, -1):
-        for one, its_pairs in pairs.items():
-            if len(its_pairs - seen) >= num_new:
+    for num_new in range(max(map(len, groups.values())), 0, -1):
+        for one, its_groups in groups.items():
+            if len(its_groups - seen) >= num_new:
                 drawn.append(one)
-                seen |= its_pairs
+                seen |= its_groups
     return drawn
 
 
-def _pairs(values: Mapping[str, object]) -> set[object]:
+def _groups(values: Mapping[str, object], num: int) -> set[object]:
     """Of one value alone too, as a test may have one parameter."""
     named = [(name, repr(value)) for name, value in values.items()]
-    return {*named, *itertools.combinations(named, 2)}
+    return {*named, *itertools.combinations(named, num)}

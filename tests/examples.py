@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
-EXAMPLES = [30, pytest.param(100, marks=pytest.mark.slow)]
+EXAMPLES = [10, pytest.param(100, marks=pytest.mark.slow)]
 
 
 def seeds(num_quick: int, num_all: int) -> list[Any]:

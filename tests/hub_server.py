@@ -91,7 +91,10 @@ class HubServer:
         return self.repos[repo]
 
     def commit(self, repo: str) -> str:
-        return hashlib.sha1(repr(sorted(self.repos[repo].items())).encode()).hexdigest()
+        files = hashlib.sha1()
+        for name, content in sorted(self.repos[repo].items()):
+            files.update(f"{name} {len(content)} ".encode() + content)
+        return files.hexdigest()
 
     def listed(self, repo: str) -> dict[str, Any]:
         siblings = [_sibling(name, content) for name, content in self.repos[repo].items()]

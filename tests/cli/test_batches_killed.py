@@ -13,7 +13,7 @@ from tests.killed_gateways import gateways
 pytestmark = pytest.mark.redis
 
 
-@pytest.mark.long
+@pytest.mark.fault
 def test_gateways_are_killed_under_a_batch(redis_url: str, redis: Redis, tmp_path: Path) -> None:
     asked = rows(600)
     with gateways(redis_url, tmp_path) as found, StandIn(redis_url, slots=4) as worker:

@@ -94,7 +94,7 @@ print("torch" in sys.modules, "numpy" in sys.modules)
 """
 
 
-@pytest.mark.long
+@pytest.mark.program
 def test_who_looks_at_a_file_waits_for_no_torch(tmp_path: Path) -> None:
     good = write_tiny_gguf(tmp_path / "good.gguf")
     write_tiny_gguf(tmp_path / "slowed.gguf", rope_factors=True)

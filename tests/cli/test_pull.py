@@ -18,6 +18,8 @@ from tests.tiny import write_tiny_gguf
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 
+pytestmark = pytest.mark.program
+
 REPO = "owner/tiny-GGUF"
 TYPES = ("Q4_0", "Q8_0", "F16")
 #: More than one chunk of a download.
@@ -121,7 +123,6 @@ def test_what_is_there_does_not_come_again_and_what_is_new_does(machine: Machine
     assert (newer != first, newer.read_bytes()[-4:]) == (True, b"more")
 
 
-@pytest.mark.long
 def test_a_connection_that_breaks_is_taken_up_where_it_broke(machine: Machine) -> None:
     content = os.urandom(LARGE_BYTES)
     machine.hub.repos[REPO] = {"a.gguf": content}
@@ -133,7 +134,6 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(machine: Machine) -
     assert 0 < int(second.removeprefix("bytes=").rstrip("-")) <= 15_000_000
 
 
-@pytest.mark.long
 def test_a_download_that_was_killed_goes_on_behind_what_has_come(machine: Machine) -> None:
     content = os.urandom(LARGE_BYTES)
     machine.hub.repos[REPO] = {"a.gguf": content}
@@ -295,7 +295,6 @@ def test_without_the_extra_the_command_names_it(monkeypatch: pytest.MonkeyPatch)
         assert install_command("hub") in done.stderr
 
 
-@pytest.mark.long
 def test_to_choose_by_memory_needs_a_worker_and_to_name_a_type_does_not(machine: Machine) -> None:
     code = (
         "import sys\n"

@@ -28,7 +28,8 @@ ASKS = """
 import os, sys
 from pathlib import Path
 from tests.local.forked_python import start_piped
-print(start_piped(["sleeps"], os.environ, Path(sys.argv[1])).pid, flush=True)
+kept = start_piped(["sleeps"], os.environ, Path(sys.argv[1]))  # or its process would end at once
+print(kept.pid, flush=True)
 sys.stdin.read()
 """
 

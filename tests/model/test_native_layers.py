@@ -69,7 +69,7 @@ def num_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("types", ["Q4_0", "Q4_K Q6_K Q8_0"])
 def test_it_says_what_its_parts_say(

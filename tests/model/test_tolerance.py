@@ -145,6 +145,7 @@ def logits_by_sequence(
     return [torch.cat(parts) for parts in done]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("tiling", [FREE, FIXED], ids=["ordinary", "deterministic"])
 @pytest.mark.parametrize("name", ["bundled", "16 layers"])
 def test_every_float32_logit_is_near_a_plain_forward_in_float64(

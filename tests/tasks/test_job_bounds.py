@@ -67,6 +67,7 @@ def check_short(error: InvalidJob) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", [*GenerationJob.model_fields, "unknown"])
 @pytest.mark.parametrize("kind", VALUES)
 def test_no_field_of_a_job_makes_a_long_error(name: str, kind: str) -> None:
@@ -80,6 +81,7 @@ def test_no_field_of_a_job_makes_a_long_error(name: str, kind: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", [*SamplingParams.model_fields, "unknown"])
 @pytest.mark.parametrize("kind", VALUES)
 def test_no_field_of_the_sampling_makes_a_long_error(name: str, kind: str) -> None:

@@ -39,7 +39,7 @@ def by_async_client(url: str, job_id: str, after: int) -> Iterator[Event]:
 
 def by_gateway(url: str, job_id: str, after: int) -> Iterator[Event]:
     async def stream() -> AsyncGenerator[Event]:
-        settings = GatewaySettings.read(redis_url=url)
+        settings = GatewaySettings.read(redis_url=url, gateway_heartbeat_s=1.0)
         connections = SharedConnections(url)
         client = TenantClient(settings, "default", connections)
         try:

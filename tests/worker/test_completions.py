@@ -65,12 +65,14 @@ def test_a_list_of_prompts_is_each_of_them_alone(gateway: GatewayThread, fields:
     assert [{**one, "index": 0} for one in together] == [{**one, "index": 0} for one in alone]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("fields", [{}, {"echo": True}, {"echo": True, "logprobs": 2}, {"logprobs": 1}])
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_stream_of_several_is_the_whole(gateway: GatewayThread, fields: dict[str, Any], n: int) -> None:
     assert streamed(gateway, PROMPTS, n=n, **fields) == complete(gateway, PROMPTS, n=n, **fields)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("prompt", [*PROMPTS[:4], "a", " leads with a space", "\n"])
 @pytest.mark.parametrize("max_tokens", [0, 1, 12])
 def test_an_echo_is_the_prompt_before_the_output(

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 ERROR = "Triton Error [CUDA]: an illegal memory access was encountered"
 
 
+@pytest.mark.fault
 def test_jobs_go_on_elsewhere_and_only_those_it_computed_count_the_death(
     server: EmbeddedRedis, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import ForkedPython, start_piped
 from tests.terminal import Terminal
 
-pytestmark = [pytest.mark.redis, pytest.mark.long]
+pytestmark = [pytest.mark.redis, pytest.mark.program]
 
 
 @contextmanager

@@ -97,6 +97,7 @@ def test_a_demo_shows_it_all_and_leaves_nothing(start: Callable[..., Process]) -
     assert len([line for line in lines if line.startswith("  ") and "herd" in line and "#" not in line]) == 4
 
 
+@pytest.mark.program
 @pytest.mark.usefixtures("forked_workers")
 def test_a_demo_reports_the_same_in_json(tiny_path: Path) -> None:
     done = invoke("demo", "--json", "--model", str(tiny_path), **OTHERS)

@@ -206,6 +206,7 @@ def test_no_rows_attend(kernels: Kernels) -> None:
         ).result()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("head_dim", [2, 18, 80, 130, 256])
 @pytest.mark.parametrize("groups", [(1, 1), (6, 2), (19, 1)], ids=str)
 def test_attention_of_prompts(kernels: Kernels, head_dim: int, groups: tuple[int, int]) -> None:
@@ -236,6 +237,7 @@ def test_attention_of_prompts(kernels: Kernels, head_dim: int, groups: tuple[int
             assert between_fences(attend, q, cached, *seen).isfinite().all()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("num_tokens", [1, 4, 15, 16, 17, 32, 33, 1_000])
 def test_draws(kernels: Kernels, num_tokens: int) -> None:
     draw = kernels.draw
@@ -343,6 +345,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.drawn(1)
 @dtypes
 @pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: f"{shape.hidden}-{shape.ffn}")
 def test_a_layer(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:

@@ -112,7 +112,7 @@ def test_every_kernel_multiplies_as_float64(
     ]
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_many_tokens_are_multiplied_by_many_long_rows(
     kernels: Kernels, kernel: Kernel, type: GGMLType
@@ -137,6 +137,7 @@ def test_threads_change_no_bit(kernels: Kernels, kernel: Kernel, num_threads: in
         assert multiply(segment, x, kernel).equal(alone)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_a_row_has_the_same_bits_alone_and_among_others(
@@ -159,6 +160,7 @@ def test_inputs_may_lie_anywhere_and_inputs_between_others(kernels: Kernels, ker
         assert is_close(multiply(segment, odd, kernel), odd, matrix, kernel)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
 def test_what_is_not_finite_stays_in_its_token(
@@ -173,6 +175,7 @@ def test_what_is_not_finite_stays_in_its_token(
     assert y[others].equal(good[others])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize(("type", "at"), [(type, at) for type in TYPES for at in SCALES_AT[type]])
 def test_a_scale_that_is_not_finite_spoils_its_row_alone(

@@ -112,6 +112,7 @@ SPANS = (
 MANY_HEADS = [pytest.param(*of, marks=pytest.mark.slow) for of in ((32, 4), (64, 1))]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("head_dim", [2, 16, 64, 80, 96, 128, 250, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (19, 1), *MANY_HEADS])
 def test_it_attends_as_float64(attention: PrefillAttention, heads: int, kv_heads: int, head_dim: int) -> None:
@@ -119,6 +120,7 @@ def test_it_attends_as_float64(attention: PrefillAttention, heads: int, kv_heads
     case.check(case.attend(attention))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("scattered", [True, False])
 def test_long_spans_attend_as_float64(attention: PrefillAttention, scattered: bool) -> None:
     case = Case.of([(0, 2100), (3000, 512), (1700, 900)], scattered=scattered)  # in several parts

@@ -247,6 +247,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("size", [1, 4, 1 << 30])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_work_is_linear_in_the_output(name: str, size: int) -> None:

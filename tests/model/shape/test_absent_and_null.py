@@ -225,7 +225,10 @@ def for_weights_of(facts: Facts, base: Facts) -> Facts:
     return facts if fits else None
 
 
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("qwen2", "gemma3_text"))) for name in BASES],
+)
 def test_absent_and_null_are_what_they_are_to_transformers(name: str, tmp_path: Path) -> None:
     config_json, path = base_of(name), tmp_path / "config.json"
     base = of_transformers(config_json)

@@ -203,6 +203,7 @@ def ids_with_nulls(family: Family, name: str, chat: Chat, **choices: bool) -> li
     return ids
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_ids_equal_transformers(family: Family, name: str) -> None:
     num_equal = 0
@@ -267,6 +268,7 @@ def test_of_several_templates_the_one_is_taken_that_transformers_takes(
                 assert templates.encode(chat) == tokenizer.encode(expected, add_bos=False)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("answer", ["the herd", " the", "\n\nthe", "x", "é"])
 def test_an_answer_is_what_transformers_adds_to_its_prompt(family: Family, name: str, answer: str) -> None:

@@ -6,7 +6,6 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -33,16 +32,15 @@ def closed_gateway(redis: Redis, lasting_closed_gateway: GatewayThread) -> Itera
     """One that lets nobody in without a key."""
     lasting_closed_gateway.forget()
     yield lasting_closed_gateway
-    lasting_closed_gateway.leave_batches()
+    lasting_closed_gateway.rest()
 
 
 @pytest.fixture
 def gateway(redis: Redis, lasting_gateway: GatewayThread) -> Iterator[GatewayThread]:
     """One that is open, and knows nothing, since it has nothing to know: the next test gets the same one."""
-    wait_until(lambda: not lasting_gateway.context.concurrency.num_taken, "earlier answers have ended")
     lasting_gateway.forget()
     yield lasting_gateway
-    lasting_gateway.leave_batches()
+    lasting_gateway.rest()
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +54,7 @@ def telling_gateway(redis: Redis, lasting_telling_gateway: GatewayThread) -> Ite
     """One that is open, and logs each request."""
     lasting_telling_gateway.forget()
     yield lasting_telling_gateway
-    lasting_telling_gateway.leave_batches()
+    lasting_telling_gateway.rest()
 
 
 @pytest.fixture

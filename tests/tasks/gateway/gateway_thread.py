@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from llama_herd.chaos.patience import PATIENCE_S
+from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_gateway_app
@@ -73,8 +73,9 @@ class GatewayThread:
         assert not self._thread.is_alive()
         self._files.cleanup()
 
-    def leave_batches(self) -> None:
-        """Run none of a test's batches on: they would put jobs into the Redis of the next test."""
+    def rest(self) -> None:
+        """End a test's answers and batches: they would put jobs into the Redis of the next test."""
+        wait_until(lambda: not self.context.concurrency.num_taken, "the answers have ended")
         for place in self.context.feeder._leave_all():
             place.thread.join(PATIENCE_S)
             assert not place.thread.is_alive()

@@ -179,7 +179,7 @@ def test_a_hostile_list_is_refused_by_name(
 
 
 def test_a_stream_of_several_takes_a_place_for_each(redis_url: str, herd: Herd) -> None:
-    with GatewayThread(redis_url, max_tenant_streams=2) as gateway:
+    with GatewayThread(redis_url, max_tenant_streams=2, heartbeat_s=0.2) as gateway:
         found = gateway.ask("POST", COMPLETIONS, asked("a", "b", "c", stream=True))
         assert (found.status, found.error["code"]) == (429, "too_many_streams")
         with gateway.send("POST", COMPLETIONS, asked("a", "b", stream=True)) as answer:

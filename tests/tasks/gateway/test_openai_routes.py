@@ -1,13 +1,15 @@
 """OpenAI's endpoints over plain HTTP, with a worker played by hand."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
+from llama_herd.chaos.patience import PATIENCE_S, wait_until
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.events import End, Failure
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
@@ -144,17 +146,25 @@ def test_what_is_no_object_is_a_bad_request(gateway: GatewayThread, body: bytes)
     assert (found.status, found.error["code"]) == (400, "invalid_json")
 
 
+@pytest.fixture(scope="module")
+def patient(redis_server: EmbeddedRedis) -> Iterator[GatewayThread]:
+    """One that begins no stream as long as a busy machine may take to fail a job."""
+    with GatewayThread(redis_server.url, heartbeat_s=PATIENCE_S) as gateway:
+        yield gateway
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [("prompt_too_long", 400), ("tokenizer_error", 400), ("out_of_memory", 503), ("numeric_error", 500)],
 )
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_job_that_fails_at_once_has_a_status(
-    redis_url: str, gateway: GatewayThread, code: str, status: int, is_stream: bool
+    redis_url: str, patient: GatewayThread, code: str, status: int, is_stream: bool
 ) -> None:
     failure = Failure(code=code, message="it did not work", retriable=status == 503)
+    patient.forget()
     with StandIn(redis_url, verdict=lambda job_id, job: failure):
-        found = gateway.ask("POST", COMPLETIONS, {**ASKED, "stream": is_stream})
+        found = patient.ask("POST", COMPLETIONS, {**ASKED, "stream": is_stream})
     assert (found.status, found.error["code"]) == (status, code)
     assert "x-job-id" in found.headers
     assert ("retry-after" in found.headers) == (status == 503)

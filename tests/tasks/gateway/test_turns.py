@@ -5,7 +5,7 @@ The time is that of the processor, so that it does not depend on what else runs 
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from math import inf
 from time import thread_time
@@ -84,55 +84,66 @@ def filled(unit: str, before: str, after: str, num: int = 0) -> bytes:
 
 
 PART, CALL = {"type": "text", "text": ""}, {"function": {"arguments": '{"a":[1,2,3]}'}}
-#: JSON in a text, which OpenAI's clients send as the arguments of a call.
-DEEP = json.dumps({"a": [[]] * 1_000_000}, separators=(",", ":"))
 
-ACCEPTED = {
-    "ids": filled("2147483647", '{"prompt_ids":[', "]}", MAX_IDS),
-    "messages": filled('{"role":"user","content":"x"}', '{"messages":[', "]}", 4096),
-    "parts": chat(messages=[{"role": "user", "content": [PART] * 250}] * (MAX_CONTAINERS // 252)),
-    "calls": chat(messages=[{"role": "assistant", "tool_calls": [CALL]}] * (MAX_CONTAINERS // 6 - 1)),
-    "documents": chat(documents=[{"a": [{}] * (MAX_CONTAINERS - 8)}]),
-    "options": chat(chat_template_kwargs={"a": [0] * 16_000}),
-    "a text": filled("\\u0041" * 262_144, '{"prompt":"', '"}', 1),
+
+def deep() -> str:
+    """JSON in a text, which OpenAI's clients send as the arguments of a call."""
+    return json.dumps({"a": [[]] * 1_000_000}, separators=(",", ":"))
+
+
+Bodies = Mapping[str, Callable[[], bytes]]
+
+#: Bodies are made where they are asked for: they are megabytes, and every process of the tests imports this.
+ACCEPTED: Bodies = {
+    "ids": lambda: filled("2147483647", '{"prompt_ids":[', "]}", MAX_IDS),
+    "messages": lambda: filled('{"role":"user","content":"x"}', '{"messages":[', "]}", 4096),
+    "parts": lambda: chat(messages=[{"role": "user", "content": [PART] * 250}] * (MAX_CONTAINERS // 252)),
+    "calls": lambda: chat(messages=[{"role": "assistant", "tool_calls": [CALL]}] * (MAX_CONTAINERS // 6 - 1)),
+    "documents": lambda: chat(documents=[{"a": [{}] * (MAX_CONTAINERS - 8)}]),
+    "options": lambda: chat(chat_template_kwargs={"a": [0] * 16_000}),
+    "a text": lambda: filled("\\u0041" * 262_144, '{"prompt":"', '"}', 1),
 }
-REFUSED = {
-    "fields": filled('"a":0', "{", "}", MAX_VALUES // 2 + MAX_IDS // 2),
-    "notes": filled('"a":0', '{"prompt":"x","metadata":{', "}}", MAX_VALUES // 2 + MAX_IDS // 2),
-    "texts": filled('""', '{"prompt":"x","sampling":{"stop":[', "]}}", MAX_VALUES + MAX_IDS - 8),
-    "numbers": filled("1e-300", '{"prompt_ids":[', "]}", MAX_VALUES + MAX_IDS - 8),
-    "long numbers": filled("9" * 4300, '{"prompt_ids":[', "]}"),
-    "a longer number": filled("9" * 4_000_000, '{"prompt_ids":[', "]}", 1),
-    "a fraction": filled("1." + "9" * 4_000_000, '{"prompt_ids":[', "]}", 1),
-    "objects": filled("{}", '{"messages":[', "]}"),
-    "quotes": b'"' * MAX_BYTES,
-    "backslashes": b'{"prompt":"' + b"\\\\" * ((MAX_BYTES - 16) // 2) + b'"}',
-    "line breaks": b'{"prompt":"' + b"\\n" * ((MAX_BYTES - 16) // 2) + b'"}',
-    "a long text": filled("x" * (MAX_BYTES - 32), '{"prompt":"', '"}', 1),
-    "spaces": b"{" + b" " * (MAX_BYTES - 8) + b"}",
+REFUSED: Bodies = {
+    "fields": lambda: filled('"a":0', "{", "}", MAX_VALUES // 2 + MAX_IDS // 2),
+    "notes": lambda: filled('"a":0', '{"prompt":"x","metadata":{', "}}", MAX_VALUES // 2 + MAX_IDS // 2),
+    "texts": lambda: filled('""', '{"prompt":"x","sampling":{"stop":[', "]}}", MAX_VALUES + MAX_IDS - 8),
+    "numbers": lambda: filled("1e-300", '{"prompt_ids":[', "]}", MAX_VALUES + MAX_IDS - 8),
+    "long numbers": lambda: filled("9" * 4300, '{"prompt_ids":[', "]}"),
+    "a longer number": lambda: filled("9" * 4_000_000, '{"prompt_ids":[', "]}", 1),
+    "a fraction": lambda: filled("1." + "9" * 4_000_000, '{"prompt_ids":[', "]}", 1),
+    "objects": lambda: filled("{}", '{"messages":[', "]}"),
+    "quotes": lambda: b'"' * MAX_BYTES,
+    "backslashes": lambda: b'{"prompt":"' + b"\\\\" * ((MAX_BYTES - 16) // 2) + b'"}',
+    "line breaks": lambda: b'{"prompt":"' + b"\\n" * ((MAX_BYTES - 16) // 2) + b'"}',
+    "a long text": lambda: filled("x" * (MAX_BYTES - 32), '{"prompt":"', '"}', 1),
+    "spaces": lambda: b"{" + b" " * (MAX_BYTES - 8) + b"}",
 }
 #: What took seconds, or most of one, when it was read first and counted then.
-LONGER = {
-    "fields": ("{" + ",".join(f'"k{n}":0' for n in range(300_000)) + "}").encode(),
-    "biases": chat(logit_bias=dict.fromkeys(range(300_000), 0)),
-    "messages": filled('{"role":"user","content":"x"}', '{"messages":[', "]}"),
-    "parts": chat(messages=[{"role": "user", "content": [PART] * 39}] * 4000),
-    "arrays": chat(x=[[]] * 1_300_000),
-    "arguments": chat(messages=[{"role": "assistant", "tool_calls": [{"function": {"arguments": DEEP}}]}]),
+LONGER: Bodies = {
+    "fields": lambda: ("{" + ",".join(f'"k{n}":0' for n in range(300_000)) + "}").encode(),
+    "biases": lambda: chat(logit_bias=dict.fromkeys(range(300_000), 0)),
+    "messages": lambda: filled('{"role":"user","content":"x"}', '{"messages":[', "]}"),
+    "parts": lambda: chat(messages=[{"role": "user", "content": [PART] * 39}] * 4000),
+    "arrays": lambda: chat(x=[[]] * 1_300_000),
+    "arguments": lambda: chat(
+        messages=[{"role": "assistant", "tool_calls": [{"function": {"arguments": deep()}}]}]
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_the_longest_jobs_hold_up_nobody(gateway: GatewayThread, herd: Herd, name: str) -> None:
+    body = ACCEPTED[name]()
+
     def ask() -> None:
-        assert gateway.ask("POST", "/v1/jobs", ACCEPTED[name]).status == 202
+        assert gateway.ask("POST", "/v1/jobs", body).status == 202
 
     assert held_up_s(gateway, ask) < MOST_S
 
 
 @pytest.mark.parametrize("name", ["messages", "parts", "calls", "documents", "options"])
 def test_the_longest_chats_hold_up_nobody(gateway: GatewayThread, herd: Herd, name: str) -> None:
-    asked = ACCEPTED[name][:-1] + b',"model":"tales","stream":true}'
+    asked = ACCEPTED[name]()[:-1] + b',"model":"tales","stream":true}'
 
     def ask() -> None:
         with gateway.send("POST", "/v1/chat/completions", asked) as answer:
@@ -141,8 +152,10 @@ def test_the_longest_chats_hold_up_nobody(gateway: GatewayThread, herd: Herd, na
     assert held_up_s(gateway, ask) < MOST_S
 
 
-@pytest.mark.parametrize("body", [pytest.param(REFUSED[name], id=name) for name in REFUSED])
-def test_what_is_refused_holds_up_nobody(gateway: GatewayThread, herd: Herd, body: bytes) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_holds_up_nobody(gateway: GatewayThread, herd: Herd, name: str) -> None:
+    body = REFUSED[name]()
+
     def ask() -> None:
         assert gateway.ask("POST", "/v1/jobs", body).status in (400, 422)
 
@@ -151,8 +164,10 @@ def test_what_is_refused_holds_up_nobody(gateway: GatewayThread, herd: Herd, bod
 
 @pytest.mark.parametrize("name", LONGER)
 def test_what_is_far_too_much_holds_up_nobody(gateway: GatewayThread, herd: Herd, name: str) -> None:
+    body = LONGER[name]()
+
     def ask() -> None:
-        refused = gateway.ask("POST", "/v1/chat/completions", LONGER[name])
+        refused = gateway.ask("POST", "/v1/chat/completions", body)
         assert (refused.status, refused.error["code"]) == (400, "too_many_values")
 
     assert held_up_s(gateway, ask) < MOST_S

@@ -1,6 +1,7 @@
 """Jobs of tests of the ledger."""
 
 from collections.abc import Iterator
+from functools import cache
 from hashlib import sha1
 from typing import Any
 
@@ -20,6 +21,16 @@ def running(herd: Herd) -> Herd:
     return herd
 
 
+@cache
+def _source(script: Script) -> str:
+    return script.plain_source if script.builds_keys else watched(script)
+
+
+@cache
+def _sha(script: Script) -> str:
+    return sha1(_source(script).encode()).hexdigest()
+
+
 @pytest.fixture(autouse=True)
 def undeclared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever is tested here: no script touches a key that its call has not declared, unless it says so."""
@@ -28,10 +39,7 @@ def undeclared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         return
     redis: Any = request.getfixturevalue("redis")
 
-    def source(script: Script) -> str:
-        return script.plain_source if script.builds_keys else watched(script)
-
-    monkeypatch.setattr(Script, "source", property(source))
-    monkeypatch.setattr(Script, "sha", property(lambda script: sha1(script.source.encode()).hexdigest()))
+    monkeypatch.setattr(Script, "source", property(_source))
+    monkeypatch.setattr(Script, "sha", property(_sha))
     yield
     assert redis.type(NOTES) == b"none" or redis.smembers(NOTES) == set()

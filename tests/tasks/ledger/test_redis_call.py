@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from hashlib import sha1
 from threading import get_ident
 from typing import Any
 
@@ -224,7 +225,9 @@ def test_what_left_a_list_after_the_look_is_not_told(redis: Redis, monkeypatch: 
 def test_a_script_that_asks_for_more_and_more_keys_is_left(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Script, "plain_source", "return {'declare', 'k' .. #KEYS}")
+    source = "return {'declare', 'k' .. #KEYS}"
+    monkeypatch.setattr(Script, "source", property(lambda script: source))
+    monkeypatch.setattr(Script, "sha", property(lambda script: sha1(source.encode()).hexdigest()))
     sizes = between_rounds(monkeypatch, lambda: None)
     with pytest.raises(TryAgainError) as raised:
         run_call(redis, LEDGER.claim("a", "one"))

@@ -106,11 +106,12 @@ def comes_to(
     return answers, {key: without_clock(str(value(redis, key)), now_ms) for key in redis.scan_iter("*")}
 
 
+@pytest.mark.parametrize("num_examples", [5, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("state", STATES)
-def test_a_lot_comes_to_what_its_jobs_come_to_one_by_one(redis: Redis, state: str) -> None:
+def test_a_lot_comes_to_what_its_jobs_come_to_one_by_one(redis: Redis, state: str, num_examples: int) -> None:
     """Also where a key is spoilt: whom that refuses when alone is refused in a lot, and nobody else."""
 
-    @settings(max_examples=25)
+    @settings(max_examples=num_examples)
     @given(jobs=LOTS, ledger=LEDGERS)
     def law(jobs: list[tuple[str, GenerationJob]], ledger: Ledger) -> None:
         alone = comes_to(redis, ledger, state, jobs, at_once=False)

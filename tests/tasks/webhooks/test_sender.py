@@ -79,6 +79,7 @@ def test_who_is_gone_is_not_asked_again_before_a_person_says_so(tenant: Tenant, 
     assert len(receiver.requests) == 2
 
 
+@pytest.mark.long
 def test_after_the_last_try_it_is_given_up(tenant: Tenant, redis_url: str) -> None:
     with Receiver(lambda request, number: 503) as receiver, SenderThread(redis_url):
         tenant.set(receiver.url)

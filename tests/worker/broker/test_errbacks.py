@@ -18,6 +18,9 @@ from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
+#: Of random seeds: else one in some hundred ends by itself.
+SHORT = {"max_tokens": 2, "ignore_eos": True}
+
 QUEUE = queue_name("m")
 WRONG: dict[str, Any] = {"prompt": "a tale", "colour": "blue"}
 SAID = "invalid_job: colour: unknown field"
@@ -70,13 +73,13 @@ def test_an_errback_is_called_as_it_is_written(
 
 
 def test_a_generation_may_stand_in_for_one_that_failed(app: Celery) -> None:
-    other, fields = str(uuid4()), {"prompt": "a tale", "sampling": {"max_tokens": 2}}
+    other, fields = str(uuid4()), {"prompt": "a tale", "sampling": SHORT}
     fail(app, TASK_NAME, kwargs=fields, queue=QUEUE, task_id=other, immutable=True)
     assert app.AsyncResult(other).get(timeout=PATIENCE_S)["finish_reason"] == "length"
 
 
 def test_an_errback_that_exits_takes_no_worker_along(app: Celery, worker: WorkerProcess) -> None:
     fail(app, "side.told_and_leave")
-    sent = app.send_task(TASK_NAME, kwargs={"prompt": "a", "sampling": {"max_tokens": 2}}, queue=QUEUE)
+    sent = app.send_task(TASK_NAME, kwargs={"prompt": "a", "sampling": SHORT}, queue=QUEUE)
     assert sent.get(timeout=PATIENCE_S)["finish_reason"] == "length"
     assert worker.is_alive

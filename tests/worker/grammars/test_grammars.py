@@ -169,25 +169,30 @@ def allowed(constraint: Constraint) -> list[int]:
     return [int(one) for one in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))]
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.fixture(scope="module")
+def judge() -> Iterator[FormJudge]:
+    """Of several vocabularies: a process takes longer to start than most forms to judge."""
+    judge = FormJudge()
+    yield judge
+    judge.close()
+
+
+@pytest.mark.parametrize("seed", seeds(1, 20))
 @pytest.mark.parametrize("name", FORMS)
 def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
-    grammars: Grammars, tokenizer: Tokenizer, name: str, seed: int
+    grammars: Grammars, tokenizer: Tokenizer, judge: FormJudge, name: str, seed: int
 ) -> None:
     """Also where a crash cuts an emoji inside its bytes."""
-    rng, elsewhere = random.Random(f"{name} {seed}"), Grammars(tokenizer, 1, [FormJudge()])
+    rng, elsewhere = random.Random(f"{name} {seed}"), Grammars(tokenizer, 1, [judge])
     (running,) = grammars.constraints(FORMS[name], 1)
     ids: list[int] = []
-    try:
-        while not running.is_over and len(ids) < 60:
-            after_crash = elsewhere.constraints(FORMS[name], 1)[0]
-            for token_id in ids:
-                after_crash.add(token_id)
-            assert (masks_of([after_crash]) == masks_of([running])).all()
-            ids.append(rng.choice(allowed(running)))
-            running.add(ids[-1])
-    finally:
-        elsewhere.close()
+    while not running.is_over and len(ids) < 60:
+        after_crash = elsewhere.constraints(FORMS[name], 1)[0]
+        for token_id in ids:
+            after_crash.add(token_id)
+        assert (masks_of([after_crash]) == masks_of([running])).all()
+        ids.append(rng.choice(allowed(running)))
+        running.add(ids[-1])
     assert ids
 
 
@@ -202,21 +207,20 @@ def write_vocabulary(path: Path, vocab_size: int) -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [319, 320, 321, 351, 352, 353])
-def test_a_vocabulary_may_have_any_number_of_tokens(vocab_size: int, tmp_path: Path) -> None:
+def test_a_vocabulary_may_have_any_number_of_tokens(
+    judge: FormJudge, vocab_size: int, tmp_path: Path
+) -> None:
     """Masks are words of 64 bits, of which llguidance fills those of 32 bits that it needs."""
     path = tmp_path / "vocabulary.gguf"
     write_vocabulary(path, vocab_size)
     tokenizer, _ = read_tokens(path)
-    any_size = Grammars(tokenizer, 1, [FormJudge()])
+    any_size = Grammars(tokenizer, 1, [judge])
     last = tokenizer.pieces[-1].decode()
-    try:
-        asked = [OutputForm("choice", json.dumps(["a", last]), "f"), OutputForm("regex", "a", "f")] * 2
-        made = [any_size.constraints(form, 1)[0] for form in asked]
-        flags = unpacked(masks_of(made), vocab_size)
-        assert flags.shape == (4, vocab_size)
-        assert flags.sum(-1).tolist() == [len({"a", last[:1], last}), 1] * 2
-    finally:
-        any_size.close()
+    asked = [OutputForm("choice", json.dumps(["a", last]), "f"), OutputForm("regex", "a", "f")] * 2
+    made = [any_size.constraints(form, 1)[0] for form in asked]
+    flags = unpacked(masks_of(made), vocab_size)
+    assert flags.shape == (4, vocab_size)
+    assert flags.sum(-1).tolist() == [len({"a", last[:1], last}), 1] * 2
 
 
 def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer) -> None:

@@ -276,6 +276,7 @@ ANSWERS = (
 PATTERNS = {"json": r"\[([12 ,\n\t])*\]", "regex": "[ab]{2,5}", "choice": "yes|no", "grammar": "xy*"}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda form: form.kind)
 @pytest.mark.parametrize("reasoning", REASONING_FORMATS)
 @pytest.mark.parametrize("has_tokens", [False, True])

@@ -53,7 +53,7 @@ def q4_file(tmp_path: Path) -> Path:
     return file_of("Q4_0", tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def native_folder(kernels_folder: Path) -> Path:
     kernels = load_kernels(kernels_folder)
     if not kernels.types:
@@ -61,6 +61,7 @@ def native_folder(kernels_folder: Path) -> Path:
     return kernels_folder
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("weights", ["auto", "quantized"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("type", TYPES)

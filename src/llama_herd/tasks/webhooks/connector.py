@@ -8,6 +8,7 @@ import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import SplitResult
@@ -22,6 +23,12 @@ _TLS_CLOSE_S = 2.0
 _PORTS = {"https": 443, "http": 80}
 
 
+@cache
+def _default_tls() -> ssl.SSLContext:
+    """What the system trusts: hundreds of certificates, read once a process."""
+    return ssl.create_default_context()
+
+
 class AddressRefused(Exception):
     """The address may not be called, today or later."""
 
@@ -31,7 +38,7 @@ class Connector:
 
     def __init__(self, *, allows_private: bool, tls: ssl.SSLContext | None = None) -> None:
         self._allows_private = allows_private
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls or _default_tls()
         #: Under way, by host: a name server that does not answer takes one thread, however much waits for it.
         self._lookups: dict[str, asyncio.Future[list[Any]]] = {}
 

@@ -53,6 +53,7 @@ def drawn_by_torch(number: int, num_tokens: int, spread: float) -> list[SampledT
     return sample(random_logits(num_tokens, spread), rows_of(PARAMS[number], position=int(spread)))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("number", range(len(PARAMS)))
 @pytest.mark.parametrize("num_tokens", [4, 16, 17, 1_000, 32_003])
 def test_it_draws_what_torch_draws(native: Draw, number: int, num_tokens: int) -> None:

@@ -68,9 +68,14 @@ def engine_of(model: LoadedModel, settings: WorkerSettings, sink: Collector, dra
 Run = Callable[[dict[str, Any]], Collector]
 
 
+@pytest.fixture(scope="module")
+def native(kernels_folder: Path) -> Draw | None:
+    return load_kernels(kernels_folder).draw
+
+
 @pytest.fixture(params=["eager", "native", "slots"])
 def run(
-    request: pytest.FixtureRequest, loaded_wide: LoadedModel, settings: WorkerSettings, kernels_folder: Path
+    request: pytest.FixtureRequest, loaded_wide: LoadedModel, settings: WorkerSettings, native: Draw | None
 ) -> Run:
     """Run a job in one of the ways to draw."""
 
@@ -80,8 +85,7 @@ def run(
         if request.param == "slots":
             engine = Overlapping(model, settings, sink).engine
         else:
-            draw = load_kernels(kernels_folder).draw if request.param == "native" else None
-            engine = engine_of(model, settings, sink, draw)
+            engine = engine_of(model, settings, sink, native if request.param == "native" else None)
         asked = {"temperature": 0.0, "max_tokens": 10, "seed": 7, **sampling}
         job = GenerationJob(prompt="once upon a time", sampling=SamplingParams.model_validate(asked))
         for one in model.sequences("job", job, now_ms=0):
