@@ -161,9 +161,11 @@ LONG_59M = RandomFile(
     "random-59m", random_config(hidden_size=512, num_layers=8, num_heads=8, ffn_size=1_408), "Q8_0"
 )
 
+#: Those that most people ask about come first, for `--first`.
 FILES: tuple[ModelFile, ...] = (
-    *(RandomFile("1.1B", MEDIUM, preset) for preset in PRESETS),
-    RandomFile("7B x 4 layers", LARGE, "Q4_0"),
-    RandomFile("20M", SMALL, "Q8_0"),
+    *(RandomFile("1.1B", MEDIUM, preset) for preset in ("Q4_0", "Q8_0", "Q4_K_M")),
     *smollm2(),
+    RandomFile("20M", SMALL, "Q8_0"),
+    RandomFile("7B x 4 layers", LARGE, "Q4_0"),
+    *(RandomFile("1.1B", MEDIUM, preset) for preset in ("Q5_K_M", "IQ4_XS", "BF16", "F16")),
 )

@@ -91,7 +91,7 @@ def assert_same(found: list[tuple[Tensor, list[int]]], expected: list[tuple[Tens
         assert ids == expected_ids
 
 
-@pytest.mark.drawn
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("types", ["Q8_0", "Q4_K Q6_K Q8_0", "Q4_0 Q5_1 IQ4_NL"])

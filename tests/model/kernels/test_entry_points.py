@@ -402,6 +402,7 @@ def decoded(
 
 
 @dtypes
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: f"{shape.hidden}-{shape.ffn}")
 def test_a_whole_step(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:
     """The last token fills the last page of the cache."""
