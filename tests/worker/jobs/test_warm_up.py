@@ -115,3 +115,14 @@ def test_one_that_fails_is_said_and_jobs_are_taken(
             assert service.status().state == "ready"
     warnings = [entry for entry in logs if entry["event"] == "warm-up failed, jobs may fail too"]
     assert len(warnings) == 2
+
+
+def test_a_worker_that_could_be_faster_by_native_kernels_says_how(
+    tiny_settings: WorkerSettings, redis_url: str, tmp_path: Path
+) -> None:
+    wanted = {"weights": "auto", "deterministic": False, "kernels_dir": str(tmp_path)}
+    with capture_logs() as logs, started(tiny_settings.model_copy(update=wanted), redis_url):
+        pass
+    (warning,) = [line for line in logs if "native kernels" in line["event"]]
+    assert warning["log_level"] == "warning"
+    assert warning["reason"].endswith("Fix: herd kernels build")

@@ -198,6 +198,8 @@ class Service:
             weights_s=round(model.weights_s, 3),
             warm_up_s=round(monotonic() - loaded_s, 3),
         )
+        if settings.device == "cpu" and "Fix: " in (note := model.plan.form.kernels.note):
+            log.warning("native kernels are missing or old, steps are several times slower", reason=note)
         if complaint := complaint_of_threads(settings):
             log.warning("too many threads, steps are slow", reason=complaint, fix="leave HERD_THREADS out")
         if len(runtimes := openmp_runtimes()) > 1:
