@@ -81,15 +81,6 @@ def draws(bench: Bench, format: Format) -> Iterator[Measurement]:
         yield run.measurement("W2", case, "ms", run.steps_ms(load), run.step_floor_ms(load))
 
 
-def odd_rows(bench: Bench, format: Format) -> Iterator[Measurement]:
-    """W2 with numbers of rows between the tiles of kernels, and behind the last of them."""
-    for num_rows in bench.scale.odd_rows:
-        load = replace(bench.scale.batch, num_requests=num_rows, num_rows=num_rows)
-        run = EngineRun(bench, format, load)
-        yield run.measurement("W2", step_case(load), "ms", run.steps_ms(load), run.step_floor_ms(load))
-        del run
-
-
 def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:
     """W5: prompts that come together, until all have their first token."""
     load = bench.scale.prompts

@@ -69,7 +69,6 @@ def second() -> list[Step]:
         step(60, "prefill", "--format", "Q4_0"),
         step(45, "idle"),
         step(45, "memory"),
-        *(step(45, "rows", "--short", "--format", format) for format in ("Q4_0", "Q4_K_M")),
         *(step(40, "kernel", name, least_s=12) for name in (*ATTENDING, *MULTIPLYING)),
         *(step(45, "decode", "--short", *without(name)) for name in ("graphs", "overlap", "kernels")),
     ]

@@ -49,7 +49,6 @@ class Scale:
     prompts: Load  # W5
     profiled: tuple[Load, ...]
     compared_rows: tuple[int, ...]  # with choices and without
-    odd_rows: tuple[int, ...]  # between the tiles of kernels, and behind the last of them
     arrivals_s: float  # how long requests arrive
     reserve_bytes: float  # of a card, for all but weights and cache
     num_peer_requests: int  # for the peer that would take too long over all of W3
@@ -77,7 +76,6 @@ FULL = Scale(
     prompts=Load(8, 512, 1, 8),
     profiled=(Load(1, 384, 64, 1), Load(64, 384, 128, 64), Load(256, 64, 64, 256)),
     compared_rows=(1, 8, 64),
-    odd_rows=(48, 65),
     arrivals_s=30.0,
     reserve_bytes=3e9,
     num_peer_requests=256,
@@ -106,7 +104,6 @@ DRY = Scale(
     prompts=Load(2, 64, 1, 2),
     profiled=(Load(1, 24, 8, 1), Load(4, 24, 8, 4)),
     compared_rows=(1, 4),
-    odd_rows=(3, 5),
     arrivals_s=0.5,
     reserve_bytes=0.0,
     num_peer_requests=4,

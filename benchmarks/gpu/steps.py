@@ -231,7 +231,6 @@ STEPS: Mapping[str, Callable[[StepOptions], int | None]] = {
     "same": _same,
     "decode": _engine("decode"),
     "draws": _engine("draws"),
-    "rows": _engine("odd_rows"),
     "prefill": _engine("prefill"),
     "memory": _engine("memory"),
     "idle": _engine("idle_share"),
