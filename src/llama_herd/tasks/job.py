@@ -311,7 +311,7 @@ class GenerationJob(StrictModel):
         return value
 
     @model_validator(mode="after")
-    def _check_combinations(self) -> Self:
+    def _check_combinations(self, info: ValidationInfo) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
             raise ValueError(SOURCE_MESSAGE)
         if self.add_special_tokens is not None and self.prompt is None:
@@ -323,6 +323,7 @@ class GenerationJob(StrictModel):
             raise ValueError(f"{stray} needs messages: without a chat there is no template")
         if self.response_format is not None and self.structured_outputs is not None:
             raise ValueError("response_format cannot be combined with structured_outputs: give one of them")
+        _check_prompt_bytes(self.num_prompt_bytes, info, " together with all that counts as prompt")
         return self
 
     @property
@@ -413,10 +414,10 @@ def _empty_output_errors(fields: Mapping[str, Any]) -> list[FieldError]:
     return [FieldError("sampling.max_tokens", _EMPTY_OUTPUT_MESSAGE)]
 
 
-def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:
+def _check_prompt_bytes(num_bytes: int, info: ValidationInfo, what: str = "") -> None:
     limits: Settings | None = info.context
     if limits is not None and num_bytes > limits.max_prompt_bytes:
-        raise ValueError(f"must be at most {limits.max_prompt_bytes} bytes, got {num_bytes}")
+        raise ValueError(f"must be at most {limits.max_prompt_bytes} bytes{what}, got {num_bytes}")
 
 
 def _fields_of(data: GenerationJob | Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:

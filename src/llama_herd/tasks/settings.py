@@ -18,7 +18,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.tasks.certificates import problem_with_file
 from llama_herd.tasks.env_file import check_env_file, without_complaints
 from llama_herd.tasks.redis_url import checked_url, complete_url
-from llama_herd.tasks.secret_files import SecretFiles
+from llama_herd.tasks.secret_files import SUFFIX, SecretFiles, secret_variables
 
 #: Name of the bundled model. Jobs go to its queue unless they or HERD_MODEL_NAME name another.
 BUNDLED_MODEL_NAME = "tales"
@@ -170,7 +170,10 @@ class Settings(BaseSettings):
         "HERD_MODELS does not name it. 0: it waits.",
     )
     max_prompt_bytes: int = Field(
-        default=262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes."
+        default=262_144,
+        ge=1,
+        le=1_048_576,
+        description="Longest prompt, in UTF-8 bytes, with all that counts as prompt.",
     )
     max_tokens_limit: int = Field(
         default=4096, ge=1, le=MAX_CONTEXT_TOKENS, description="Highest max_tokens that a job may ask for."
@@ -260,6 +263,9 @@ class Settings(BaseSettings):
     @classmethod
     def _variable_in_use(cls, field: str) -> str:
         names = cls.variables(field)
+        file_name = f"{PREFIX}{field.upper()}{SUFFIX}"
+        if file_name in secret_variables(cls) and SecretFiles(cls).path_of(file_name):
+            return file_name
         for source in (EnvSettingsSource(cls), DotEnvSettingsSource(cls)):
             for name in names:
                 if name.lower() in source.env_vars:
