@@ -12,7 +12,7 @@ def test_list_names_every_fault_with_what_it_does() -> None:
     shown = invoke("chaos", "list").stdout
     for fault in FAULTS.values():
         assert f"{fault.name} " in shown
-        assert fault.what in shown
+        assert fault.description in shown
 
 
 def test_an_unknown_fault_is_refused_before_anything_starts() -> None:

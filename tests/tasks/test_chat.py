@@ -71,6 +71,20 @@ def test_all_that_a_template_may_write_counts_as_prompt() -> None:
     assert parse(messages=calls).num_prompt_bytes == 1 + 4 + 2 + 1
 
 
+def test_a_prompt_is_limited_with_all_that_counts_as_prompt() -> None:
+    parts: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "x" * 15}],
+        "tools": [{"a": "x" * 15}],
+        "documents": [{"a": "x" * 15}],
+        "chat_template_kwargs": {"a": "x" * 15},
+        "structured_outputs": {"regex": "x" * 15},
+    }
+    num_bytes = parse(**parts).num_prompt_bytes
+    assert GenerationJob.parse(parts, Settings(max_prompt_bytes=num_bytes)) == parse(**parts)
+    with pytest.raises(InvalidJob, match=f"^prompt: must be at most {num_bytes - 1} .*, got {num_bytes}$"):
+        GenerationJob.parse(parts, Settings(max_prompt_bytes=num_bytes - 1))
+
+
 @pytest.mark.parametrize("name", ["tools", "documents", "messages", "chat_template_kwargs"])
 @pytest.mark.parametrize(
     ("value", "complaint"),

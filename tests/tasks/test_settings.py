@@ -127,6 +127,17 @@ def test_the_url_in_a_file_comes_before_the_names_of_others(
     assert Settings.read().redis_url == "redis://:hunter2@host"
 
 
+def test_a_wrong_url_in_a_file_is_named_by_the_variable_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "url").write_text("user:hunter2@host\n")
+    monkeypatch.setenv("REDIS_URL", "redis://other")
+    monkeypatch.setenv("HERD_REDIS_URL_FILE", str(tmp_path / "url"))
+    assert complaint().startswith("HERD_REDIS_URL_FILE: must be the URL of a Redis.")
+    monkeypatch.setenv("HERD_REDIS_URL", "nearer")
+    assert complaint().startswith("HERD_REDIS_URL: must be the URL of a Redis.")
+
+
 def test_a_secrets_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HERD_REDIS_PASSWORD_FILE", str(tmp_path / "none"))
     assert re.fullmatch(r"HERD_REDIS_PASSWORD_FILE=.*/none: cannot be read: No such file .*", complaint())

@@ -77,7 +77,7 @@ def test_without_a_form_any_text_may_come(fields: dict[str, Any]) -> None:
         ({"structured_outputs": {"regex": f"{CANARY}\0"}}, "must not contain a NUL"),
         (
             {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
-            "response_format must not stand beside structured_outputs",
+            "response_format cannot be combined with structured_outputs",
         ),
     ],
 )

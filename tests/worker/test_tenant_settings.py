@@ -13,7 +13,7 @@ def test_one_tenant_alone_is_served_unless_told_otherwise() -> None:
     settings = WorkerSettings(tenant="acme", model_name="m")
     assert settings.by_queue == {"herd.acme:m": settings}
     assert settings.for_queue("any") is settings
-    assert settings.joined_tenant == "acme"
+    assert settings.joint_tenant == "acme"
 
 
 def test_each_tenant_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_each_tenant_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     own = settings.for_queue("herd.acme:m")
     assert own.model_dump() == WorkerSettings(model_name="m", slots=3, tenant="acme", tenants="").model_dump()
     assert settings.for_first_tenant.tenant == "globex"
-    assert settings.joined_tenant == "acme+default+globex"
+    assert settings.joint_tenant == "acme+default+globex"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def list_faults() -> None:
     from llama_herd.chaos.plan import SCHEDULES
 
     for fault in FAULTS.values():
-        print(f"{fault.name:<18}{fault.what}")
+        print(f"{fault.name:<18}{fault.description}")
     print("\nschedules:", *sorted(path.stem for path in SCHEDULES.glob("*.json")))
 
 

@@ -32,7 +32,7 @@ def status(
         str | None, typer.Option(help="Show this model's queue and workers only; absent: all.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
     """Show all queues, also those that no worker serves, and the workers that are up; or one job."""
     from llama_herd.cli.environment import override_settings
@@ -63,7 +63,7 @@ def _only_model(found: "Status", model: str | None) -> "Status":
 
 @contextmanager
 def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
-    """How to show a status: as a line of JSON, on a terminal in place of the last one, or below it."""
+    """Yield what shows a status: as a line of JSON, in place of the last one on a terminal, else below it."""
     from pydantic import TypeAdapter
     from rich.live import Live
 

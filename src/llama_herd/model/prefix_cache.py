@@ -23,7 +23,7 @@ def page_digest(before: Digest, page_ids: Sequence[int]) -> Digest:
 
 
 class PageCopy(NamedTuple):
-    """A page whose content another one is to have."""
+    """Copy page `source` to page `target`."""
 
     source: int
     target: int
@@ -41,7 +41,7 @@ class Reservation(NamedTuple):
 
     @classmethod
     def from_sources(cls, pages: tuple[int, ...], num_filled: int, sources: Sequence[int]) -> Self:
-        """The first tokens come with `sources`; those of these pages that are not shared are copied."""
+        """The first tokens are in the pages `sources`; each that is not the owner's page itself is copied."""
         copies = (PageCopy(*pair) for pair in zip(sources, pages, strict=False) if pair[0] != pair[1])
         return cls(pages, num_filled, tuple(copies))
 
@@ -49,8 +49,9 @@ class Reservation(NamedTuple):
 class PrefixCache:
     """Keeps computed pages until their room is needed; least recently used go first.
 
-    Among consecutive pages a found prefix is copied, since an owner's pages must be neighbours; otherwise it
-    is shared. With `is_on` false nothing is kept and nothing found.
+    A found prefix is shared; it is copied only where the pages of an owner must be consecutive. Promised
+    pages are those that an owner has reserved and is computing; others wait for them. With `is_on` false
+    nothing is kept and nothing found.
     """
 
     def __init__(self, pages: Pages, *, is_on: bool = True) -> None:
@@ -59,7 +60,7 @@ class PrefixCache:
         self.num_found_tokens = 0
         self._is_on = is_on
         self._page_of: OrderedDict[Digest, int] = OrderedDict()  # least recently used first
-        self._promised: dict[Digest, str] = {}
+        self._promised: dict[Digest, str] = {}  # to the owner that computes the page
 
     @property
     def hit_rate(self) -> float:
@@ -67,20 +68,20 @@ class PrefixCache:
         return self.num_found_tokens / self.num_queried_tokens if self.num_queried_tokens else 0.0
 
     def awaited(self, digests: Sequence[Digest]) -> Digest | None:
-        """The first of these pages that is not found, if somebody is just computing it."""
+        """The first of these pages that is not kept, if it is promised; else None."""
         num_found = len(self._find(digests))
         missing = digests[num_found] if num_found < len(digests) else None
         return missing if self.is_promised(missing) else None
 
     def is_promised(self, digest: Digest | None) -> bool:
-        """Whether somebody is just computing a page."""
+        """Whether an owner is computing this page."""
         return digest in self._promised
 
     def reserve(self, owner: str, num_tokens: int, digests: Sequence[Digest]) -> Reservation | None:
         """Reserve the pages for `num_tokens` tokens, the first of which have these digests.
 
-        None when there is no room now, or when somebody is just computing the next page that is wanted: to
-        wait for it is cheaper than to compute it again.
+        None when there is no room now, or when the first page that is not kept is promised: to wait for it is
+        cheaper than to compute it again.
         """
         found = self._find(digests)
         if len(found) < len(digests) and digests[len(found)] in self._promised:
@@ -95,7 +96,7 @@ class PrefixCache:
         return Reservation.from_sources(pages, PAGE_TOKENS * len(found), found)
 
     def fork(self, owner: str, num_tokens: int, parent: Sequence[int], num_common: int) -> Reservation | None:
-        """Reserve for a sequence whose first `num_common` tokens are in its parent's pages, or None."""
+        """Reserve for a sequence whose first `num_common` tokens are in its parent's pages; None: no room."""
         pages = self._take(owner, num_tokens, parent[: num_common // PAGE_TOKENS])
         return (
             None
@@ -142,7 +143,11 @@ class PrefixCache:
         return tuple(found)
 
     def _take(self, owner: str, num_tokens: int, filled: Sequence[int]) -> tuple[int, ...] | None:
-        """Reserve pages, giving up kept ones if need be; `filled` become the first where pages are shared."""
+        """Reserve pages, giving up kept ones if need be; `filled` become the first where pages are shared.
+
+        Where they are copied instead they may be given up: reservations are copied in their order, and all
+        sources of one are read before a target is written.
+        """
         shared = () if self.pages.consecutive else filled
         pages = self.pages.reserve(owner, num_tokens, shared)
         if pages is None and self._make_room(pages_for(num_tokens) - len(shared), set(shared)):
@@ -156,7 +161,10 @@ class PrefixCache:
                 self._page_of.move_to_end(digest)
 
     def _make_room(self, num_pages: int, wanted: set[int]) -> bool:
-        """Give up kept pages, no `wanted` one, until so many are free; none at all if that is no use."""
+        """Give up kept pages, but no `wanted` one, so that `num_pages` fit.
+
+        If they cannot fit, give up none and return False.
+        """
         unused = {
             page: digest
             for digest, page in self._page_of.items()

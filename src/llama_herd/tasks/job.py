@@ -89,18 +89,18 @@ class GenerationJob(StrictModel):
     )
     echo: bool | None = Field(
         default=None,
-        description="The event `started` says what the prompt's ids are, and what they stand for. With it "
+        description="The event `started` has the ids of the prompt, and the text of each. With it "
         "`max_tokens` may be 0.",
     )
     tools: Annotated[tuple[Tool, ...], MaxItems(MAX_TOOLS)] | None = Field(
         default=None,
         description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
-        "arguments. The template writes of them.",
+        "arguments. The template describes them to the model.",
     )
     tool_choice: ToolChoice | None = Field(
         default=None,
         description="`auto`, or absent: the model may call tools. `required`: its output is a call. "
-        "`none`: it hears of no tools. An object that names a tool: its output is a call to that one.",
+        "`none`: the template gets no tools. An object that names a tool: its output is a call to that one.",
     )
     parallel_tool_calls: bool | None = Field(
         default=None, description="False: the output has one call at most. Absent: true."
@@ -153,9 +153,9 @@ class GenerationJob(StrictModel):
         default=None,
         ge=0,
         le=60_000,
-        description="Collect tokens for about this long before an event is sent; the first one goes at once "
-        "below 500. 0: an event for each step, but one for all that end while Redis takes the last one. "
-        "Absent: as the worker's HERD_FLUSH_MS says.",
+        description="Tokens are collected for about this long, then sent in one event; below 500 the first "
+        "token is sent at once. 0: an event for each step, but one for all steps that end while Redis takes "
+        "the last event. Absent: the worker's HERD_FLUSH_MS.",
     )
     response_format: ResponseFormat | None = Field(
         default=None,
@@ -163,8 +163,8 @@ class GenerationJob(StrictModel):
     )
     structured_outputs: StructuredOutputs | None = Field(
         default=None,
-        description="The same by one of `json` (a schema), `regex`, `choice` (texts) and `grammar` "
-        "(Lark or GBNF).",
+        description="The form of the output, by one of `json` (a schema), `regex`, `choice` (texts) and "
+        "`grammar` (Lark or GBNF).",
     )
     sampling: SamplingParams = Field(
         default=SamplingParams(), description="How tokens are drawn, and when to stop."
@@ -270,7 +270,7 @@ class GenerationJob(StrictModel):
     @classmethod
     def _check_one_time_limit(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and info.data.get("deadline_ms") is not None:
-            raise ValueError("must not stand beside deadline_ms: give one of them")
+            raise ValueError("cannot be combined with deadline_ms: give one of them")
         return value
 
     @field_validator("not_before")
@@ -311,18 +311,19 @@ class GenerationJob(StrictModel):
         return value
 
     @model_validator(mode="after")
-    def _check_sources(self) -> Self:
+    def _check_combinations(self, info: ValidationInfo) -> Self:
         if sum(source is not None for source in (self.prompt, self.prompt_ids, self.messages)) != 1:
             raise ValueError(SOURCE_MESSAGE)
         if self.add_special_tokens is not None and self.prompt is None:
             raise ValueError(
-                "add_special_tokens needs prompt: to ids and to what a template writes nothing is added"
+                "add_special_tokens needs prompt: nothing is added to ids, or to the text of a template"
             )
         stray = next((name for name in CHAT_FIELDS if getattr(self, name) is not None), None)
         if self.messages is None and stray is not None:
             raise ValueError(f"{stray} needs messages: without a chat there is no template")
         if self.response_format is not None and self.structured_outputs is not None:
-            raise ValueError("response_format must not stand beside structured_outputs: give one of them")
+            raise ValueError("response_format cannot be combined with structured_outputs: give one of them")
+        _check_prompt_bytes(self.num_prompt_bytes, info, " together with all that counts as prompt")
         return self
 
     @property
@@ -340,7 +341,7 @@ class GenerationJob(StrictModel):
             raise InvalidJob([FieldError("deadline_ms", message)])
 
     def ends_by(self, due_ms: int) -> int | None:
-        """The time by which the job must end, if it was due at `due_ms`; None: no limit."""
+        """The time by which the job must end; None: no limit. `due_ms`: when it could first run."""
         return self.deadline_ms if self.timeout_s is None else due_ms + self.timeout_ms
 
     @property
@@ -349,7 +350,7 @@ class GenerationJob(StrictModel):
 
     @property
     def num_prompt_bytes(self) -> int:
-        """Length of the prompt in UTF-8, in whichever of the three fields it is."""
+        """Bytes of the prompt and what goes with it: tools, documents, template options, output form."""
         return PROMPT_ID_BYTES * len(self.prompt_ids or ()) + num_bytes(self._texts)
 
     @property
@@ -373,8 +374,8 @@ class GenerationJob(StrictModel):
         """Check a job from outside against the schema and the limits in `settings`.
 
         `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Without
-        `max_tokens` it gets the default, or the limit in `settings` if that is lower. This field may also
-        stand beside `sampling`.
+        `max_tokens` it gets the default, or the limit in `settings` if that is lower. It may also be a
+        field of the job itself.
         Raises `InvalidJob` with one entry for each wrong field.
         """
         fields = _with_max_tokens({"tenant": settings.tenant, "sampling": {}, **_fields_of(data)})
@@ -400,11 +401,11 @@ class GenerationJob(StrictModel):
 
 
 SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"
-_EMPTY_OUTPUT_MESSAGE = "must be at least 1, got 0: only a job that asks for its prompt needs no output"
+_EMPTY_OUTPUT_MESSAGE = "must be at least 1, got 0: only a job with echo or prompt_logprobs needs no output"
 
 
 def _empty_output_errors(fields: Mapping[str, Any]) -> list[FieldError]:
-    """Refuse a `max_tokens` of 0, unless the job asks for its prompt."""
+    """Refuse a `max_tokens` of 0, unless the job has `echo` or `prompt_logprobs`."""
     sampling = fields["sampling"]
     if not isinstance(sampling, Mapping) or sampling.get("max_tokens") != 0:
         return []
@@ -413,10 +414,10 @@ def _empty_output_errors(fields: Mapping[str, Any]) -> list[FieldError]:
     return [FieldError("sampling.max_tokens", _EMPTY_OUTPUT_MESSAGE)]
 
 
-def _check_prompt_bytes(num_bytes: int, info: ValidationInfo) -> None:
+def _check_prompt_bytes(num_bytes: int, info: ValidationInfo, what: str = "") -> None:
     limits: Settings | None = info.context
     if limits is not None and num_bytes > limits.max_prompt_bytes:
-        raise ValueError(f"must be at most {limits.max_prompt_bytes} bytes, got {num_bytes}")
+        raise ValueError(f"must be at most {limits.max_prompt_bytes} bytes{what}, got {num_bytes}")
 
 
 def _fields_of(data: GenerationJob | Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:
@@ -434,7 +435,7 @@ def _fields_of(data: GenerationJob | Mapping[str, Any] | str | bytes) -> Mapping
 
 
 def _with_max_tokens(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields with a `max_tokens` on top, as OpenAI and others have it, where it belongs."""
+    """Move a `max_tokens` of the job itself, where OpenAI and others have it, into `sampling`."""
     sampling = fields["sampling"]
     if isinstance(sampling, SamplingParams):
         sampling = sampling.model_dump(exclude_unset=True)

@@ -84,6 +84,6 @@ class JobFields(TypedDict, total=False):
 
 
 class SubmitFields(JobFields, total=False):
-    """Fields of GenerationJob, and one of SamplingParams that may stand beside them."""
+    """Fields of GenerationJob, and one of SamplingParams that may be given among them."""
 
     max_tokens: int

@@ -18,9 +18,9 @@ from llama_herd.errors import SettingsError
 from llama_herd.tasks.certificates import problem_with_file
 from llama_herd.tasks.env_file import check_env_file, without_complaints
 from llama_herd.tasks.redis_url import checked_url, complete_url
-from llama_herd.tasks.secret_files import SecretFiles
+from llama_herd.tasks.secret_files import SUFFIX, SecretFiles, secret_variables
 
-#: Name of the bundled model. Jobs go to its queue unless they name another model.
+#: Name of the bundled model. Jobs go to its queue unless they or HERD_MODEL_NAME name another.
 BUNDLED_MODEL_NAME = "tales"
 
 #: The names of our variables begin with this.
@@ -29,13 +29,13 @@ PREFIX = "HERD_"
 #: A tenant's name. It is part of keys, queues and channels.
 TENANT_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 
-#: A model's name. It is part of its queue's.
+#: A model's name. It is part of the name of its queue.
 MODEL_PATTERN = r"^[A-Za-z0-9._-]{1,128}$"
 
-#: Most names in HERD_MODELS: every sweep takes them along.
+#: Most names in HERD_MODELS: every sweep sends all of them to Redis.
 MAX_MODELS = 256
 
-#: Longest lifetime, ten years: Redis counts in milliseconds.
+#: Longest lifetime: ten years, which Redis counts in milliseconds.
 MAX_TTL_S = 315_360_000
 
 #: Longest context that a model file may declare, in tokens.
@@ -44,7 +44,7 @@ MAX_CONTEXT_TOKENS = 1 << 22
 #: Most characters of a wrong value that an error repeats.
 MAX_SHOWN_CHARS = 60
 
-#: Settings that complete the URL of Redis.
+#: Settings that complete the URL of Redis. They are declared before `redis_url`, whose validator reads them.
 ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file", "sentinel_password")
 
 
@@ -170,7 +170,10 @@ class Settings(BaseSettings):
         "HERD_MODELS does not name it. 0: it waits.",
     )
     max_prompt_bytes: int = Field(
-        default=262_144, ge=1, le=1_048_576, description="Longest prompt, in UTF-8 bytes."
+        default=262_144,
+        ge=1,
+        le=1_048_576,
+        description="Longest prompt, in UTF-8 bytes, with all that counts as prompt.",
     )
     max_tokens_limit: int = Field(
         default=4096, ge=1, le=MAX_CONTEXT_TOKENS, description="Highest max_tokens that a job may ask for."
@@ -223,8 +226,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def read(cls, **given: object) -> Self:
-        """Read the variables and `.env`. Values in `given`, by field, win over both.
+        """Read the settings from `given` (by field), the files of secrets, the variables and `.env`.
 
+        The first of these that has a value counts. A file that a variable names is not read if the secret
+        itself is in a variable, too; nor one that `.env` names if the secret is in a variable or in `.env`.
         Raises SettingsError. It names each wrong value by the variable it was read from, and what is allowed.
         """
         env_file = Path(str(cls.model_config["env_file"]))
@@ -258,6 +263,9 @@ class Settings(BaseSettings):
     @classmethod
     def _variable_in_use(cls, field: str) -> str:
         names = cls.variables(field)
+        file_name = f"{PREFIX}{field.upper()}{SUFFIX}"
+        if file_name in secret_variables(cls) and SecretFiles(cls).path_of(file_name):
+            return file_name
         for source in (EnvSettingsSource(cls), DotEnvSettingsSource(cls)):
             for name in names:
                 if name.lower() in source.env_vars:

@@ -33,8 +33,8 @@ class WorkerSettings(Settings):
 
     model: Path = Field(
         BUNDLED_MODEL,
-        description="GGUF file or Hugging Face folder of the model; or hf:OWNER/NAME, at Hugging Face, which "
-        "is fetched, with :FILE.gguf or a type such as :Q4_K_M behind it. The bundled one unless set.",
+        description="GGUF file or Hugging Face folder of the model; or hf:OWNER/NAME, of Hugging Face, which "
+        "is fetched; :FILE.gguf or a type such as :Q4_K_M may follow the name. Unset: the bundled model.",
     )
     served_model_name: str = Field(
         "",
@@ -67,7 +67,7 @@ class WorkerSettings(Settings):
     graphs: Literal["auto", "uncaptured", "off"] = Field(
         "auto",
         description="How a GPU runs its steps. auto: as overlapping CUDA graphs, where a check finds them "
-        "right. off: one by one.",
+        "right. uncaptured: overlapping, but kernel by kernel. off: one by one.",
     )
     triton: Literal["auto", "off"] = Field(
         "auto",
@@ -103,7 +103,7 @@ class WorkerSettings(Settings):
         ge=0,
         le=1 << 40,
         description="Size of the KV cache. 0: slots x context, but at most half of the free memory, "
-        "of a GPU's nine tenths.",
+        "or nine tenths on a GPU.",
     )
     memory_share: float = Field(
         1.0,
@@ -119,8 +119,8 @@ class WorkerSettings(Settings):
         0,
         ge=0,
         le=MAX_PREFILL_TOKENS,
-        description="Most prompt tokens in a step while others decode. 0: chosen by the "
-        "measured time of steps.",
+        description="Most prompt tokens in a step while other jobs decode. 0: chosen from "
+        "measured times of steps.",
     )
     tool_parser: str = Field(
         "auto",
@@ -136,8 +136,8 @@ class WorkerSettings(Settings):
         50,
         ge=0,
         le=10_000,
-        description="A job that says nothing of it gets an event at most this often; its first token comes "
-        "at once. 0: an event for each step.",
+        description="Shortest time between two events of a job that sets no `flush_ms`; its first token "
+        "comes at once. 0: an event for each step.",
     )
     grace_s: float = Field(5.0, ge=0, le=DAY_S, description="How long running jobs may go on after SIGTERM.")
     max_message_bytes: int = Field(
@@ -150,7 +150,7 @@ class WorkerSettings(Settings):
         15.0,
         ge=2,
         le=DAY_S,
-        description="A worker that takes no message for this long although some wait ends itself.",
+        description="A worker exits if messages wait and it takes none for this long.",
     )
     stall_s: float = Field(
         30.0,
@@ -193,7 +193,7 @@ class WorkerSettings(Settings):
         if name := self.served_model_name or self.model_name:
             return name
         hub_name = HubName.from_setting(self.model)
-        return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # a part stands for all
+        return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # one name for all parts
 
     @property
     def queue(self) -> str:
@@ -209,7 +209,7 @@ class WorkerSettings(Settings):
         return {one.queue: one for one in each}
 
     def for_queue(self, queue: str) -> Self:
-        """The settings of the tenant whose queue this is; those of the first tenant if it is no tenant's."""
+        """The settings of the tenant that `queue` belongs to; of the first tenant if it belongs to none."""
         return self.by_queue.get(queue, self.for_first_tenant)
 
     @property
@@ -218,7 +218,7 @@ class WorkerSettings(Settings):
         return next(iter(self.by_queue.values()))
 
     @property
-    def joined_tenant(self) -> str:
+    def joint_tenant(self) -> str:
         """The combined name of all tenants of this worker, for keys that they share."""
         return joint_tenant(self._tenant_names)
 
@@ -234,7 +234,7 @@ class WorkerSettings(Settings):
 
     @field_validator("log_level", mode="before")
     @classmethod
-    def _in_small_letters(cls, level: object) -> object:
+    def _in_lower_case(cls, level: object) -> object:
         return level.lower() if isinstance(level, str) else level
 
     @field_validator("tool_parser", "reasoning_parser")

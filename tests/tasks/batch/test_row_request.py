@@ -72,7 +72,8 @@ def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> 
     assert "temprature: unknown field. Did you mean sampling.temperature?" in complaint({"temprature": 1})
     assert "costum_id: unknown field. Did you mean custom_id?" in complaint({"body": {}, "costum_id": "x"})
     assert complaint({"prompt": "secret", "max_tokens": 0, "colour": 1}) == (
-        "sampling.max_tokens: must be at least 1, got 0: only a job that asks for its prompt needs no output"
+        "sampling.max_tokens: must be at least 1, got 0: "
+        "only a job with echo or prompt_logprobs needs no output"
         "; colour: unknown field"
     )
 

@@ -61,7 +61,7 @@ def test_a_text_may_have_any_characters() -> None:
         ),
         ({"prompt": [0] * 100_000}, "98304 values and names, got 100000"),
         ({str(n): 0 for n in range(200)}, f"{MAX_FIELDS} fields, got 200"),
-        ([""] * 120_000, "texts"),
+        ([""] * 120_000, "strings"),
         (
             {"messages": [{"tool_calls": [{"function": {"arguments": json.dumps([[]] * MAX_CONTAINERS)}}]}]},
             "objects and arrays",

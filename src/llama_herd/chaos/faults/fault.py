@@ -17,4 +17,4 @@ class Fault:
 
     name: str
     strike: Strike
-    what: str
+    description: str

@@ -10,7 +10,7 @@ ChatTurn = Mapping[str, object]
 #: What a template makes of turns; None: it refuses them.
 Render = Callable[[Sequence[ChatTurn]], str | None]
 
-#: Words of ours, unlike all else in a chat.
+#: The roles that we know. They are words of our own; all other text of a chat comes from outside.
 TRUSTED_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -39,11 +39,11 @@ class CallForm:
     """The form in which a template wants a turn that calls tools."""
 
     no_content: ChatTurn
-    takes_objects: bool  # arguments as they are, not as JSON in a text
+    takes_objects: bool  # arguments as objects, not as JSON strings
 
     @classmethod
     def from_trials(cls, render: Render) -> Self:
-        """The first form that shows the call, else the first that a transformers would render."""
+        """The first form that shows the call; else the first that renders, of those in transformers."""
         forms = [cls(*form) for form in product((ABSENT, NULL, EMPTY), (True, False))]
         texts = [(form, _rendered_call(render, form)) for form in forms]
         shown = [form for form, text in texts if _needle(0) in text]
@@ -70,19 +70,18 @@ class Skills:
     @classmethod
     def from_trials(cls, render: Render) -> Self:
         """Find the skills of a template by trying it."""
-        lone = ("user",)
-        all_roles = ("system", "user", "assistant", "user")
-        takes_parts = any(_shows_parts(render, roles) for roles in (all_roles, lone))
+        conversations = (("system", "user", "assistant", "user"), ("user",))  # some refuse a system
+        takes_parts = any(_shows_parts(render, roles) for roles in conversations)
         developer: ChatTurn = {"role": "developer", "content": _needle(0)}
         takes_developers = _needle(0) in (render([developer, *_turns("user")]) or "")
         return cls(takes_parts, takes_developers, CallForm.from_trials(render))
 
 
 def shaped(turn: ChatTurn, skills: Skills) -> dict[str, object]:
-    """A turn as transformers would hand it over, or as a template takes it that would lose its text.
+    """A turn as transformers would pass it, changed where the template would otherwise lose its text.
 
-    A template that cannot read content in parts gets one text, and one that leaves out developers gets what
-    they say from the system. A turn that calls tools without a word has no content in the template's own way.
+    Content in parts is joined for a template that cannot read parts. A developer's turn becomes the system's
+    for a template that leaves developers out. A turn that calls tools takes the template's `call_form`.
     """
     found = {name: value for name, value in turn.items() if value is not None}
     content = found.get("content")
@@ -91,12 +90,12 @@ def shaped(turn: ChatTurn, skills: Skills) -> dict[str, object]:
     if not skills.takes_developers and found.get("role") == "developer":
         found["role"] = "system"
     if "reasoning_content" in found:
-        found = {"thinking": found["reasoning_content"], **found}
+        found = {"thinking": found["reasoning_content"], **found}  # the name in some templates
     return skills.call_form.shaped(found) if "tool_calls" in found else found
 
 
 def _rendered_call(render: Render, form: CallForm) -> str:
-    """A chat with a call in this form; empty where it is refused, or Python's word for nothing is in it."""
+    """Render a chat with a call in this form; empty if the template refuses it, or writes Python's None."""
     function = {"name": _needle(0), "arguments": {"x": "x"}}
     call = {"id": "call12345", "type": "function", "function": function}
     turn = form.shaped({"role": "assistant", "tool_calls": [call]})
@@ -106,7 +105,7 @@ def _rendered_call(render: Render, form: CallForm) -> str:
 
 
 def _with_text(call: object) -> object:
-    """A call whose arguments are a text of JSON."""
+    """The call with its arguments as a JSON string."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         return call
@@ -116,7 +115,7 @@ def _with_text(call: object) -> object:
 
 
 def _shows_parts(render: Render, roles: Sequence[str]) -> bool:
-    """Whether each turn's text is written, and none of what stands around it."""
+    """Whether the template writes the text of each part, and not the part as Python would print it."""
     parts = [[{"type": "text", "text": _needle(number)}] for number in range(len(roles))]
     turns = [{"role": role, "content": content} for role, content in zip(roles, parts, strict=True)]
     text = render(turns) or ""

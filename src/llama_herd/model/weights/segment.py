@@ -22,10 +22,10 @@ class Segment(Protocol):
     """Rows of one matrix in one layout."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(T, C) to (T, N)."""
+        """Multiply inputs (T, C) by the rows: (T, N)."""
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows of these numbers (T,), as numbers of the compute dtype (T, C)."""
+        """The rows with these ids (T,), in the compute dtype: (T, C)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class DenseSegment:
     """Rows as plain numbers of the compute dtype."""
 
     matrix: Tensor  # (N, C)
-    row_tile: int = 0  # tokens that are multiplied at a time; 0: all
+    row_tile: int = 0  # tokens to multiply at a time; 0: all
 
     def __call__(self, x: Tensor) -> Tensor:
         return _multiply(x, self.matrix, self.row_tile)
@@ -109,7 +109,7 @@ def rows_per_slab(columns: int, device: torch.device) -> int:
 def slabs(weight: Weight, device: torch.device, num_rows: int = 0) -> Iterator[Tensor]:
     """The rows of a weight, `num_rows` at once; 0: as many as are dequantised at once.
 
-    Blocks travel to the device as they are stored, in fewer bytes than their values have.
+    Blocks go to the device as they are stored, since they are smaller than their values.
     """
     num_rows = num_rows or rows_per_slab(weight.shape[-1], device)
     for row in range(0, len(weight.rows), num_rows):

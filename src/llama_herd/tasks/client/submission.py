@@ -74,9 +74,9 @@ def new_job_from_arguments(given: GenerationJob | Mapping[str, Any], settings: S
     fields = {name: value for name, value in given.items() if name not in _OTHER_ARGUMENTS}
     job = beside.pop("job", None)
     if job is not None and fields:
-        raise InvalidJob([FieldError("job", "must not stand beside fields of its own: give one of them")])
+        raise InvalidJob([FieldError("job", "cannot be combined with fields of its own: give one of them")])
     if "job_id" in beside and "idempotency_key" in beside:
-        raise InvalidJob([FieldError("job_id", "must not stand beside idempotency_key: give one of them")])
+        raise InvalidJob([FieldError("job_id", "cannot be combined with idempotency_key: give one of them")])
     return new_job(fields if job is None else job, settings, **beside)
 
 

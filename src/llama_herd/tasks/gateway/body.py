@@ -1,7 +1,7 @@
 """A request's body: received within limits of bytes and time, and parsed as JSON within limits of values.
 
 Values are counted before the body is parsed, since the event loop stands still meanwhile: a list of empty
-objects takes a hundred times as long to read and check as a text of that length.
+objects takes a hundred times as long to read and check as a string of that length.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CLOSE = {"Connection": "close"}
 
 
 async def read_body(request: Request, settings: GatewaySettings) -> bytes:
-    """Receive the body of a request. Raises Problem."""
+    """Receive the body of a request, all of it within `gateway_idle_s`. Raises Problem."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(
             415, "unsupported_encoding", "the body must not be compressed", "Content-Encoding", CLOSE
@@ -47,9 +47,11 @@ async def read_body(request: Request, settings: GatewaySettings) -> bytes:
                     raise _too_large(limit)
                 parts.append(part)
     except TimeoutError:
-        raise Problem(408, "timeout", "the body did not come in time", headers=CLOSE) from None
+        raise Problem(
+            408, "timeout", f"the whole body must come within {settings.gateway_idle_s:g} s", headers=CLOSE
+        ) from None
     except ClientDisconnect:
-        raise bad_request("the body is not whole") from None
+        raise bad_request("the connection ended before the body did") from None
     return b"".join(parts)
 
 
@@ -58,17 +60,20 @@ def _too_large(limit: int) -> Problem:
 
 
 class JsonSize(NamedTuple):
-    """How many Python objects a JSON text becomes. values: items of arrays, names and values of fields."""
+    """How many Python objects a JSON document becomes.
+
+    `containers`: objects and arrays. `values`: items of arrays, names and values of fields.
+    """
 
     containers: int
     values: int
 
     @classmethod
-    def measure(cls, raw: bytes, max_texts: int) -> "JsonSize | None":
-        """The size of JSON that need not be valid; None if it has more texts than these."""
-        if b"\\" in raw:
+    def measure(cls, raw: bytes, max_strings: int) -> "JsonSize | None":
+        """Count in JSON, valid or not, without parsing it; None if it has more than `max_strings` strings."""
+        if b"\\" in raw:  # so that each quote that is left begins or ends a string
             raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-        if raw.count(b'"') > 2 * max_texts:
+        if raw.count(b'"') > 2 * max_strings:
             return None
         outside = b"".join(raw.split(b'"')[::2])
         return cls(outside.count(b"{") + outside.count(b"["), outside.count(b",") + outside.count(b":"))
@@ -106,11 +111,11 @@ def _bounded_int(digits: str) -> int:
 
 
 def _add_checked(size: JsonSize, raw: bytes, max_values: int) -> JsonSize:
-    """Add the size of this JSON to `size`. Raises Problem if the sum is too much."""
-    max_texts = max_values + MAX_CONTAINERS
-    found = JsonSize.measure(raw, max_texts)
+    """Add the size of `raw`, which is JSON, to `size`. Raises Problem if the sum is too large."""
+    max_strings = max_values + MAX_CONTAINERS
+    found = JsonSize.measure(raw, max_strings)
     if found is None:
-        raise _too_many(f"{max_texts} texts", None)
+        raise _too_many(f"{max_strings} strings", None)
     size += found
     if size.containers > MAX_CONTAINERS:
         raise _too_many(f"{MAX_CONTAINERS} objects and arrays", size.containers)
@@ -125,7 +130,7 @@ def _too_many(limit: str, num: int | None) -> Problem:
 
 
 def _call_arguments(body: Mapping[str, Any]) -> Iterable[str]:
-    """The JSON within the JSON: arguments of tool calls are texts that are parsed, too."""
+    """The JSON within the JSON: arguments of tool calls are strings that are parsed, too."""
     for message in _dicts(body.get("messages")):
         for call in _dicts(message.get("tool_calls")):
             function = call.get("function")

@@ -106,7 +106,7 @@ async def _body_parts(request: Request, idle_s: float) -> AsyncIterator[bytes]:
     except TimeoutError:
         raise Problem(408, "timeout", "the body did not come in time", headers=CLOSE) from None
     except ClientDisconnect:
-        raise bad_request("the body is not whole") from None
+        raise bad_request("the connection ended before the body did") from None
 
 
 def _check_fields(form: MultipartForm) -> None:

@@ -1,8 +1,9 @@
-"""uvicorn's HTTP/1.1 with limits of time for what comes and what goes, of connections, and errors as JSON.
+"""uvicorn's HTTP/1.1 with time limits for sending and reading, a limit of connections, and errors as JSON.
 
-uvicorn limits the bytes of a head that is not whole, but not its time: half a request would hold a connection
-for ever, and so would who reads nothing. It reads all that has come at once, which holds up all others. It
-closes a connection on which more comes, and so takes its answer back.
+uvicorn limits the bytes of an unfinished head, but not its time: half a request would hold a connection for
+ever, and so would a client that does not read its answer. uvicorn parses all bytes that have come in one go,
+which delays all other connections. It closes a connection while the client still sends, and then the client
+loses the answer.
 """
 
 import asyncio
@@ -21,13 +22,13 @@ from llama_herd.tasks.gateway.problem import Problem
 
 IDLE_S = 30.0
 MAX_HEAD_BYTES = 32_768
-#: Bytes that are read before others have their turn. Of chunks of a byte each they take some 15 ms.
+#: Bytes of a connection that are parsed before others have their turn. In chunks of one byte: some 15 ms.
 TURN_BYTES = 8192
 #: Most bytes of a body that are still taken, and dropped, after its answer.
 MAX_DROPPED_BYTES = 1 << 26
-#: Open files that are no client's: Redis, the page, logs.
+#: Open files that the gateway itself needs: for Redis, the page, logs.
 OWN_FILES = 128
-#: Most open files that are asked for. A system may allow more than it can count.
+#: Most open files that are asked for, even if the system would allow more.
 MOST_FILES = 1 << 20
 
 _TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
@@ -35,7 +36,7 @@ _WORDS = {431: "the head of the request is too long", 501: "only chunked is supp
 
 
 def room_for_connections() -> int:
-    """Raise the system's limit of open files as far as it lets us, and return the clients that fit."""
+    """Raise the limit of open files as far as allowed; return how many clients fit, at least OWN_FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
@@ -47,7 +48,7 @@ def room_for_connections() -> int:
 
 
 class BoundedConnection(h11.Connection):
-    """h11's connection of a server, which refuses a head of more bytes than these, whole or not."""
+    """h11's connection of a server. It refuses a head of more than `max_head_bytes`, finished or not."""
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
@@ -77,7 +78,7 @@ class LingeringTransport:
 
 
 class GuardedProtocol(H11Protocol):
-    """Cuts off who sends no whole head, or reads nothing of what waits, for `idle_s`.
+    """Cuts off a client that takes longer than `idle_s` to send a head, or reads nothing for so long.
 
     Connections beyond `max_connections` are closed at once.
     """
@@ -85,7 +86,7 @@ class GuardedProtocol(H11Protocol):
     idle_s = IDLE_S
     max_head_bytes = MAX_HEAD_BYTES
     max_connections = MOST_FILES
-    _head: asyncio.TimerHandle | None = None
+    _idle: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _turn: asyncio.Handle | None = None
     #: Bytes that have come and wait for their turn.
@@ -103,10 +104,10 @@ class GuardedProtocol(H11Protocol):
         if len(self.connections) > self.max_connections:
             transport.abort()
         else:
-            self._limit_head_time()
+            self._restart_idle_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        _cancel(self._head)
+        _cancel(self._idle)
         _cancel(self._stall)
         _cancel(self._turn)
         super().connection_lost(exc)
@@ -134,14 +135,14 @@ class GuardedProtocol(H11Protocol):
         before: Any = self.cycle
         super().handle_events()
         if self.cycle is not before:
-            _cancel(self._head)
+            _cancel(self._idle)
             self.cycle.transport = LingeringTransport(self.transport, self._close_after_request)  # type: ignore[assignment]
-            # A proxy may have counted the other way: what follows could be another client's.
+            # With both lengths a proxy may see another end: what follows could be another client's.
             if {name for name, _ in self.headers} >= _TWO_LENGTHS:
                 self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
-        self._limit_head_time()
+        self._restart_idle_timer()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -175,17 +176,20 @@ class GuardedProtocol(H11Protocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._limit_head_time()
+        self._restart_idle_timer()
 
     def _drop(self, data: bytes) -> None:
         """Take what still comes after the answer, up to the end of the body, or until the client closes."""
         self._num_to_drop -= len(data)
-        if self._num_to_drop <= 0 or self._ends_with(data):
+        if self._num_to_drop <= 0 or self._feed_until_end(data):
             self._waiting = b""
             self.transport.close()
 
-    def _ends_with(self, data: bytes) -> bool:
-        """Whether the request ends with this data: what is not HTTP has no known end."""
+    def _feed_until_end(self, data: bytes) -> bool:
+        """Parse data of a request and drop it; return whether the request is over.
+
+        What is not HTTP has no known end.
+        """
         if self.conn.their_state is h11.ERROR:
             return False
         self.conn.receive_data(data)
@@ -195,10 +199,10 @@ class GuardedProtocol(H11Protocol):
             return event is not h11.NEED_DATA
         return False
 
-    def _limit_head_time(self) -> None:
-        """Cut the client off if its next head is not whole in time."""
-        _cancel(self._head)
-        self._head = self._after_idle(self.transport.abort)
+    def _restart_idle_timer(self) -> None:
+        """Give the client `idle_s` from now to send its next head, or what is still to be dropped."""
+        _cancel(self._idle)
+        self._idle = self._after_idle(self.transport.abort)
 
     def _after_idle(self, do: Callable[[], Any]) -> asyncio.TimerHandle:
         """Call `do` in `idle_s`, unless the timer is cancelled before."""

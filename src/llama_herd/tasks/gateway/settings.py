@@ -161,7 +161,7 @@ class GatewaySettings(Settings):
         host = others.data.get("gateway_host", "")
         if is_open and host and not is_loopback(host):
             raise ValueError(
-                f"must not stand beside HERD_GATEWAY_HOST={host}, where others can call. "
+                f"cannot be combined with HERD_GATEWAY_HOST={host}, where others can call. "
                 "Fix: HERD_GATEWAY_HOST=127.0.0.1, or herd keys create NAME in place of HERD_GATEWAY_OPEN"
             )
         return is_open

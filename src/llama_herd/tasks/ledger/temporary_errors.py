@@ -7,8 +7,8 @@ import re
 
 from redis import exceptions
 
-#: Failures with an own type in redis-py. Rejected credentials count as a lost connection: no message is at
-#: fault.
+#: Temporary failures that have a type of their own in redis-py. Rejected credentials are a ConnectionError
+#: there, and rightly so: they are not the fault of what was sent.
 _TYPES = (
     ConnectionError,
     TimeoutError,
@@ -23,8 +23,8 @@ _TYPES = (
 
 _CODES = "LOADING|OOM|READONLY|MISCONF|MASTERDOWN|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|BUSY|NOSCRIPT"
 
-#: The code is at the beginning, or is quoted by a script or a transaction: "@user_script: 70: -OOM command
-#: ...".
+#: The code begins the message, or follows the words of a script or a transaction, as in
+#: "@user_script: 70: -OOM command ...".
 _MESSAGE = re.compile(rf"(?:^|[:,.] )-?(?:{_CODES}) |Script killed by user")
 
 #: Before the error of Redis, redis-py puts the rejected command with all its arguments.
@@ -49,5 +49,5 @@ def redis_message(error: BaseException) -> str:
 
 
 def is_temporary_text(text: str) -> bool:
-    """Whether the text of an error, also one quoted by a script, tells of a temporary failure."""
+    """Whether an error's text, or the error that a script quotes in it, is of a temporary failure."""
     return _MESSAGE.search(text) is not None

@@ -148,7 +148,7 @@ def _configure_queues(conf: Any) -> None:
     conf.task_default_queue = names[0]
     if process.own_settings().tenants:
         conf.task_queues = [Queue(name, Exchange(name), name) for name in names]
-        keys = Keys(process.own_settings().joined_tenant)
+        keys = Keys(process.own_settings().joint_tenant)
         conf.broker_transport_options = broker_options(keys.unacked_key, process.own_settings().redis_url)
         conf.event_exchange = keys.key("celeryev")
 

@@ -22,26 +22,29 @@ NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": Fals
 
 @dataclass(frozen=True)
 class ToolRule:
-    """A tool that may be called: its name, the schema of its arguments, and the field where that stands."""
+    """A tool that may be called, with the schema of its arguments."""
 
     name: str
     schema: Any
-    field: str
-    must_hold: bool  # else a schema that cannot be followed is left aside
+    field: str  # the request field to blame in errors
+    must_hold: bool  # else a schema that no grammar can express is ignored
 
 
 @dataclass(frozen=True)
 class WholeOutput:
-    """The parts that the grammar of a whole output is built from. It travels to a judge as JSON."""
+    """The parts that the grammar of a whole output is built from.
 
-    reasoning: ReasoningFormat | None  # that comes
+    It goes as JSON to the judge, the helper process that makes grammars of forms.
+    """
+
+    reasoning: ReasoningFormat | None  # format of the expected reasoning; None: none is expected
     begins_in_reasoning: bool
-    format: ToolFormat | None  # of calls; None: there are none
+    format: ToolFormat | None  # format of tool calls; None: calls are not allowed
     tools: tuple[ToolRule, ...]
     must_call: bool
     is_parallel: bool  # several calls may follow each other
-    answer: OutputForm | None  # of what is no call
-    mark_ids: Mapping[str, int]  # of the marks that are control tokens
+    answer: OutputForm | None  # form of an answer that is not a call
+    mark_ids: Mapping[str, int]  # token ids of those marks that are control tokens
 
     @classmethod
     def for_chat(
@@ -57,8 +60,8 @@ class WholeOutput:
     ) -> Self:
         """Make the form of a chat's outputs, by the chat's tools in OpenAI's form and its `tool_choice`.
 
-        `formats` are without reasoning where none comes. Raises InvalidJob if a tool must be called, or with
-        arguments by its schema, by a model without a format for that.
+        Pass `formats` without reasoning if the chat has none. Raises InvalidJob if calls, or strict
+        arguments, are required of a model whose call format has no grammar.
         """
         form = formats.tools
         must_call = choice not in ("auto", "none")
@@ -78,7 +81,7 @@ class WholeOutput:
         )
 
     def to_form(self) -> OutputForm | None:
-        """The form that Grammars make constraints of; None: the output is free."""
+        """The form from which `Grammars` makes constraints; None: the output is free."""
         if self.format is None and (self.answer is None or self.reasoning is None):
             return self.answer
         fields = asdict(self) | {
@@ -104,12 +107,12 @@ class WholeOutput:
 
 
 def _check_nothing_must_hold(rules: Sequence[ToolRule], must_call: bool) -> None:
-    """Raise InvalidJob if calls must be held to something, which they cannot be here."""
+    """Raise InvalidJob if calls, or strict arguments, are required: only a grammar enforces them."""
     strict = [one.field.replace("parameters", "strict") for one in rules if one.must_hold]
     if field := "tool_choice" if must_call else next(iter(strict), ""):
-        problem = "cannot be kept: this worker knows no grammar of the calls that this model writes"
-        fix = "auto" if must_call else "leave it out"
-        raise InvalidJob([FieldError(field, f"{problem}. Fix: {fix}, or HERD_TOOL_PARSER")])
+        problem = "cannot be enforced: this worker knows no grammar of the calls that this model writes"
+        fix = "use auto" if must_call else "leave it out"
+        raise InvalidJob([FieldError(field, f"{problem}. Fix: {fix}, or set HERD_TOOL_PARSER")])
 
 
 def _rules(
@@ -120,7 +123,7 @@ def _rules(
     for number, tool in enumerate(tools):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, Mapping):
-            continue  # of a template's own form: never read as a call
+            continue  # in a form of the template's own: never read as a call
         name, schema = function["name"], function.get("parameters")
         if isinstance(choice, Mapping) and name != choice["function"]["name"]:
             continue

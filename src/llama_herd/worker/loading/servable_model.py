@@ -23,7 +23,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 @dataclass(frozen=True)
 class ServableModel:
-    """A model's file, and all that is made from it before its weights are read, without torch.
+    """A model's file, and all that is made from it before its weights are read.
 
     Workers, `herd inspect` and `herd doctor` all use it, so they refuse the same models:
 
@@ -43,7 +43,7 @@ class ServableModel:
     def open(cls, settings: WorkerSettings, device: str, *, is_only_planned: bool = False) -> Iterator[Self]:
         """Open the model of these settings. Raises ModelFileError or SettingsError, with the fix.
 
-        `is_only_planned`: native kernels are not tried, but taken as right; that needs no torch.
+        `is_only_planned`: native kernels are taken as right without a trial, which would need torch.
         """
         tiling = _tiling(settings, device)
         with open_model(settings.model) as file:
@@ -66,7 +66,7 @@ class ServableModel:
 
     @property
     def num_helpers(self) -> int:
-        """Helpers of a kind: one for each tenant's thread. More than cores would slow each other down."""
+        """Helper processes of each kind: one for each tenant's thread, but no more than cores."""
         return min(len(self.settings.by_queue), num_cores())
 
     @property
@@ -78,7 +78,7 @@ class ServableModel:
         )
 
     def chat_templates(self) -> ChatTemplates | None:
-        """The chat templates, rendered in helper processes; None if the model has none.
+        """The chat templates, rendered in helper processes, for the caller to close; None if there are none.
 
         Raises ModelFileError when one cannot be used: such a model is served, but refuses chats.
         """
@@ -110,6 +110,7 @@ def _tiling(settings: WorkerSettings, device: str) -> Tiling:
     if device != "cpu" or compute_dtype(settings, device) != "float32":
         raise SettingsError(
             f"HERD_DETERMINISTIC=true needs HERD_DEVICE=cpu and HERD_DTYPE=float32 or auto, "
-            f"but they are {settings.device} and {settings.dtype}. Fix: set these, or leave it out"
+            f"but they are {settings.device} and {settings.dtype}. "
+            "Fix: set these, or leave out HERD_DETERMINISTIC"
         )
     return FIXED

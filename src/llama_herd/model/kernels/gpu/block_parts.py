@@ -1,9 +1,10 @@
 """BlockParts: the blocks of a matrix taken apart by what they hold, each part in rows of its own.
 
-Blocks of 18 or 210 bytes begin at odd addresses, and a card reads 16 bytes at a time at even ones only. Taken
-apart all rows of values are aligned. No byte is added, none is lost.
+A GPU reads 16 bytes at once only at multiples of 16, where blocks of 18, 34 or 210 bytes do not begin. Taken
+apart, each row of values does. Blocks of Q4_K, of 144 bytes, are taken apart too, so that one form of kernel
+serves all types. No byte is added or lost.
 
-Shapes: N rows, B blocks of a row.
+Shapes: N rows of the matrix.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-#: Where a block has its parts, in order, and what their numbers are.
+#: The parts of a block in order: the bytes of each, and the type of the numbers in it.
 _PARTS: Mapping[GGMLType, Mapping[str, tuple[slice, torch.dtype]]] = {
     GGMLType.Q8_0: {"halves": (slice(0, 2), torch.float16), "values": (slice(2, 34), torch.int8)},
     GGMLType.Q4_0: {"halves": (slice(0, 2), torch.float16), "values": (slice(2, 18), torch.uint8)},
@@ -44,7 +45,7 @@ class BlockParts:
 
     @classmethod
     def empty(cls, type: GGMLType, num_rows: int, columns: int, device: torch.device | str) -> Self:
-        """Room for as many rows."""
+        """Allocate parts for `num_rows` rows of so many columns. They hold nothing yet."""
         num_blocks = columns // GGML_QUANT_SIZES[type][0]
         parts = {
             name: torch.empty(
@@ -75,7 +76,7 @@ class BlockParts:
             rows.view(len(blocks), self.num_blocks, -1).copy_(by_block[..., at])
 
     def rows(self, rows: slice | Tensor) -> Self:
-        """Only these."""
+        """The parts of these rows alone."""
         return type(self)(self.type, self.num_blocks, {name: part[rows] for name, part in self.parts.items()})
 
     def blocks(self) -> Tensor:
