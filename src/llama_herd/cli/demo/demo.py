@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -111,7 +112,10 @@ def _describe(path: Path) -> str:
     from llama_herd.model.files.model_file import open_model
 
     with open_model(path) as model:
-        main_type = max(model.tensors, key=lambda info: info.num_bytes).type.name
+        bytes_of = Counter[str]()
+        for info in model.tensors:
+            bytes_of[info.type.name] += info.num_bytes
+        main_type = max(bytes_of, key=bytes_of.__getitem__)
         return f"{model.num_bytes / 1e6:.1f} MB, {main_type}, {len(model.tensors)} tensors"
 
 
