@@ -231,5 +231,6 @@ def test_ctrl_c_ends_a_worker_and_its_redis_with_it(
     (ready,) = (line for line in lines if line["event"] == "worker ready")
     assert (ready["worker"], ready["model"], ready["queue"]) == (status.name, "endless", "herd.endless")
     assert ready["kv_cache_tokens"] == status.kv_cache_tokens > 0
-    assert all(line["level"] == "info" for line in lines)
+    others = {line["event"] for line in lines if line["level"] != "info"}
+    assert others <= {"native kernels are missing or old, steps are several times slower"}  # where none is built
     assert "superuser" not in log
