@@ -34,7 +34,7 @@ def acl(
     """Write Redis users with no more rights than their roles need.
 
     Roles are producer, subscriber, worker, operator and gateway. Start Redis with --aclfile FOLDER/users.acl,
-    or run ACL LOAD. Other users in the file stay.
+    or let an administrator of your own run ACL LOAD. Other users in the file stay.
     """
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.message import queue_name

@@ -232,5 +232,5 @@ def test_ctrl_c_ends_a_worker_and_its_redis_with_it(
     assert (ready["worker"], ready["model"], ready["queue"]) == (status.name, "endless", "herd.endless")
     assert ready["kv_cache_tokens"] == status.kv_cache_tokens > 0
     others = {line["event"] for line in lines if line["level"] != "info"}
-    assert others <= {"native kernels are missing or old, steps are several times slower"}  # where none is built
+    assert others <= {"native kernels are missing or old, steps are several times slower"}  # none is built
     assert "superuser" not in log
