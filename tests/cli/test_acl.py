@@ -35,6 +35,20 @@ def test_it_makes_a_user_for_each_role_and_shows_no_password(tmp_path: Path) -> 
             assert Redis.from_url(server.url_of(path.stem)).ping()
 
 
+def test_a_second_run_that_takes_queues_away_warns_of_them(tmp_path: Path) -> None:
+    first = invoke("acl", str(tmp_path), *HERE, "--tenant", "acme", "--model", "tales")
+    assert "no longer" not in first.output
+    both = invoke("acl", str(tmp_path), *HERE, "--tenant", "acme", "--model", "tales", "--model", "smol")
+    assert "no longer" not in both.output
+    less = invoke("acl", str(tmp_path), *HERE, "--tenant", "acme", "--model", "smol")
+    assert less.exit_code == 0
+    lines = [line for line in less.output.splitlines() if line.startswith("warning: acme-worker reaches")]
+    assert len(lines) == 1
+    assert "tales" in lines[0]
+    assert "smol" not in lines[0]
+    assert "Fix: name all models of its tenant" in less.output
+
+
 def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
     invoke("acl", str(tmp_path), *HERE, "--model", "m")
     invoke("acl", str(tmp_path), *HERE, "--model", "m", "--user", "api=producer+subscriber")

@@ -1,5 +1,6 @@
 """`herd acl`: users of Redis for producers, subscribers, workers and operators."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -39,7 +40,7 @@ def acl(
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.message import queue_name
     from llama_herd.tasks.security.acl import Acl, Role
-    from llama_herd.tasks.security.acl_folder import write_users
+    from llama_herd.tasks.security.acl_folder import keys_of_users, write_users
     from llama_herd.tasks.security.rights import Dialect
     from llama_herd.tasks.settings import Settings
 
@@ -51,9 +52,14 @@ def acl(
         users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_name_and_roles, user)}
     else:
         users = {f"{acl.tenant}-{role}": acl.rights(role) for acl in acls for role in Role}
+    before = keys_of_users(folder)
     path = write_users(folder, users, Dialect(redis))
+    after = keys_of_users(folder)
     for name in users:
         print(f"{name}: its password is in {folder / name}.password")
+        if lost := before.get(name, frozenset()) - after[name]:
+            note = f"{name} reaches {', '.join(sorted(lost))} no longer. Fix: name all models of its tenant"
+            print(f"warning: {note}", file=sys.stderr)
     print(f"redis-server --aclfile {path}  # Redis {redis}{'' if redis == '6' else ' or newer'}")
 
 

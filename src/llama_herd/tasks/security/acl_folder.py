@@ -15,6 +15,8 @@ FILE_NAME = "users.acl"
 _DEFAULT_USER = "user default off resetkeys resetchannels -@all"
 
 _USER_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+#: A pattern of keys in a rule, wherever it stands: ~herd.tales, or (%R~herd.tales -@all).
+_KEYS = re.compile(r"~([^ )]+)")
 
 
 def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Dialect.SELECTORS) -> Path:
@@ -42,6 +44,11 @@ def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Di
     except OSError as error:
         raise BadInput(f"{error.filename} cannot be used: {error.strerror}") from None
     return path
+
+
+def keys_of_users(folder: Path) -> Mapping[str, frozenset[str]]:
+    """The patterns of keys that each user in the folder's ACL file may reach."""
+    return {line.split(" ")[1]: frozenset(_KEYS.findall(line)) for line in _lines(folder / FILE_NAME)}
 
 
 def _lines(path: Path) -> list[str]:
