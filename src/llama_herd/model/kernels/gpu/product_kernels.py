@@ -15,7 +15,7 @@ from triton.language import constexpr
 
 
 @triton.jit
-def _part(pointer, row, block, num_blocks, at, SIZE: constexpr, IS_EVEN: constexpr = True):
+def _part(pointer, row, block, num_blocks, at, SIZE: constexpr, IS_EVEN: constexpr):
     """Numbers of rows that have SIZE in each block, those `at` from the beginning of a block: (ROWS, any)."""
     place = pointer + row[:, None] * (num_blocks * SIZE) + (block * SIZE + at)[None, :]
     if IS_EVEN:
@@ -80,7 +80,7 @@ def _six_bits(low, high, PLANE: constexpr, BIAS: constexpr):
 def _q8_0_half(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
     scale = _part(halves, row, block, num_blocks, tl.arange(0, BLOCKS), 1, IS_EVEN).to(tl.float32)
     whole = _part(values, row, block, num_blocks, tl.arange(0, BLOCKS * 32), 32, IS_EVEN).to(tl.float32)
-    return whole, scale, scale
+    return whole, scale, scale  # it has no offset, and none is read
 
 
 @triton.jit
