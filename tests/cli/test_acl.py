@@ -44,9 +44,15 @@ def test_a_second_run_that_takes_queues_away_warns_of_them(tmp_path: Path) -> No
     assert less.exit_code == 0
     lines = [line for line in less.output.splitlines() if line.startswith("warning: acme-worker reaches")]
     assert len(lines) == 1
-    assert "tales" in lines[0]
-    assert "smol" not in lines[0]
+    assert "reaches herd.acme:tales no longer" in lines[0]
     assert "Fix: name all models of its tenant" in less.output
+
+
+def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "users.acl").mkdir()
+    shown = invoke("acl", str(tmp_path), *HERE, "--model", "m")
+    assert shown.exit_code == 2
+    assert shown.output == f"herd: {tmp_path / 'users.acl'} cannot be used: Is a directory\n"
 
 
 def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def acl(
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.message import queue_name
     from llama_herd.tasks.security.acl import Acl, Role
-    from llama_herd.tasks.security.acl_folder import keys_of_users, write_users
+    from llama_herd.tasks.security.acl_folder import queues_of_users, write_users
     from llama_herd.tasks.security.rights import Dialect
     from llama_herd.tasks.settings import Settings
 
@@ -52,9 +52,9 @@ def acl(
         users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_name_and_roles, user)}
     else:
         users = {f"{acl.tenant}-{role}": acl.rights(role) for acl in acls for role in Role}
-    before = keys_of_users(folder)
+    before = queues_of_users(folder)
     path = write_users(folder, users, Dialect(redis))
-    after = keys_of_users(folder)
+    after = queues_of_users(folder)
     for name in users:
         print(f"{name}: its password is in {folder / name}.password")
         if lost := before.get(name, frozenset()) - after[name]:

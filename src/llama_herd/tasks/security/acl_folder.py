@@ -15,8 +15,8 @@ FILE_NAME = "users.acl"
 _DEFAULT_USER = "user default off resetkeys resetchannels -@all"
 
 _USER_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-#: A pattern of keys in a rule, wherever it stands: ~herd.tales, or (%R~herd.tales -@all).
-_KEYS = re.compile(r"~([^ )]+)")
+#: A queue in a rule, wherever it stands, but none of its lines: ~herd.tales, or (%R~herd.tales -@all).
+_QUEUE = re.compile(r"~(herd\.[^ )*[]+)(?=[ )]|$)")
 
 
 def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Dialect.SELECTORS) -> Path:
@@ -36,24 +36,32 @@ def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Di
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / FILE_NAME
-        lines = {line.split(" ")[1]: line for line in _lines(path)}
+        lines = _users(path)
         lines.setdefault("default", _DEFAULT_USER)
         for name, rights in users.items():
             lines[name] = rights.user(name, _password(folder / f"{name}.password"), dialect)
         _write(path, "".join(f"{line}\n" for line in lines.values()))
     except OSError as error:
-        raise BadInput(f"{error.filename} cannot be used: {error.strerror}") from None
+        raise _unusable(error) from None
     return path
 
 
-def keys_of_users(folder: Path) -> Mapping[str, frozenset[str]]:
-    """The patterns of keys that each user in the folder's ACL file may reach."""
-    return {line.split(" ")[1]: frozenset(_KEYS.findall(line)) for line in _lines(folder / FILE_NAME)}
+def queues_of_users(folder: Path) -> Mapping[str, frozenset[str]]:
+    """The queues that each user in the folder's ACL file may reach. Raises BadInput."""
+    try:
+        return {name: frozenset(_QUEUE.findall(line)) for name, line in _users(folder / FILE_NAME).items()}
+    except OSError as error:
+        raise _unusable(error) from None
 
 
-def _lines(path: Path) -> list[str]:
+def _users(path: Path) -> dict[str, str]:
+    """The line of each user in an ACL file."""
     lines = path.read_text().splitlines() if path.exists() else []
-    return [line for line in lines if line.startswith("user ")]
+    return {line.split(" ")[1]: line for line in lines if line.startswith("user ")}
+
+
+def _unusable(error: OSError) -> BadInput:
+    return BadInput(f"{error.filename} cannot be used: {error.strerror}")
 
 
 def _password(path: Path) -> str:
