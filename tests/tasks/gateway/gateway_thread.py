@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
@@ -76,9 +77,10 @@ class GatewayThread:
     def rest(self) -> None:
         """End a test's answers and batches: they would put jobs into the Redis of the next test."""
         wait_until(lambda: not self.context.concurrency.num_taken, "the answers have ended")
-        for place in self.context.feeder._leave_all():
-            place.thread.join(PATIENCE_S)
-            assert not place.thread.is_alive()
+        for batch in self.context.feeder._leave_all():
+            wait_until(partial(getattr, batch.thread, "ident"), "a batch that was just taken has begun")
+            batch.thread.join(PATIENCE_S)
+            assert not batch.thread.is_alive()
 
     @property
     def context(self) -> GatewayContext:
