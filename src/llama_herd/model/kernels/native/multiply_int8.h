@@ -10,7 +10,13 @@
 namespace herd {
 
 constexpr int64_t MAX_CHUNK_TILES = 16;  // a thread reads on from one to the next, so many are faster than few
-constexpr int PREFETCHED_BYTES = 2304;   // how far ahead of the words at work
+// How far ahead of the words at work. The greater one is for Zen 5, where the smaller takes up to a tenth longer; on a
+// Sapphire Rapids the greater does, by a twentieth.
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+constexpr int PREFETCHED_BYTES = 4608;
+#else
+constexpr int PREFETCHED_BYTES = 2304;
+#endif
 constexpr int64_t GROUP_TOKENS = 64;     // that one reading of the tiles serves: their bytes stay in the core's cache
 
 // 32 columns of a token: value = scale x byte. Those of a group's tokens stand side by side, slice after slice.

@@ -107,6 +107,45 @@ static inline void dequantise_rows(const Product& p, int64_t row, int64_t first,
       dequantise<Type>(row_of_tiles<Type>(p, row / TILE_ROWS + half), first, count, to + half * AMX_TILE_BYTES);
 }
 
+#ifndef __AMX_BF16__
+constexpr int FEWEST = 2;   // tokens, for which a core waits for memory alone
+constexpr int STREAMS = 4;  // rows of tiles that are read side by side for them: the processor runs ahead in each
+
+// The products of one token or two and as many rows of tiles. The last may stand there twice.
+template <int TOKENS>
+static inline void multiply_streams(const Product& p, const uint8_t* x, int64_t first) {
+  const uint8_t* tiles[STREAMS];
+  Floats sums[TOKENS][STREAMS];
+  for (int s = 0; s < STREAMS; s++) {
+    tiles[s] = row_of_tiles<Numbers>(p, first + s < p.row_tiles() ? first + s : p.row_tiles() - 1);
+    for (int t = 0; t < TOKENS; t++) sums[t][s] = zeros();
+  }
+  for (int64_t k = 0; k < p.slices(); k++, x += PAIR_BYTES)
+#pragma GCC unroll 16
+    for (int pair = 0; pair < LANES; pair++) {
+      __m512bh inputs[TOKENS];
+#pragma GCC unroll 2
+      for (int t = 0; t < TOKENS; t++) inputs[t] = two_inputs(x + t * 64 + pair * 4);
+#pragma GCC unroll 4
+      for (int s = 0; s < STREAMS; s++) {
+        const __m512bh numbers = (__m512bh)load_words(tiles[s] + k * AMX_TILE_BYTES + pair * 64);
+#pragma GCC unroll 2
+        for (int t = 0; t < TOKENS; t++) sums[t][s] = _mm512_dpbf16_ps(sums[t][s], inputs[t], numbers);
+      }
+    }
+  for (int t = 0; t < TOKENS; t++)
+    for (int s = 0; s < STREAMS; s++) put(p, t, (first + s) * TILE_ROWS, sums[t][s]);
+}
+
+static void multiply_chunk_of_numbers_by_fewest(const void* argument, int64_t chunk) {
+  const TilesJob& job = *static_cast<const TilesJob*>(argument);
+  const int64_t count = job.chunk_rows / TILE_ROWS, first = chunk * count;
+  const int64_t end = first + count < job.p.row_tiles() ? first + count : job.p.row_tiles();
+  for (int64_t tile = first; tile < end; tile += STREAMS)
+    (job.p.tokens == 1 ? multiply_streams<1> : multiply_streams<FEWEST>)(job.p, job.x, tile);
+}
+#endif
+
 // 32 rows of numbers at a time for at most 32 tokens, as they lie: there is one pass over them.
 static void multiply_chunk_of_numbers_by_few(const void* argument, int64_t chunk) {
   const TilesJob& job = *static_cast<const TilesJob*>(argument);
@@ -221,6 +260,9 @@ static bool multiply_tiles(const Product& p) {
     if constexpr (std::is_same_v<Type, Numbers>) {
       work = multiply_chunk_of_numbers_by_few;
       job.chunk_rows = FEW_ROWS_OF_NUMBERS;
+#ifndef __AMX_BF16__
+      if (p.tokens <= FEWEST) work = multiply_chunk_of_numbers_by_fewest;
+#endif
     }
 #ifdef __AMX_BF16__
     else work = multiply_chunk_by_few<Type>;

@@ -106,6 +106,13 @@ static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, in
 static inline void configure_tiles(int64_t = AT_ONCE) {}
 static inline void release_tiles() {}
 
+// Two columns of a row of x, for all rows of the other side.
+static inline __m512bh two_inputs(const uint8_t* x) {
+  uint32_t two;
+  memcpy(&two, x, 4);
+  return (__m512bh)all_words(two);
+}
+
 // The products of ROWS rows of x.
 template <int ROWS, int AHEAD>
 static inline void add_products_of_rows(const uint8_t* x, Pairs pairs, int64_t count, bool is_first, float* sums) {
@@ -123,9 +130,7 @@ static inline void add_products_of_rows(const uint8_t* x, Pairs pairs, int64_t c
       const __m512bh a = (__m512bh)load_words(of_low + pair * 64), b = (__m512bh)load_words(of_high + pair * 64);
 #pragma GCC unroll 8
       for (int row = 0; row < ROWS; row++) {
-        uint32_t two;
-        memcpy(&two, x + row * 64 + pair * 4, 4);
-        const __m512bh inputs = (__m512bh)all_words(two);
+        const __m512bh inputs = two_inputs(x + row * 64 + pair * 4);
         low[row] = _mm512_dpbf16_ps(low[row], inputs, a);
         high[row] = _mm512_dpbf16_ps(high[row], inputs, b);
       }
