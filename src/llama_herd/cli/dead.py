@@ -97,6 +97,8 @@ def _message_facts(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:
 
 
 def _job_facts(history: "History", has_words: bool) -> Mapping[str, Any]:
+    from pydantic_core import to_jsonable_python
+
     body = {name: value for name, value in history.body.items() if has_words or name not in _WORDS}
     events = [json.loads(event.to_json()) for event in history.events]
-    return {"record": asdict(history.record), "job": body, "events": events}
+    return {"record": to_jsonable_python(history.record), "job": body, "events": events}

@@ -64,6 +64,8 @@ def job_view(job: JobStatus) -> Table:
     facts = {
         "job": job.job_id,
         "state": job.state,
+        "reason": "" if job.error else job.cancel or job.finish_reason or "",
+        "error": f"{job.error.code}: {job.error.message}" if job.error else "",
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
         "due": f"{duration_text(job.waited_s)} ago",

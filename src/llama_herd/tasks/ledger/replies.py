@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.events import parse_event
+from llama_herd.tasks.events import Failure, parse_event
 from llama_herd.tasks.ledger.answers import (
     Adopt,
     Busy,
@@ -181,7 +181,14 @@ def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
     }
     deadline_ms = fields["deadline_ms"]
     values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
-    return JobRecord(**values | {"queue": values["queue"] or ""})
+    return JobRecord(**values | {"queue": values["queue"] or "", "error": _read_failure(fields["error"])})
+
+
+def _read_failure(value: bytes | None) -> Failure | None:
+    """The error in a record; None if there is none, or none that can be read."""
+    with suppress(ValueError):
+        return None if value is None else Failure.model_validate_json(value)
+    return None
 
 
 def read_origin(queue_prefix: str, reply: list[bytes | None]) -> JobOrigin:
