@@ -267,7 +267,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be read. raw: its beginning. num_bytes: its full length."""
+    """A message that could not be read. raw: its beginning. num_bytes: its full length.
+
+    worker: the one that put it here. task_id, task, origin: what its headers name, see MessageHead; None also
+    if an older version put it here.
+    """
 
     number: str
     at_ms: int
@@ -276,6 +280,9 @@ class DeadLetter:
     queue: str
     raw: bytes
     num_bytes: int
+    task_id: str | None = None
+    task: str | None = None
+    origin: str | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -32,7 +32,7 @@ from llama_herd.tasks.ledger.answers import (
     Unknown,
     Yours,
 )
-from llama_herd.tasks.message import trace_id_of
+from llama_herd.tasks.message import MessageHead, trace_id_of
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -213,6 +213,7 @@ def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
 
 def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
     """Parse a letter. One of another version may lack some fields and have others."""
+    head = {name: text(fields[name.encode()]) for name in MessageHead._fields if name.encode() in fields}
     return DeadLetter(
         number=text(entry_id),
         at_ms=number(entry_id.partition(b"-")[0]),
@@ -221,6 +222,7 @@ def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
         queue=text(fields.get(b"queue", b"")),
         raw=fields.get(b"raw", b""),
         num_bytes=number(fields.get(b"num_bytes")),
+        **head,
     )
 
 
