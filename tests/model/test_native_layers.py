@@ -105,7 +105,7 @@ def test_prompts_beside_rows_say_what_their_parts_say(
             found.append(model.forward(Batch.from_chunks(chunks), cache))
     assert found[0].equal(found[2])
     assert found[1].equal(found[3])
-    attends_to_prompts = kernels.has_numbers and dtype is torch.bfloat16
+    attends_to_prompts = kernels.prefill_attention is not None and dtype is torch.bfloat16
     assert len(num_calls) == (2 if attends_to_prompts else 0)
 
 

@@ -18,9 +18,6 @@ from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.instruction_set import (
     AMX,
-    AVX2,
-    AVX512_BF16,
-    AVX512_VNNI,
     INSTRUCTION_SETS,
     InstructionSet,
 )
@@ -36,19 +33,16 @@ from tests.model.native_library import kernels_of
 pytestmark = pytest.mark.long
 
 TYPES = sorted(TILED_TYPES)
-#: What else a library does; and one that multiplies bfloat16.
-OTHERS = "attention, RoPE, norms and gates"
-OTHERS_IN_BFLOAT16 = "bfloat16, attention, attention of prompts, RoPE, norms and gates"
+#: What else a library does; and one of wide vectors.
+OTHERS = "bfloat16, attention, RoPE, norms and gates"
+OTHERS_AND_PROMPTS = "bfloat16, attention, attention of prompts, RoPE, norms and gates"
 #: Rows and columns of a matrix that is large enough to wake threads for.
 LARGE = (4000, 352)
 
 
 #: The ways to multiply that the library of each set has.
 WAYS = {
-    AVX2: [Kernel.FLOAT32],
-    AVX512_VNNI: [Kernel.FLOAT32, Kernel.INT8],
-    AVX512_BF16: [Kernel.FLOAT32, Kernel.INT8],
-    AMX: [Kernel.FLOAT32, Kernel.INT8, Kernel.TILES],
+    set: [Kernel.FLOAT32, Kernel.INT8, *([Kernel.TILES] if set is AMX else [])] for set in INSTRUCTION_SETS
 }
 
 
@@ -237,11 +231,9 @@ def test_a_forked_child_multiplies_too(kernels: Kernels, kernel: Kernel) -> None
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.fixture(scope="module", params=[AVX512_BF16, AMX], ids=lambda set: set.name)
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
 def kernels_of_numbers(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
-    kernels = kernels_of(request.param, kernels_folder)
-    assert kernels.has_numbers
-    return kernels
+    return kernels_of(request.param, kernels_folder)
 
 
 def numbers_of(kernels: Kernels, *weights: Weight) -> NativeSegment:
@@ -319,7 +311,7 @@ def test_the_best_set_of_this_machine_is_loaded(kernels_folder: Path) -> None:
     if not usable:
         pytest.skip(INSTRUCTION_SETS[-1].complaint)
     found = load_kernels(kernels_folder)
-    others = OTHERS_IN_BFLOAT16 if usable[0].multiplies_bfloat16 else OTHERS
+    others = OTHERS_AND_PROMPTS if usable[0].attends_to_prompts else OTHERS
     assert found.note == f"{usable[0].name} for {', '.join(sorted(type.name for type in TYPES))}, {others}"
 
 

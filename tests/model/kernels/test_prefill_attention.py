@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llama_herd.model.attention_inputs import Seen, SeenSpans
 from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDING, WEIGHT_ROUNDING
-from llama_herd.model.kernels.instruction_set import AMX, AVX512_BF16
+from llama_herd.model.kernels.instruction_set import AMX, AVX512_BF16, AVX512_VNNI
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.prefill_attention import PrefillAttention
 from llama_herd.model.kernels.scoring import Scoring
@@ -24,7 +24,7 @@ from tests.model.native_library import kernels_of
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module", params=[AVX512_BF16, AMX], ids=lambda set: set.name)
+@pytest.fixture(scope="module", params=[AVX512_VNNI, AVX512_BF16, AMX], ids=lambda set: set.name)
 def attention(request: pytest.FixtureRequest, kernels_folder: Path) -> PrefillAttention:
     attention = kernels_of(request.param, kernels_folder).prefill_attention
     assert attention is not None
@@ -214,9 +214,10 @@ def test_queries_may_stand_between_others(attention: PrefillAttention) -> None:
     assert case.attend(attention).equal(expected)
 
 
-def test_sets_that_multiply_bfloat16_have_it_and_others_have_not(set_kernels: Kernels) -> None:
-    assert (set_kernels.prefill_attention is not None) is set_kernels.has_numbers
-    assert ("attention of prompts" in set_kernels.note) is set_kernels.has_numbers
+def test_sets_of_wide_vectors_have_it_and_others_have_not(set_kernels: Kernels) -> None:
+    is_wide = not set_kernels.note.startswith("avx2 ")
+    assert (set_kernels.prefill_attention is not None) is is_wide
+    assert ("attention of prompts" in set_kernels.note) is is_wide
 
 
 def test_what_it_is_not_made_for_is_not_taken(attention: PrefillAttention) -> None:

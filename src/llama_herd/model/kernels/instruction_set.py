@@ -19,9 +19,9 @@ class InstructionSet:
     compiler_flags: tuple[str, ...]
 
     @property
-    def multiplies_bfloat16(self) -> bool:
-        """Whether libraries for it multiply plain numbers in bfloat16, and attend to prompts."""
-        return "avx512_bf16" in self.needs
+    def attends_to_prompts(self) -> bool:
+        """Whether libraries for it have a kernel for the attention of prompts."""
+        return "avx512f" in self.needs
 
     @property
     def complaint(self) -> str:

@@ -196,19 +196,19 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     library.herd_look_up.argtypes = [ctypes.c_int, pointer, ctypes.c_int]
     found = library.herd_kernels()
     all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
-    ways, multiplies_numbers = all_ways - {Kernel.NUMBERS}, Kernel.NUMBERS in all_ways
+    ways = all_ways - {Kernel.NUMBERS}
     kernels = Kernels("", TILED_TYPES, library, ways)
     right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type, ways))
     wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
     names = ", ".join(sorted(type.name for type in right))
     attention, elementwise = load_attention(library), load_elementwise(library)
     rotation = load_rotation(library)
-    prefill = load_prefill_attention(library) if multiplies_numbers else None
-    has_numbers = multiplies_numbers and _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
+    prefill = load_prefill_attention(library) if set.attends_to_prompts else None
+    has_numbers = _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
     others = {
-        **({"bfloat16": has_numbers} if multiplies_numbers else {}),
+        "bfloat16": has_numbers,
         "attention": attention is not None,
-        **({"attention of prompts": prefill is not None} if multiplies_numbers else {}),
+        **({"attention of prompts": prefill is not None} if set.attends_to_prompts else {}),
         "RoPE": rotation is not None,
         "norms and gates": elementwise is not None,
     }

@@ -19,6 +19,7 @@ from llama_herd.model.kernels.attention import (
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 
+
 @dataclass(frozen=True, eq=False)
 class PrefillAttention:
     """A library that attends in bfloat16."""

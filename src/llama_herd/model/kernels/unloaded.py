@@ -51,4 +51,4 @@ def built_kernels(folder: Path) -> UnloadedKernels:
         return no_kernels(str(error))
     names = ", ".join(sorted(type.name for type in TILED_TYPES))
     note = best.noted(f"{best.set.name} for {names}, if a worker finds them right")
-    return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=best.set.multiplies_bfloat16)
+    return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=True)

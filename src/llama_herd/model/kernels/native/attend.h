@@ -78,7 +78,7 @@ static bool attend(const Attention& a) {
   const int num_threads = useful_threads<Cached>(a);
   AttentionJob job{a, parts, num_parts, num_threads, static_cast<uint8_t*>(found), found_bytes};
   Work work = attend_chunk<Cached>;
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
   if (Cached::PER_WORD == 2) work = attend_chunk_of_pairs;
 #endif
   pool.run(work, &job, num_parts * a.kv_heads, num_threads);

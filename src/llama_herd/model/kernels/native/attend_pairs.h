@@ -8,7 +8,7 @@
 
 #include "attention.h"
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 namespace herd {
 
 constexpr int MOST_QUERIES = 8;  // side by side
@@ -59,16 +59,16 @@ struct Chunks {
 
 // A stretch of a key, for each query.
 template <int WORDS>
-static inline __m512bh spread(const uint32_t* words, Lanes lanes) {
-  if constexpr (WORDS == 16) return (__m512bh)load_lanes(words, lanes);
+static inline Words spread(const uint32_t* words, Lanes lanes) {
+  if constexpr (WORDS == 16) return load_lanes(words, lanes);
   else if constexpr (WORDS == 8)
-    return (__m512bh)_mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words)));
   else if constexpr (WORDS == 4)
-    return (__m512bh)_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words)));
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words)));
   else {
     int64_t two;
     memcpy(&two, words, 8);
-    return (__m512bh)_mm512_set1_epi64(two);
+    return _mm512_set1_epi64(two);
   }
 }
 
@@ -143,10 +143,10 @@ static inline void score(const QuerySet& set, const uint32_t* keys, const uint32
       }
       const Lanes lanes = first_lanes(num_words - line);
       for (int64_t at = line; at < line + LANES && at < num_words; at += WORDS) {
-        const __m512bh queries = (__m512bh)_mm512_load_si512(set.words + at / WORDS * LANES);
+        const Words queries = _mm512_load_si512(set.words + at / WORDS * LANES);
 #pragma GCC unroll 4
         for (int j = i; j < i + KEYS_AT_ONCE; j++)
-          sums[j] = _mm512_dpbf16_ps(sums[j], queries, spread<WORDS>(keys + j * num_words + at, lanes));
+          sums[j] = add_pair_products(sums[j], queries, spread<WORDS>(keys + j * num_words + at, lanes));
       }
     }
   }
@@ -225,14 +225,14 @@ static inline void add_lines(const uint32_t* values, const uint32_t* next, int64
       const Lanes seen = line + 1 < LINES ? Lanes(0xffff) : lanes;
       const Words one = load_lanes(words, key < first ? Lanes(0) : seen);
       const Words other = load_lanes(words + num_words, key + 1 < end ? seen : Lanes(0));
-      const __m512bh even = (__m512bh)choose(low, one, shift_left(other, 16));
-      const __m512bh odd = (__m512bh)choose(low, shift_right(one, 16), other);
+      const Words even = choose(low, one, shift_left(other, 16));
+      const Words odd = choose(low, shift_right(one, 16), other);
 #pragma GCC unroll 8
       for (int q = 0; q < COUNT; q++) {
         uint32_t pair;
         memcpy(&pair, of_pair + q * WORDS, 4);
-        sums[q][line][0] = _mm512_dpbf16_ps(sums[q][line][0], (__m512bh)all_words(pair), even);
-        sums[q][line][1] = _mm512_dpbf16_ps(sums[q][line][1], (__m512bh)all_words(pair), odd);
+        sums[q][line][0] = add_pair_products(sums[q][line][0], all_words(pair), even);
+        sums[q][line][1] = add_pair_products(sums[q][line][1], all_words(pair), odd);
       }
     }
   }

@@ -9,7 +9,7 @@
 #include "attend.h"
 #include "tile_products.h"
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 namespace herd {
 
 constexpr int SLICE_KEYS = 32;

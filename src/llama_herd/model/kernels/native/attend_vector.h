@@ -18,8 +18,6 @@ static inline Floats smaller(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 static inline Floats rounded(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
 static inline float sum_of(Floats a) { return _mm512_reduce_add_ps(a); }
 static inline float largest_of(Floats a) { return _mm512_reduce_max_ps(a); }
-static inline Words as_words(Floats a) { return _mm512_castps_si512(a); }
-static inline Words whole_words(Floats a) { return _mm512_cvtps_epi32(a); }
 static inline Words spread_signs(Words a) { return _mm512_srai_epi32(a, 31); }
 static inline Words widened(__m256i halves) { return _mm512_cvtepu16_epi32(halves); }
 static inline Words numbers_of_lanes() {
@@ -64,8 +62,6 @@ static inline float largest_of(Floats a) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
-static inline Words as_words(Floats a) { return _mm256_castps_si256(a); }
-static inline Words whole_words(Floats a) { return _mm256_cvtps_epi32(a); }
 static inline Words spread_signs(Words a) { return _mm256_srai_epi32(a, 31); }
 static inline Words widened(__m128i halves) { return _mm256_cvtepu16_epi32(halves); }
 static inline Floats keep_lanes(Floats a, int64_t first, int64_t end, Floats others) {
@@ -85,7 +81,7 @@ static inline void interleave(Words a, Words b, Words& low, Words& high) {
 struct Bfloat16 {
   static constexpr int PER_WORD = 2;
   static inline Floats numbers(Words words, int i) {
-    return as_floats(i == 0 ? shift_left(words, 16) : choose(all_words(0xffff0000), words, all_words(0)));
+    return i == 0 ? low_numbers(words) : high_numbers(words);
   }
   static inline Words words_of(const Floats* numbers) {
     return masked_or(all_words(0xffffffff), widened(to_bfloat16(numbers[0])),

@@ -194,7 +194,7 @@ class LayerRun {
   }
 
   bool attend_prompts(const Attention& spans) const {
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
     if (IS_BFLOAT16) return attend_spans(spans, step_.span_counts);
 #endif
     return false;

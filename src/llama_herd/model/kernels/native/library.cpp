@@ -13,15 +13,9 @@
 
 // Which of its kernels this library has: bit 1 << number for each.
 API int herd_kernels() {
-  int found = 1 << herd::FLOAT32;
-#ifdef __AVX512VNNI__
-  found |= 1 << herd::INT8;
-#endif
+  int found = 1 << herd::FLOAT32 | 1 << herd::INT8 | 1 << herd::NUMBERS;
 #ifdef __AMX_BF16__
   found |= 1 << herd::TILES;
-#endif
-#ifdef __AVX512BF16__
-  found |= 1 << herd::NUMBERS;
 #endif
   return found;
 }
@@ -47,9 +41,9 @@ API bool herd_attend(const herd::Attention* a, bool is_bfloat16) {
 }
 
 // The attention of spans of tokens, of which the rows of `a` are the first ones, in bfloat16. False if this library
-// does not multiply bfloat16, or there is no memory to work in.
+// does not attend to spans, or there is no memory to work in.
 API bool herd_attend_spans(const herd::Attention* a, const int64_t* counts) {
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
   return herd::attend_spans(*a, counts);
 #else
   return false;

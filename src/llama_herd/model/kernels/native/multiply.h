@@ -14,10 +14,8 @@ static bool multiply_type(const Product& p, int kernel) {
   switch (kernel) {
     case FLOAT32:
       return multiply_float32<T>(p);
-#ifdef __AVX512VNNI__
     case INT8:
       return multiply_int8<T>(p);
-#endif
 #ifdef __AMX_BF16__
     case TILES:
       return multiply_tiles<T>(p);
@@ -30,9 +28,7 @@ static bool multiply_type(const Product& p, int kernel) {
 // False if there is no such kernel, or no memory to work in.
 static bool multiply(const Product& p, int type, int kernel) {
   if (p.tokens == 0) return true;
-#ifdef __AVX512BF16__
   if (type == BF16_TYPE) return p.is_bfloat16 && multiply_tiles<Numbers>(p);  // which have one kernel
-#endif
   bool is_done = false;
   with_type(type, [&](auto of_blocks) { is_done = multiply_type<decltype(of_blocks)>(p, kernel); });
   return is_done;

@@ -9,26 +9,11 @@
 namespace herd {
 
 constexpr int CHUNK_TILES = 4;  // of 16 rows
-constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;  // groups of rows that one vector holds
 constexpr int GROUPS_OF_ONE = 4;  // that are read at once, for one token
 constexpr int GROUPS = LANES / 4;  // for more, of which
 constexpr int TOKENS_AT_ONCE = 4;  // are multiplied at once: half of the registers hold the sums
 constexpr int64_t READ_TOKENS = 64;  // that one reading of the tiles serves
 constexpr int64_t CHUNK_GROUPS = CHUNK_TILES * PARTS_OF_TILE;
-
-// A group of rows, which is read slice by slice.
-template <class Type>
-struct Group {
-  const uint8_t* tiles;
-  int first_row;  // in its tile
-
-  Rows rows(int64_t k) const { return {tiles + k / slices_of_tile<Type>() * tile_bytes<Type>(), first_row}; }
-};
-
-template <class Type>
-static inline Group<Type> group_of(const Product& p, int64_t number) {
-  return {row_of_tiles<Type>(p, number / PARTS_OF_TILE), int(number % PARTS_OF_TILE) * LANES};
-}
 
 // Call with the values of some groups for each of the 32 columns of slice k.
 template <class Type, int NUM_GROUPS, class Call>

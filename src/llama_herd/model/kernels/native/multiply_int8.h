@@ -6,7 +6,6 @@
 #include "pool.h"
 #include "types.h"
 
-#ifdef __AVX512VNNI__
 namespace herd {
 
 constexpr int64_t MAX_CHUNK_TILES = 16;  // a thread reads on from one to the next, so many are faster than few
@@ -41,33 +40,31 @@ struct Int8Job {
 };
 
 static inline Floats load_inputs(const Product& p, int64_t at) {
-  if (!p.is_bfloat16) return _mm512_loadu_ps(static_cast<const float*>(p.x) + at);
-  const uint16_t* x = static_cast<const uint16_t*>(p.x) + at;
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  if (!p.is_bfloat16) return load(static_cast<const float*>(p.x) + at);
+  return low_numbers(load_shorts(reinterpret_cast<const uint8_t*>(static_cast<const uint16_t*>(p.x) + at)));
 }
 
 // A slice with an infinity or a NaN gets NaN as its scale. The largest size is found among bits, which no NaN escapes.
 static inline void quantise_slice(const Product& p, int64_t at, int zero, Int8Slice& to) {
-  const Floats low = load_inputs(p, at), high = load_inputs(p, at + 16);
-  const Words no_sign = _mm512_set1_epi32(0x7fffffff);
-  const Words sizes = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), no_sign),
-                                       _mm512_and_si512(_mm512_castps_si512(high), no_sign));
-  const uint32_t bits = _mm512_reduce_max_epu32(sizes);
+  constexpr int PARTS = SLICE_COLUMNS / LANES;
+  Floats values[PARTS];
+  Words sizes = all_words(0);
+  for (int i = 0; i < PARTS; i++) {
+    values[i] = load_inputs(p, at + i * LANES);
+    sizes = larger_words(sizes, masked(as_words(values[i]), 0x7fffffff));
+  }
+  const uint32_t bits = largest_word(sizes);
   float largest;
   memcpy(&largest, &bits, 4);
   const bool is_finite = bits < 0x7f800000, is_zero = largest < 1e-30f;
   const Floats factor = all(is_finite && !is_zero ? 127.0f / largest : 0.0f);
-  Words first = _mm512_setzero_si512(), second = first;
-  if (is_finite) {
-    first = _mm512_cvtps_epi32(_mm512_mul_ps(low, factor));
-    second = _mm512_cvtps_epi32(_mm512_mul_ps(high, factor));
+  int32_t sums[2] = {0, 0};
+  for (int i = 0; i < PARTS; i++) {
+    const Words bytes = is_finite ? whole_words(multiply(values[i], factor)) : all_words(0);
+    store_bytes(to.bytes + i * LANES, bytes);
+    sums[2 * i / PARTS] += sum_of_words(bytes);
   }
-  __m128i* bytes = reinterpret_cast<__m128i*>(to.bytes);
-  _mm_storeu_si128(bytes, _mm512_cvtsepi32_epi8(first));
-  _mm_storeu_si128(bytes + 1, _mm512_cvtsepi32_epi8(second));
   to.scale = !is_finite ? __builtin_nanf("") : is_zero ? 0.0f : largest / 127.0f;
-  const int32_t sums[2] = {_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)};
   to.sums[0] = float(sums[0]);
   to.sums[1] = float(sums[1]);
   to.sum = float(sums[0] + sums[1]);
@@ -75,17 +72,19 @@ static inline void quantise_slice(const Product& p, int64_t at, int zero, Int8Sl
   to.starts[1] = -zero * sums[1];
 }
 
-// A slice of a row of tiles: its words, and what its numbers are scaled by.
+// A slice of a group of rows: its words, and what its numbers are scaled by.
 template <class Type>
-static inline Scales read_slice(const uint8_t* tiles, int64_t k, Words* words) {
-  prefetch<Type, PREFETCHED_BYTES>(tiles, k);
-  const Words mask = all_words(0x01010101u * ((1u << Type::BITS) - 1));
-  const Rows rows{tiles + k / slices_of_tile<Type>() * tile_bytes<Type>(), 0};
+static inline Scales read_slice(const Group<Type>& group, int64_t k, Words* words) {
+  if (group.first_row == 0) prefetch<Type, PREFETCHED_BYTES>(group.tiles, k);
+  const Rows rows = group.rows(k);
   const int slice = int(k % slices_of_tile<Type>());
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i++) {
     words[i] = Type::four(rows, slice, i);
-    if (Type::BITS < 8) words[i] = _mm512_and_si512(words[i], mask);
+    if (Type::BITS < 8) words[i] = masked(words[i], 0x01010101u * ((1u << Type::BITS) - 1));
+#ifndef __AVX512VNNI__
+    else words[i] = exclusive_or(words[i], all_words(0x80808080));  // signed, which takes 128 away
+#endif
   }
   return Type::scales(rows, slice);
 }
@@ -95,10 +94,9 @@ template <class Type>
 static inline Floats add_slice(Floats sum, const Int8Slice& x, const Scales& scales, Words first, Words second) {
   Floats part;
   if (Type::HAS_TWO_SCALES)
-    part = add_product(_mm512_cvtepi32_ps(first), scales.halves[0],
-                       multiply(_mm512_cvtepi32_ps(second), scales.halves[1]));
+    part = add_product(as_numbers(first), scales.halves[0], multiply(as_numbers(second), scales.halves[1]));
   else
-    part = multiply(_mm512_cvtepi32_ps(_mm512_add_epi32(first, second)), scales.halves[0]);
+    part = multiply(as_numbers(add_words(first, second)), scales.halves[0]);
   if (Type::HAS_MINIMA && Type::HAS_TWO_SCALES)
     part = subtract(part, add_product(scales.minima[0], all(x.sums[0]), multiply(scales.minima[1], all(x.sums[1]))));
   else if (Type::HAS_MINIMA)
@@ -110,54 +108,116 @@ static inline Floats add_slice(Floats sum, const Int8Slice& x, const Scales& sca
 static inline Words four_inputs(const Int8Slice& x, int i) {
   int32_t four;
   memcpy(&four, x.bytes + 4 * i, 4);
-  return _mm512_set1_epi32(four);
+  return all_words(uint32_t(four));
 }
 
-static inline Words start_of(const Int8Slice& x, int half) { return _mm512_set1_epi32(x.starts[half]); }
+// A slice of some groups of rows.
+template <class Type, int GROUPS>
+struct SliceOfGroups {
+  Words words[GROUPS][8];
+  Scales scales[GROUPS];
 
-// 16 rows for one token, whose sums stay in a register.
+  SliceOfGroups(const Group<Type>* groups, int64_t k) {
+#pragma GCC unroll 2
+    for (int g = 0; g < GROUPS; g++) scales[g] = read_slice<Type>(groups[g], k, words[g]);
+  }
+};
+
+// The products of half a slice, summed up from a token's start. Each input serves all groups.
+#ifdef __AVX512VNNI__
+template <class Type, int GROUPS>
+static inline void sum_half(const Int8Slice& x, int half, const SliceOfGroups<Type, GROUPS>& slice, Words* sums) {
+#pragma GCC unroll 2
+  for (int g = 0; g < GROUPS; g++) sums[g] = all_words(uint32_t(x.starts[half]));
+#pragma GCC unroll 4
+  for (int i = 4 * half; i < 4 * half + 4; i++) {
+    const Words inputs = four_inputs(x, i);
+#pragma GCC unroll 2
+    for (int g = 0; g < GROUPS; g++) sums[g] = _mm512_dpbusd_epi32(sums[g], slice.words[g][i], inputs);
+  }
+}
+
+template <class Type>
+constexpr int zero_of() {
+  return Type::ZERO;
+}
+#else
+// Pairs of products are summed up in 16 bits, and as many of these as cannot overflow. For that a weight of 8 bits must
+// be signed, and its sign goes to the input.
+template <class Type, int GROUPS>
+static inline void sum_half(const Int8Slice& x, int half, const SliceOfGroups<Type, GROUPS>& slice, Words* sums) {
+  constexpr int FIT = Type::BITS < 6 ? 4 : Type::BITS == 6 ? 2 : 1;
+#pragma GCC unroll 2
+  for (int g = 0; g < GROUPS; g++) sums[g] = all_words(uint32_t(x.starts[half]));
+#pragma GCC unroll 4
+  for (int i = 4 * half; i < 4 * half + 4; i += FIT) {
+    Words pairs[GROUPS];
+#pragma GCC unroll 4
+    for (int j = i; j < i + FIT; j++) {
+      const Words inputs = four_inputs(x, j);
+#pragma GCC unroll 2
+      for (int g = 0; g < GROUPS; g++) {
+        const Words weights = slice.words[g][j];
+        const Words both = Type::BITS < 8 ? _mm256_maddubs_epi16(weights, inputs)
+                                          : _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(inputs, weights));
+        pairs[g] = j == i ? both : _mm256_add_epi16(pairs[g], both);
+      }
+    }
+#pragma GCC unroll 2
+    for (int g = 0; g < GROUPS; g++)
+      sums[g] = add_words(sums[g], _mm256_madd_epi16(pairs[g], _mm256_set1_epi16(1)));
+  }
+}
+
+template <class Type>
+constexpr int zero_of() {
+  return Type::BITS < 8 ? Type::ZERO : Type::ZERO - 128;
+}
+#endif
+
+// Add a token's products with a slice to its sums.
+template <class Type, int GROUPS>
+static inline void add_products(const Int8Slice& x, const SliceOfGroups<Type, GROUPS>& slice, Floats* sums) {
+  Words first[GROUPS], second[GROUPS];
+  sum_half(x, 0, slice, first);
+  sum_half(x, 1, slice, second);
+#pragma GCC unroll 2
+  for (int g = 0; g < GROUPS; g++) sums[g] = add_slice<Type>(sums[g], x, slice.scales[g], first[g], second[g]);
+}
+
+// A row of tiles for one token, whose sums stay in registers.
 template <class Type>
 static void multiply_tile_by_one(const Product& p, const Int8Slice* x, int64_t token, int64_t row_tile) {
-  const uint8_t* tiles = row_of_tiles<Type>(p, row_tile);
-  Floats sum = zeros();
-  for (int64_t k = 0; k < p.slices(); k++, x++) {
-    Words words[8];
-    const Scales scales = read_slice<Type>(tiles, k, words);
-    Words halves[2] = {start_of(*x, 0), start_of(*x, 1)};
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) halves[i / 4] = _mm512_dpbusd_epi32(halves[i / 4], words[i], four_inputs(*x, i));
-    sum = add_slice<Type>(sum, *x, scales, halves[0], halves[1]);
+  Group<Type> groups[PARTS_OF_TILE];
+  Floats sums[PARTS_OF_TILE];
+  for (int g = 0; g < PARTS_OF_TILE; g++) {
+    groups[g] = group_of<Type>(p, row_tile * PARTS_OF_TILE + g);
+    sums[g] = zeros();
   }
-  put(p, token, row_tile * TILE_ROWS, sum);
+  for (int64_t k = 0; k < p.slices(); k++, x++) add_products(*x, SliceOfGroups<Type, PARTS_OF_TILE>(groups, k), sums);
+  for (int g = 0; g < PARTS_OF_TILE; g++) put(p, token, row_tile * TILE_ROWS + g * LANES, sums[g]);
 }
 
-// 32 rows for a group of tokens: a slice of them stays in registers, and the tokens pass by. Each input serves both
-// rows of tiles; the last may stand alone, and then its sums are computed twice.
+// Two groups of rows for a group of tokens: a slice of them stays in registers, and the tokens pass by. The last may
+// stand alone, and then its sums are computed twice.
 template <class Type>
-static void multiply_tiles_by_many(const Product& p, const Int8Slice* x, int64_t token, int count, int64_t row_tile) {
-  const int64_t other_tile = row_tile + 1 < p.row_tiles() ? row_tile + 1 : row_tile;
-  const uint8_t *tiles = row_of_tiles<Type>(p, row_tile), *other_tiles = row_of_tiles<Type>(p, other_tile);
+static void multiply_rows_by_many(const Product& p, const Int8Slice* x, int64_t token, int count, int64_t number) {
+  const bool is_last = number + 1 == p.row_tiles() * PARTS_OF_TILE;
+  const Group<Type> groups[2] = {group_of<Type>(p, number), group_of<Type>(p, is_last ? number : number + 1)};
   alignas(64) float sums[GROUP_TOKENS][2][LANES];
   memset(sums, 0, size_t(count) * sizeof sums[0]);
   for (int64_t k = 0; k < p.slices(); k++, x += count) {
-    Words words[8], others[8];
-    const Scales scales = read_slice<Type>(tiles, k, words), other_scales = read_slice<Type>(other_tiles, k, others);
+    const SliceOfGroups<Type, 2> slice(groups, k);
     for (int t = 0; t < count; t++) {
-      Words halves[2] = {start_of(x[t], 0), start_of(x[t], 1)}, other_halves[2] = {halves[0], halves[1]};
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; i++) {
-        const Words inputs = four_inputs(x[t], i);
-        halves[i / 4] = _mm512_dpbusd_epi32(halves[i / 4], words[i], inputs);
-        other_halves[i / 4] = _mm512_dpbusd_epi32(other_halves[i / 4], others[i], inputs);
-      }
-      const Floats sum = _mm512_load_ps(sums[t][0]), other_sum = _mm512_load_ps(sums[t][1]);
-      store(sums[t][0], add_slice<Type>(sum, x[t], scales, halves[0], halves[1]));
-      store(sums[t][1], add_slice<Type>(other_sum, x[t], other_scales, other_halves[0], other_halves[1]));
+      Floats both[2] = {load(sums[t][0]), load(sums[t][1])};
+      add_products(x[t], slice, both);
+      store(sums[t][0], both[0]);
+      store(sums[t][1], both[1]);
     }
   }
   for (int t = 0; t < count; t++) {
-    put(p, token + t, row_tile * TILE_ROWS, _mm512_load_ps(sums[t][0]));
-    if (other_tile != row_tile) put(p, token + t, other_tile * TILE_ROWS, _mm512_load_ps(sums[t][1]));
+    put(p, token + t, number * LANES, load(sums[t][0]));
+    if (!is_last) put(p, token + t, (number + 1) * LANES, load(sums[t][1]));
   }
 }
 
@@ -173,8 +233,8 @@ static void multiply_chunk_int8(const void* argument, int64_t chunk) {
       for (int64_t tile = first; tile < end; tile++)
         multiply_tile_by_one<Type>(job.p, job.of_group(group), token, tile);
     else
-      for (int64_t tile = first; tile < end; tile += 2)
-        multiply_tiles_by_many<Type>(job.p, job.of_group(group), token, count, tile);
+      for (int64_t rows = first * PARTS_OF_TILE; rows < end * PARTS_OF_TILE; rows += 2)
+        multiply_rows_by_many<Type>(job.p, job.of_group(group), token, count, rows);
   }
 }
 
@@ -195,11 +255,10 @@ static bool multiply_int8(const Product& p) {
   if (x == nullptr) return false;
   const int num_threads = useful_threads<Type>(p);
   const int64_t share = p.row_tiles() / (CHUNKS_A_THREAD * num_threads) / 2 * 2;
-  const Int8Job job{p, x, Type::ZERO, share < 2 ? 2 : share < MAX_CHUNK_TILES ? share : MAX_CHUNK_TILES};
+  const Int8Job job{p, x, zero_of<Type>(), share < 2 ? 2 : share < MAX_CHUNK_TILES ? share : MAX_CHUNK_TILES};
   pool.run(quantise_group, &job, job.num_groups(), num_threads);
   pool.run(multiply_chunk_int8<Type>, &job, (p.row_tiles() + job.chunk_tiles - 1) / job.chunk_tiles, num_threads);
   return true;
 }
 
 }  // namespace herd
-#endif

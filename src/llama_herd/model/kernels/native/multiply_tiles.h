@@ -11,7 +11,6 @@
 #include "tile_products.h"
 #include "types.h"
 
-#ifdef __AVX512BF16__
 namespace herd {
 
 constexpr int PREFETCHED_BYTES_OF_TILES = 4608, PREFETCHED_BYTES_OF_NUMBERS = 4096;
@@ -26,6 +25,11 @@ struct TilesJob {
   std::atomic<bool>* has_failed;
 };
 
+// Slices of a row of tiles as an AMX tile each, every other one.
+template <class Type>
+static inline void dequantise(const uint8_t* row, int64_t first, int64_t count, uint8_t* to);
+
+#ifdef __AMX_BF16__
 // Numbers of float32 become bfloat16 by their upper halves, in two thirds of the time that rounding takes. Each is
 // first made larger by what that takes away on average: together they lose nothing, one at most 4/3 of a rounding.
 constexpr float LIFT = 1 + 11.0f / 4096;
@@ -36,7 +40,6 @@ static inline void store_pairs(uint8_t* to, Floats even, Floats odd) {
   _mm512_store_si512(to, choose(all_words(0xffff0000), _mm512_castps_si512(odd), low));
 }
 
-// Slices of a row of tiles as an AMX tile each, every other one.
 template <class Type>
 static inline void dequantise(const uint8_t* row, int64_t first, int64_t count, uint8_t* to) {
   for (int64_t k = first; k < first + count; k++, to += PAIR_BYTES) {
@@ -58,12 +61,7 @@ static inline void dequantise(const uint8_t* row, int64_t first, int64_t count, 
     }
   }
 }
-
-// 32 numbers as bfloat16.
-static inline __m512i rounded(const float* x) {
-  const __m512i low = _mm512_castsi256_si512(to_bfloat16(_mm512_loadu_ps(x)));
-  return _mm512_inserti64x4(low, to_bfloat16(_mm512_loadu_ps(x + 16)), 1);
-}
+#endif
 
 // Numbers need no more than to lie where the cache keeps them: read from their matrix they take twice as long.
 template <>
@@ -88,13 +86,9 @@ static inline void put_sums(const Product& p, const float* sums, int64_t token, 
   const int count = left < AT_ONCE ? int(left) : AT_ONCE;
   for (int t = 0; t < count; t++) {
     const float* of_token = sums + t / 16 * 512 + t % 16 * 16;
-    const Floats low = _mm512_load_ps(of_token), high = _mm512_load_ps(of_token + 256);
-    if (p.gives_bfloat16 && row + AT_ONCE <= p.rows) {
-      uint16_t* y = static_cast<uint16_t*>(p.y) + (token + t) * p.y_stride + row;
-      _mm512_storeu_si512(y, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-    } else {
-      put(p, token + t, row, low);
-      put(p, token + t, row + TILE_ROWS, high);
+    for (int at = 0; at < TILE_ROWS; at += LANES) {
+      put(p, token + t, row + at, load(of_token + at));
+      put(p, token + t, row + TILE_ROWS + at, load(of_token + 256 + at));
     }
   }
 }
@@ -108,33 +102,39 @@ static inline void dequantise_rows(const Product& p, int64_t row, int64_t first,
 }
 
 #ifndef __AMX_BF16__
-constexpr int FEWEST = 2;   // tokens, for which a core waits for memory alone
-constexpr int STREAMS = 4;  // rows of tiles that are read side by side for them: the processor runs ahead in each
+constexpr int FEWEST = 2;            // tokens, for which a core waits for memory alone
+constexpr int STREAMS = LANES / 4;   // rows of tiles that are read side by side for them: the processor runs ahead in each
 
 // The products of one token or two and as many rows of tiles. The last may stand there twice.
 template <int TOKENS>
 static inline void multiply_streams(const Product& p, const uint8_t* x, int64_t first) {
   const uint8_t* tiles[STREAMS];
-  Floats sums[TOKENS][STREAMS];
+  Floats sums[TOKENS][STREAMS][PARTS_OF_TILE];
   for (int s = 0; s < STREAMS; s++) {
     tiles[s] = row_of_tiles<Numbers>(p, first + s < p.row_tiles() ? first + s : p.row_tiles() - 1);
-    for (int t = 0; t < TOKENS; t++) sums[t][s] = zeros();
+    for (int t = 0; t < TOKENS; t++)
+      for (int part = 0; part < PARTS_OF_TILE; part++) sums[t][s][part] = zeros();
   }
   for (int64_t k = 0; k < p.slices(); k++, x += PAIR_BYTES)
 #pragma GCC unroll 16
-    for (int pair = 0; pair < LANES; pair++) {
-      __m512bh inputs[TOKENS];
+    for (int pair = 0; pair < SLICE_COLUMNS / 2; pair++) {
+      Words inputs[TOKENS];
 #pragma GCC unroll 2
       for (int t = 0; t < TOKENS; t++) inputs[t] = two_inputs(x + t * 64 + pair * 4);
 #pragma GCC unroll 4
-      for (int s = 0; s < STREAMS; s++) {
-        const __m512bh numbers = (__m512bh)load_words(tiles[s] + k * AMX_TILE_BYTES + pair * 64);
+      for (int s = 0; s < STREAMS; s++)
 #pragma GCC unroll 2
-        for (int t = 0; t < TOKENS; t++) sums[t][s] = _mm512_dpbf16_ps(sums[t][s], inputs[t], numbers);
-      }
+        for (int part = 0; part < PARTS_OF_TILE; part++) {
+          const Words numbers = load_words(tiles[s] + k * AMX_TILE_BYTES + pair * 64 + part * LANES * 4);
+#pragma GCC unroll 2
+          for (int t = 0; t < TOKENS; t++)
+            sums[t][s][part] = add_pair_products(sums[t][s][part], inputs[t], numbers);
+        }
     }
   for (int t = 0; t < TOKENS; t++)
-    for (int s = 0; s < STREAMS; s++) put(p, t, (first + s) * TILE_ROWS, sums[t][s]);
+    for (int s = 0; s < STREAMS; s++)
+      for (int part = 0; part < PARTS_OF_TILE; part++)
+        put(p, t, (first + s) * TILE_ROWS + part * LANES, sums[t][s][part]);
 }
 
 static void multiply_chunk_of_numbers_by_fewest(const void* argument, int64_t chunk) {
@@ -221,6 +221,11 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
   release_tiles();
 }
 
+// 32 numbers as bfloat16.
+static inline void round_slice(const float* x, uint16_t* to) {
+  for (int at = 0; at < SLICE_COLUMNS; at += LANES) store_first(to + at, load(x + at), LANES);
+}
+
 struct PackJob {
   Product p;
   uint8_t* to;
@@ -235,11 +240,9 @@ static void pack_chunk(const void* argument, int64_t group) {
     const int64_t token = group * AT_ONCE + t;
     for (int64_t k = 0; k < p.slices(); k++) {
       const int64_t at = token * p.columns + k * SLICE_COLUMNS;
-      __m512i slice = _mm512_setzero_si512();
-      if (token < p.tokens)
-        slice = p.is_bfloat16 ? _mm512_loadu_si512(static_cast<const uint16_t*>(p.x) + at)
-                              : rounded(static_cast<const float*>(p.x) + at);
-      _mm512_store_si512(to + k * PAIR_BYTES, slice);
+      if (token >= p.tokens) memset(to + k * PAIR_BYTES, 0, 64);
+      else if (p.is_bfloat16) memcpy(to + k * PAIR_BYTES, static_cast<const uint16_t*>(p.x) + at, 64);
+      else round_slice(static_cast<const float*>(p.x) + at, reinterpret_cast<uint16_t*>(to + k * PAIR_BYTES));
     }
   }
 }
@@ -274,4 +277,3 @@ static bool multiply_tiles(const Product& p) {
 }
 
 }  // namespace herd
-#endif

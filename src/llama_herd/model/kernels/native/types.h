@@ -93,6 +93,22 @@ static inline const uint8_t* row_of_tiles(const Product& p, int64_t number) {
   return p.tiles + number * (p.columns / Type::BLOCK) * tile_bytes<Type>();
 }
 
+constexpr int PARTS_OF_TILE = TILE_ROWS / LANES;
+
+// A group of rows, as many as a vector has lanes, which is read slice by slice.
+template <class Type>
+struct Group {
+  const uint8_t* tiles;
+  int first_row;  // in its tile
+
+  Rows rows(int64_t k) const { return {tiles + k / slices_of_tile<Type>() * tile_bytes<Type>(), first_row}; }
+};
+
+template <class Type>
+static inline Group<Type> group_of(const Product& p, int64_t number) {
+  return {row_of_tiles<Type>(p, number / PARTS_OF_TILE), int(number % PARTS_OF_TILE) * LANES};
+}
+
 // 1 + number / 2**BITS, for one column of the four: its bits become the first of a fraction.
 template <class Type>
 static inline Floats fraction(Words four, int column) {

@@ -49,9 +49,20 @@ static inline Words masked_or(Words mask, Words a, Words b) { return _mm512_tern
 // Bits of a where the mask has ones, of b elsewhere.
 static inline Words choose(Words mask, Words a, Words b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xca); }
 static inline Floats as_floats(Words bits) { return _mm512_castsi512_ps(bits); }
+static inline Words as_words(Floats a) { return _mm512_castps_si512(a); }
+static inline Words whole_words(Floats a) { return _mm512_cvtps_epi32(a); }
 static inline Floats whole(Words words, uint32_t mask) { return _mm512_cvtepi32_ps(masked(words, mask)); }
 static inline Floats signed_byte(Words words, int number) {
   return _mm512_cvtepi32_ps(_mm512_srai_epi32(shift_left(words, 24 - 8 * number), 24));
+}
+static inline Floats as_numbers(Words words) { return _mm512_cvtepi32_ps(words); }
+// What has no sign.
+static inline Words larger_words(Words a, Words b) { return _mm512_max_epu32(a, b); }
+static inline uint32_t largest_word(Words a) { return _mm512_reduce_max_epu32(a); }
+static inline int32_t sum_of_words(Words a) { return _mm512_reduce_add_epi32(a); }
+// The lowest byte of each word.
+static inline void store_bytes(int8_t* p, Words words) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(words));
 }
 #else
 constexpr int LANES = 8;
@@ -94,11 +105,46 @@ static inline Words choose(Words mask, Words a, Words b) {
   return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 static inline Floats as_floats(Words bits) { return _mm256_castsi256_ps(bits); }
+static inline Words as_words(Floats a) { return _mm256_castps_si256(a); }
+static inline Words whole_words(Floats a) { return _mm256_cvtps_epi32(a); }
 static inline Floats whole(Words words, uint32_t mask) { return _mm256_cvtepi32_ps(masked(words, mask)); }
 static inline Floats signed_byte(Words words, int number) {
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(shift_left(words, 24 - 8 * number), 24));
 }
+static inline Floats as_numbers(Words words) { return _mm256_cvtepi32_ps(words); }
+static inline Words larger_words(Words a, Words b) { return _mm256_max_epu32(a, b); }
+static inline uint32_t largest_word(Words a) {
+  uint32_t words[LANES], largest = 0;
+  memcpy(words, &a, sizeof words);
+  for (uint32_t word : words) largest = word > largest ? word : largest;
+  return largest;
+}
+static inline int32_t sum_of_words(Words a) {
+  int32_t words[LANES], sum = 0;
+  memcpy(words, &a, sizeof words);
+  for (int32_t word : words) sum += word;
+  return sum;
+}
+static inline void store_bytes(int8_t* p, Words words) {
+  int32_t numbers[LANES];
+  memcpy(numbers, &words, sizeof numbers);
+  for (int i = 0; i < LANES; i++) p[i] = int8_t(numbers[i]);
+}
 #endif
+
+// Of the numbers of bfloat16 that are pairs in words the lower ones, and the higher ones.
+static inline Floats low_numbers(Words pairs) { return as_floats(shift_left(pairs, 16)); }
+static inline Floats high_numbers(Words pairs) { return as_floats(masked(pairs, 0xffff0000)); }
+
+// sum + the products of both numbers of each pair.
+static inline Floats add_pair_products(Floats sum, Words a, Words b) {
+#ifdef __AVX512BF16__
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+  sum = add_product(low_numbers(a), low_numbers(b), sum);
+  return add_product(high_numbers(a), high_numbers(b), sum);
+#endif
+}
 
 static inline float from_bfloat16(uint16_t bits) {
   const uint32_t wide = uint32_t(bits) << 16;
