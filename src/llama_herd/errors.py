@@ -172,9 +172,10 @@ class JobNotFound(HerdError):
     def for_id(cls, job_id: str) -> Self:
         """The error for this id, with what may have become of the job and what to do."""
         return cls(
-            f"no job {job_id}: it was never submitted, it was purged, or it ended more than "
-            "HERD_STREAM_TTL_S ago. Fix: check the id and HERD_TENANT. To wait for a job that is not "
-            "submitted yet, use wait=True or herd watch --wait"
+            f"no job {job_id}: it was never submitted, no worker has taken its bare message, it was purged, "
+            "or it ended more than HERD_STREAM_TTL_S ago. Fix: check the id and HERD_TENANT; for a bare "
+            "message see herd status --model NAME. To wait for a job that is not submitted yet, use "
+            "wait=True or herd watch --wait"
         )
 
 

@@ -1,13 +1,18 @@
 """`herd dead` and `herd purge`: what they show, and what they show only when asked."""
 
+import io
 import json
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from redis import Redis
+from rich.console import Console
 
+from llama_herd.cli.dead import dead_view
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -59,6 +64,34 @@ def test_the_list_names_both_with_reason_attempts_and_worker_and_no_prompt(
     as_json = json.loads(herd(redis_url, "dead", "list", "--json"))
     assert [one["kind"] for one in as_json] == ["message", "job"]
     assert PROMPT not in str(as_json)
+
+
+@pytest.fixture
+def sent(redis: Redis) -> DeadLetter:
+    """A message of Celery's that was put aside."""
+    head = {"id": str(UUID(int=7)), "task": "shop.tasks.describe", "origin": "gen12@shop-7f9c\x1b"}
+    raw = json.dumps({"headers": {**head, "kwargsrepr": PROMPT}}).encode()
+    reason = "unknown task shop.tasks.describe"
+    run_call(redis, DeadLetters().bury(raw, queue=QUEUE, reason=reason, worker="gpu1@node-17.cluster"))
+    return run_call(redis, DeadLetters().letters())[0]
+
+
+def test_a_letter_says_who_sent_it_and_who_put_it_aside(redis_url: str, sent: DeadLetter) -> None:
+    (listed,) = json.loads(herd(redis_url, "dead", "list", "--json"))
+    assert listed == json.loads(herd(redis_url, "dead", "show", sent.number))
+    names = ("task_id", "task", "origin", "worker")
+    told = [str(UUID(int=7)), "shop.tasks.describe", r"gen12@shop-7f9c\u001b", "gpu1@node-17.cluster"]
+    assert [listed[name] for name in names] == told
+    assert PROMPT not in str(listed)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_list_cuts_nothing_off_at(width: int, sent: DeadLetter) -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=width, highlight=False, markup=False).print(dead_view([sent]))
+    words = "".join(shown.getvalue().split())
+    for name in ("number", "reason", "worker", "queue", "task", "task_id", "origin"):
+        assert "".join(getattr(sent, name).split()) in words
 
 
 def test_show_tells_the_prompt_only_when_asked(redis_url: str, number: str) -> None:

@@ -3,11 +3,16 @@
 import json
 
 import pytest
+from redis import Redis
 
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.errors import BadInput
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.notice import CancelReason
 from tests.cli.herd_command import invoke
+from tests.tasks.herd import Herd
+from tests.tasks.ledger.test_dead_letters import poison
 
 with_redis = pytest.mark.redis
 
@@ -47,6 +52,33 @@ def test_the_status_of_a_job_is_told(redis_url: str) -> None:
     found = json.loads(invoke("status", "a", "--json", HERD_REDIS_URL=redis_url).stdout)
     assert (found["state"], found["position"], found["estimated_wait_s"]) == ("unserved", 1, None)
     assert invoke("status", "nothing", HERD_REDIS_URL=redis_url).exit_code == 2
+
+
+@with_redis
+def test_the_status_of_a_failed_job_says_why(redis: Redis, redis_url: str) -> None:
+    poison(Herd(redis, Ledger(lease_ms=60_000)), "a")
+    lines = invoke("status", "a", HERD_REDIS_URL=redis_url).stdout.splitlines()
+    facts = [line.split() for line in lines]
+    assert ["state", "failed"] in facts
+    assert ["error", "poisoned:", "3", "workers", "died", "while"] in [fact[:6] for fact in facts]
+    found = json.loads(invoke("status", "a", "--json", HERD_REDIS_URL=redis_url).stdout)
+    message = "3 workers died while they prepared or ran this job"
+    assert found["error"] == {"code": "poisoned", "message": message, "retriable": False}
+    shown = json.loads(invoke("dead", "show", "a", HERD_REDIS_URL=redis_url).stdout)
+    assert shown["record"]["error"] == shown["events"][-1]["error"] == found["error"]
+
+
+@with_redis
+@pytest.mark.parametrize("reason", ["cancelled", "revoked", "expired"])
+def test_the_status_of_a_job_that_ended_early_says_what_was_asked_for(
+    redis_url: str, reason: CancelReason
+) -> None:
+    with Client(redis_url) as client:
+        client.submit(prompt="x", job_id="a")
+        client.cancel("a", reason)
+    shown = invoke("status", "a", HERD_REDIS_URL=redis_url).stdout
+    assert ["reason", reason] in [line.split() for line in shown.splitlines()]
+    assert "error" not in shown
 
 
 @with_redis

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from celery import Celery
 from redis import Redis
 from rich.console import Console, Group
 
@@ -23,7 +24,7 @@ from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.message import TASK_NAME, Envelope
 from llama_herd.tasks.worker_status import WorkerStatus
 from tests.cli.herd_command import invoke
 
@@ -56,6 +57,19 @@ def test_a_queue_that_nobody_serves_is_shown_with_those_that_are_served(redis: R
     assert (served["workers"], served["loading"]) == (2, 1)
     only = json.loads(invoke("status", "--json", "--model", "gpt-4o-mini", HERD_REDIS_URL=redis_url).stdout)
     assert ([queue["model"] for queue in only["queues"]], only["workers"]) == (["gpt-4o-mini"], [])
+
+
+@pytest.mark.redis
+def test_a_mistyped_queue_of_bare_messages_is_shown_to_whoever_names_it(redis: Redis, redis_url: str) -> None:
+    report(redis, "a@b", "tales")
+    with Celery(broker=redis_url) as app:
+        sent = app.send_task(TASK_NAME, kwargs={"prompt": "a llama"}, queue="herd.taels")
+    shown = invoke("status", sent.id, HERD_REDIS_URL=redis_url)
+    assert "no worker has taken its bare message" in shown.stderr
+    assert "herd status --model NAME" in shown.stderr
+    found = invoke("status", "--model", "taels", HERD_REDIS_URL=redis_url).stdout
+    assert "1 messages in herd.taels" in found
+    assert "no worker serves taels: its jobs wait. Did you mean tales? Served are: tales" in found
 
 
 @pytest.mark.redis

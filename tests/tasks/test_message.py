@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import socket
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -17,7 +19,7 @@ from redis import Redis
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.tasks import Client
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name, trace_id_of
+from llama_herd.tasks.message import TASK_NAME, Envelope, MessageHead, queue_name, trace_id_of
 from llama_herd.tasks.settings import Settings
 from tests.tasks.herd import QUEUE
 
@@ -141,6 +143,63 @@ def test_a_job_is_of_the_trace_that_its_sender_names() -> None:
     assert trace_id_of(ours["headers"]) == TRACE_ID
     bare = Envelope.from_request({"id": "a", "traceparent": TRACEPARENT}, None, QUEUE)
     assert trace_id_of(json.loads(bare.text)["headers"]) == TRACE_ID
+
+
+HEAD = MessageHead("a", "herd.generate", "gen12@host")
+#: Words that look like headers, and are none.
+WORDS = '"headers": {"id": "word", "task": "word", "origin": "word"}'
+
+
+def raw_message(**fields: Any) -> bytes:
+    headers = {
+        "kwargsrepr": repr({"prompt": WORDS}),
+        "id": "a",
+        "task": "herd.generate",
+        "origin": "gen12@host",
+    }
+    return json.dumps({"body": WORDS, "headers": headers, **fields}).encode()
+
+
+def test_the_head_of_celerys_own_message_is_found(redis: Redis, redis_url: str) -> None:
+    with Celery(broker=redis_url) as app:
+        sent = app.send_task("their.task", kwargs={"prompt": WORDS}, queue="theirs")
+    head = MessageHead.find_in(redis.lindex("theirs", 0))  # type: ignore[arg-type]
+    assert head == (sent.id, "their.task", f"gen{os.getpid()}@{socket.gethostname()}")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        raw_message(),
+        raw_message().replace(b" ", b""),
+        raw_message()[:-2],
+        raw_message(body="x" * 9_000_000),
+        raw_message(properties={"id": "no header"}),
+        b'\xff{"id": "no header",' + raw_message()[1:],
+    ],
+    ids=["whole", "without spaces", "cut off", "long", "with properties", "no UTF-8"],
+)
+def test_a_head_is_found_in_what_cannot_be_read(raw: bytes) -> None:
+    assert MessageHead.find_in(raw) == HEAD
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xff\x00",
+        json.dumps({"prompt": WORDS, "metadata": {"id": "word", "task": "word", "origin": "word"}}).encode(),
+        json.dumps({"body": WORDS, "headers": {}, "properties": {"correlation_id": "a"}}).encode(),
+        json.dumps({"headers": {"id": 7, "task": ["word"], "origin": "word" * 99}}).encode(),
+    ],
+)
+def test_words_are_no_head(raw: bytes) -> None:
+    assert MessageHead.find_in(raw) == (None, None, None)
+
+
+@pytest.mark.parametrize(("task_id", "told"), [("two words", "two words"), ('a\n"é', r"a\n\"\u00e9")])
+def test_an_odd_id_is_told_as_it_is_written(task_id: str, told: str) -> None:
+    assert MessageHead.find_in(raw_message(headers={"id": task_id})).task_id == told
 
 
 WRONG = [

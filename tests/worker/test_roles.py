@@ -116,6 +116,17 @@ def test_a_producer_sees_where_its_job_stands_and_a_subscriber_does_not(
         root.acl_log_reset()  # the subscriber was refused, as it should
 
 
+@pytest.mark.parametrize("role", [Role.PRODUCER, Role.OPERATOR, Role.GATEWAY, Role.WORKER])
+def test_who_may_see_a_job_sees_why_it_failed(client: ClientOf, role: Role) -> None:
+    with client(Role.PRODUCER) as producer, client(Role.SUBSCRIBER) as subscriber, client(role) as looking:
+        job = producer.submit(prompt_ids=[1] * 9999)
+        error = subscriber.result(job, timeout_s=30).error
+        found = looking.job(job)
+    assert (found.state, found.finish_reason, found.error) == ("failed", "error", error)
+    assert error is not None
+    assert error.code == "prompt_too_long"
+
+
 def test_a_subscriber_who_comes_back_after_the_end_is_not_kept_waiting(client: ClientOf) -> None:
     """A browser does, by itself, with the number of the last event."""
     with client(Role.PRODUCER) as producer, client(Role.SUBSCRIBER) as subscriber:

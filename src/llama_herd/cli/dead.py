@@ -1,7 +1,7 @@
 """`herd dead`: jobs that were given up, and messages that could not be read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +11,7 @@ from llama_herd.cli.connection import open_client
 from llama_herd.cli.terminal import table_console
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from llama_herd.cli.folding_table import FoldingTable
     from llama_herd.tasks.client.history import History
     from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter
 
@@ -38,7 +37,7 @@ def list_dead(
     elif not found:
         print("no poisoned jobs and no dead letters")
     else:
-        table_console().print(_table(found))
+        table_console().print(dead_view(found))
 
 
 @dead.command("show")
@@ -76,19 +75,18 @@ def _facts(one: "DeadJob | DeadLetter") -> dict[str, Any]:
     return {"kind": "message" if "number" in facts else "job", **facts}
 
 
-def _table(found: "list[DeadJob | DeadLetter]") -> "Table":
-    from rich.table import Table
+def dead_view(found: "Sequence[DeadJob | DeadLetter]") -> "FoldingTable":
+    """The view of the dead, a line for each."""
+    from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, FoldingTable
+    from llama_herd.cli.terminal import utc_text
 
-    from llama_herd.cli.terminal import harmless, utc_text
-
-    table = Table("id", "kind", "when (UTC)", "reason", box=None, header_style="dim", pad_edge=False)
-    table.add_column("attempts", justify="right")
-    table.add_column("last worker")
-    table.add_column("queue")
+    names = dict.fromkeys(("worker", "queue", "task"), NAME)
+    columns = {"id": WHOLE, "kind": WHOLE, "when (UTC)": WHOLE, "reason": NAME, "attempts": FIGURE, **names}
+    table = FoldingTable(columns | {"task id": WHOLE, "origin": NAME})
     for facts in map(_facts, found):
         cells = [facts.get("job_id") or facts["number"], facts["kind"], utc_text(facts["at_ms"])]
-        cells += [facts["reason"], str(facts.get("attempts", "")), facts["worker"] or "", facts["queue"]]
-        table.add_row(*map(harmless, cells))
+        cells += [str(facts.get(name) or "") for name in ("reason", "attempts", "worker", "queue")]
+        table.add(*cells, *(facts.get(name) or "" for name in ("task", "task_id", "origin")))
     return table
 
 
@@ -97,6 +95,8 @@ def _message_facts(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:
 
 
 def _job_facts(history: "History", has_words: bool) -> Mapping[str, Any]:
+    from pydantic_core import to_jsonable_python
+
     body = {name: value for name, value in history.body.items() if has_words or name not in _WORDS}
     events = [json.loads(event.to_json()) for event in history.events]
-    return {"record": asdict(history.record), "job": body, "events": events}
+    return {"record": to_jsonable_python(history.record), "job": body, "events": events}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from time import sleep
 from typing import TYPE_CHECKING, Annotated
@@ -41,43 +40,38 @@ def status(
     with (
         open_client() as client,
         suppress(KeyboardInterrupt),
-        _display(as_json) as show,
+        _display(as_json, model) as show,
     ):
-        look = partial(client.job, job) if job else lambda: _only_model(client.status(), model)
+        look = partial(client.job, job) if job else client.status
         show(look())
         while watch:
             sleep(REFRESH_S)
             show(look())
 
 
-def _only_model(found: "Status", model: str | None) -> "Status":
-    """The part of a status that is about one model; all of it without a model."""
-    if model is None:
-        return found
-    return replace(
-        found,
-        queues=[queue for queue in found.queues if queue.model == model],
-        workers=[worker for worker in found.workers if worker.model == model],
-    )
-
-
 @contextmanager
-def _display(as_json: bool) -> "Iterator[Callable[[Status | JobStatus], None]]":
-    """Yield what shows a status: as a line of JSON, in place of the last one on a terminal, else below it."""
+def _display(as_json: bool, model: str | None) -> "Iterator[Callable[[Status | JobStatus], None]]":
+    """Yield what shows a status: as a line of JSON, in place of the last one on a terminal, else below it.
+
+    Of a tenant it shows one model's part, if there is a model.
+    """
     from pydantic import TypeAdapter
     from rich.live import Live
 
-    from llama_herd.cli.status_view import job_view, status_view
+    from llama_herd.cli.status_view import job_view, only_model, status_view
     from llama_herd.tasks.client.job_status import JobStatus
     from llama_herd.tasks.client.tenant_status import Status
 
     def shown(found: Status | JobStatus) -> "Group | Table":
-        return job_view(found) if isinstance(found, JobStatus) else status_view(found)
+        return job_view(found) if isinstance(found, JobStatus) else status_view(found, model)
+
+    def part(found: Status | JobStatus) -> Status | JobStatus:
+        return found if isinstance(found, JobStatus) else only_model(found, model)
 
     console = table_console()
     if as_json:
         adapter = TypeAdapter[Status | JobStatus](Status | JobStatus)
-        yield lambda found: print(adapter.dump_json(found).decode(), flush=True)
+        yield lambda found: print(adapter.dump_json(part(found)).decode(), flush=True)
     elif is_live(console):
         with Live(console=console, auto_refresh=False) as live:
             yield lambda found: live.update(shown(found), refresh=True)

@@ -1,6 +1,7 @@
 """Views of `herd status` and `herd jobs`: a line for each queue, worker, job and trouble."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich.console import Group
 from rich.table import Table
@@ -28,8 +29,20 @@ _JOB: ColumnKinds = {
 }
 
 
-def status_view(found: Status) -> Group:
-    """The view of the whole status."""
+def only_model(found: Status, model: str | None) -> Status:
+    """The part of a status that is about one model; all of it without a model."""
+    if model is None:
+        return found
+    return replace(
+        found,
+        queues=[queue for queue in found.queues if queue.model == model],
+        workers=[worker for worker in found.workers if worker.model == model],
+    )
+
+
+def status_view(whole: Status, model: str | None = None) -> Group:
+    """The view of the whole status, or of one model's part."""
+    found = only_model(whole, model)
     own = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
@@ -43,15 +56,15 @@ def status_view(found: Status) -> Group:
         _queues(found.queues) if found.queues else "no queue holds anything",
         "",
         _workers(found.workers) if found.workers else "no worker is up",
-        *map(harmless, warning_lines(found)),
+        *map(harmless, warning_lines(found, whole.served_models)),
     )
 
 
-def warning_lines(found: Status) -> Iterable[str]:
+def warning_lines(found: Status, served_models: Sequence[str]) -> Iterable[str]:
     """A line for each queue that nobody serves, and for each worker in trouble."""
     for queue in found.queues:
         if not queue.is_served:
-            yield unserved_note(queue.model, queue.unserved_s, found.served_models)
+            yield unserved_note(queue.model, queue.unserved_s, served_models)
     for worker in found.workers:
         if worker.state in TROUBLE:
             yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
@@ -64,6 +77,8 @@ def job_view(job: JobStatus) -> Table:
     facts = {
         "job": job.job_id,
         "state": job.state,
+        "reason": "" if job.error else job.cancel or job.finish_reason or "",
+        "error": f"{job.error.code}: {job.error.message}" if job.error else "",
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
         "due": f"{duration_text(job.waited_s)} ago",

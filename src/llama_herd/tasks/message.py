@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 TASK_NAME = "herd.generate"
 #: Placeholder of the delivery tag. The scripts replace its first occurrence, which is in `properties`.
@@ -41,6 +41,12 @@ _KEPT_HEADERS = (
 TRACEPARENT = "traceparent"
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
+#: Where the headers of a message begin; how far they are searched; and those that a `MessageHead` has. Quotes
+#: inside a text are escaped, so no body and no argument reads as a header.
+_HEADERS_BEGIN = re.compile(rb'"headers"\s*:\s*\{')
+_MAX_HEADERS_BYTES = 65_536
+_HEAD = re.compile(rb'"(id|task|origin)"\s*:\s*"((?:[^"\\]|\\.){1,255})"')
+
 _NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
@@ -65,6 +71,28 @@ def trace_id_of(headers: Mapping[str, Any]) -> str | None:
     given = headers.get(TRACEPARENT)
     found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
     return found[1] if found else None
+
+
+class MessageHead(NamedTuple):
+    """What the headers of a message name, as far as they can be found, though it may be no whole JSON.
+
+    They are written as in the message: what JSON escapes stays escaped. origin: the process that sent it, as
+    Celery's `gen12@host`.
+    """
+
+    task_id: str | None = None
+    task: str | None = None
+    origin: str | None = None
+
+    @classmethod
+    def find_in(cls, raw: bytes) -> Self:
+        """Look for the headers without unpacking the message, however long it is."""
+        begin = _HEADERS_BEGIN.search(raw)
+        if begin is None:
+            return cls()
+        found = _HEAD.finditer(raw, begin.end(), begin.end() + _MAX_HEADERS_BYTES)
+        named = {one[1].decode(): one[2].decode(errors="replace") for one in reversed([*found])}
+        return cls(named.get("id"), named.get("task"), named.get("origin"))
 
 
 @dataclass(frozen=True, slots=True)

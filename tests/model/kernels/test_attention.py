@@ -89,7 +89,7 @@ LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 1000)
 @pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("head_dim", [2, 16, 64, 80, 96, 128, 250, 256])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (6, 2), (32, 4), (19, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (3, 3), (4, 2), (6, 2), (8, 2), (5, 1), (6, 1), (7, 1), (32, 4), (19, 1)])
 def test_every_set_attends_as_float64(
     attention: Attention, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype
 ) -> None:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.attention_inputs import Seen, SeenSpans
-from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDING
+from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDING, WEIGHT_ROUNDING
 from llama_herd.model.kernels.instruction_set import AMX, AVX512_BF16
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.prefill_attention import WEIGHT_ROUNDING, PrefillAttention
+from llama_herd.model.kernels.prefill_attention import PrefillAttention
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from tests.model.kernels.nan_cache import NanCache

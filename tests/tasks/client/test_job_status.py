@@ -11,12 +11,14 @@ import pytest
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.job_status import ActiveState
+from llama_herd.tasks.events import End, Failure
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
-from tests.tasks.herd import Herd, commands
+from tests.tasks.herd import Herd, commands, end
 
 pytestmark = [pytest.mark.redis, pytest.mark.filterwarnings("ignore::llama_herd.errors.UnservedModel")]
 
@@ -47,6 +49,39 @@ def test_a_job_says_whether_anybody_serves_it(client: Client, herd: Herd) -> Non
     assert (client.job("b").state, client.job("b").note) == ("cancelled", "")
     with pytest.raises(JobNotFound):
         client.job("nothing")
+
+
+def test_a_job_that_has_ended_says_how(client: Client, herd: Herd) -> None:
+    failure = Failure(code="out_of_memory", message="the device lacked memory")
+    fail = End(seq=1, job="a", epoch=1, finish_reason="error", n=0, attempts=1, error=failure)
+    ends = {
+        "a": EmitEntry.from_event(fail, 0),
+        "b": end("b", 1, 0),
+        "c": end("c", 1, 0, finish_reason="cancelled"),
+        "d": end("d", 1, 0),  # before it heard of the cancel
+    }
+    for job_id, entry in ends.items():
+        herd.submit(job_id)
+        herd.claim(job_id)
+        if job_id in "cd":
+            client.cancel(job_id, "revoked")
+        assert client.job(job_id).finish_reason is None
+        assert herd.kinds("one", entry) == ["ok"]
+    found = [client.job(job_id) for job_id in ends]
+    assert [job.error for job in found] == [failure, None, None, None]
+    assert [job.finish_reason for job in found] == ["error", "stop", "cancelled", "stop"]
+    assert [job.cancel for job in found] == [None, None, "revoked", None]
+
+
+def test_of_a_job_that_does_not_wait_the_record_alone_is_read(client: Client, herd: Herd) -> None:
+    """A producer may read no more."""
+    herd.submit("a")
+    herd.claim("a")
+    for state in ("running", "done"):
+        heard = commands(herd.redis, lambda: client.job("a"), by_scripts=False)
+        assert {line.split()[0] for line in heard} <= {"HMGET", "TIME", "HELLO", "CLIENT"}
+        assert client.job("a").state == state
+        herd.emit("one", end("a", 1, 0))
 
 
 def test_who_waits_in_vain_is_told_why(client: Client) -> None:

@@ -1,6 +1,7 @@
 """What nobody runs is kept, listed, run again or dropped: messages by their number, jobs by their id."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +119,18 @@ def test_a_message_is_kept_as_it_came_and_pushed_back_by_its_number(client: Clie
     assert client.dead() == []
     with pytest.raises(JobNotFound):
         client.retry(dead.number)
+
+
+def test_a_letter_tells_the_head_of_its_message_though_that_was_cut(client: Client, redis: Redis) -> None:
+    head = {"id": "a", "task": "no.such.task", "origin": "gen12@host"}
+    bury(redis, json.dumps({"body": "x" * MAX_LETTER_BYTES, "headers": head}).encode())
+    bury(redis, b"no message")
+    other, letter = client.dead()
+    assert isinstance(letter, DeadLetter)
+    assert isinstance(other, DeadLetter)
+    assert not letter.is_whole
+    assert (letter.task_id, letter.task, letter.origin) == ("a", "no.such.task", "gen12@host")
+    assert (other.task_id, other.task, other.origin) == (None, None, None)
 
 
 def test_a_message_that_was_cut_is_not_pushed_back(client: Client, redis: Redis) -> None:

@@ -1,8 +1,10 @@
 """What a Celery client may send besides plain JSON: it works, or whoever waits is told why not."""
 
 import json
+import os
 import pickle
 import secrets
+import socket
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -138,8 +140,13 @@ def test_a_task_id_that_can_name_no_job_fails_for_who_waits(task_id: str, shop: 
 
 
 def test_a_message_that_names_no_known_task_fails_for_who_waits(shop: Celery, redis: Redis) -> None:
+    sent = shop.send_task("no.such.task", queue=QUEUE)
     with pytest.raises(InvalidTaskError, match=r"unknown task, no\.such\.task\. Fix: send it to a queue"):
-        shop.send_task("no.such.task", queue=QUEUE).get(timeout=PATIENCE_S)
+        sent.get(timeout=PATIENCE_S)
+    letter = run_call(redis, DeadLetters().letters(1))[0]
+    assert (letter.task_id, letter.task) == (sent.id, "no.such.task")
+    assert letter.origin == f"gen{os.getpid()}@{socket.gethostname()}"
+    assert letter.worker == "guarded@test"
 
 
 def test_a_pickled_message_of_another_task_fails_for_who_waits(shop: Celery) -> None:

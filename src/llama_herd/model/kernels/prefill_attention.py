@@ -11,16 +11,13 @@ from torch import Tensor
 
 from llama_herd.model.attention_inputs import Prompts, Seen, SeenSpans
 from llama_herd.model.kernels.attention import (
+    WEIGHT_ROUNDING,
     attention_call,
     attention_takes,
     is_close,
 )
 from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
-
-#: What weights in bfloat16, of a rough exponential, may change in parts of the sum of weight x |value|.
-WEIGHT_ROUNDING = 2**-8 + 2**-12
-
 
 @dataclass(frozen=True, eq=False)
 class PrefillAttention:

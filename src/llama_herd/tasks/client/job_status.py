@@ -1,7 +1,7 @@
 """The state of single jobs: of one by its id, or of all that wait or run."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from pydantic import ConfigDict
@@ -10,10 +10,12 @@ from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.place_watch import read_places
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status, read_status
-from llama_herd.tasks.ledger.answers import Place
+from llama_herd.tasks.events import Failure
+from llama_herd.tasks.ledger.answers import JobRecord, Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.message import model_of, queue_name
 
 #: The states of jobs that `list_jobs` lists.
@@ -55,6 +57,13 @@ class JobStatus:
     """How many jobs are waiting up to it, as `Client.place` says; None if it does not wait."""
     estimated_wait_s: float | None = None
     """How long it will wait at the rate of late; None if unknown, or if it does not wait."""
+    finish_reason: str | None = None
+    """How it ended: `stop`, `length`, `cancelled`, `deadline` or `error`. None until then, and of a job that
+    an older version has ended."""
+    cancel: str | None = None
+    """What was asked for, if that ended it early: `cancelled`, `deadline`; by Celery `revoked`, `expired`."""
+    error: Failure | None = None
+    """The error that it ended with."""
 
     @property
     def waited_s(self) -> float:
@@ -68,15 +77,28 @@ class JobStatus:
 
 
 def read_job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
-    """Look at one job. Raises JobNotFound."""
-    record = yield ledger.record(job_id)
+    """Look at one job. Only of one that waits the queues are asked, too. Raises JobNotFound."""
+    record, now_ms = yield [ledger.record(job_id), redis_time_ms()]
     if record is None:
         raise JobNotFound.for_id(job_id)
-    found = yield from read_status(ledger, record.queue)
-    (place,) = yield from read_places(ledger, [job_id])
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)
     row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
-    return _status(row, ledger.tenant, found, found.now_ms, place)
+    if record.state != "queued":
+        return _with_outcome(_status(row, ledger.tenant, now_ms), record)
+    found = yield from read_status(ledger, record.queue)
+    (place,) = yield from read_places(ledger, [job_id])
+    return _status(row, ledger.tenant, found.now_ms, found, place)
+
+
+def _with_outcome(status: JobStatus, record: JobRecord) -> JobStatus:
+    """The status with how the job ended. A job that was to be cancelled may have ended by itself before."""
+    was_early = record.finish_reason in ("cancelled", "deadline")
+    return replace(
+        status,
+        finish_reason=record.finish_reason,
+        cancel=record.cancel if was_early else None,
+        error=record.error,
+    )
 
 
 def list_jobs(
@@ -170,23 +192,28 @@ def _statuses(rows: list[JobRow], ledger: Ledger, found: Status) -> Dialogue[lis
     """The jobs of rows, with the places of those that wait."""
     waiting = [row.job_id for row in rows if row.state == "queued"]
     place_of = dict(zip(waiting, (yield from read_places(ledger, waiting)), strict=True))
-    return [_status(row, ledger.tenant, found, found.now_ms, place_of.get(row.job_id)) for row in rows]
+    return [_status(row, ledger.tenant, found.now_ms, found, place_of.get(row.job_id)) for row in rows]
 
 
-def _status(row: JobRow, tenant: str, found: Status, now_ms: int, place: Place | None) -> JobStatus:
-    """A job's state. It is `unserved` if it waits, is due, and no live worker has its model."""
+def _status(
+    row: JobRow, tenant: str, now_ms: int, found: Status | None = None, place: Place | None = None
+) -> JobStatus:
+    """A job's state. It is `unserved` if it waits, is due, and no live worker has its model.
+
+    found: state of the tenant, of which only a job that waits asks.
+    """
     model = model_of(row.queue, tenant)
-    queue = found.queue_of(model)
-    state = row.state
+    queue = found and found.queue_of(model)
+    state, note = row.state, ""
     if state == "queued" and row.due_ms > now_ms:
         state = "delayed"
-    elif state == "queued" and not (queue and queue.is_served):
+    elif state == "queued" and found and not (queue and queue.is_served):
         state = "unserved"
-    unserved_s = queue.unserved_s if queue else None
+        note = unserved_note(model, queue.unserved_s if queue else None, found.served_models)
     return JobStatus(
         job_id=row.job_id,
         state=state,
-        note=unserved_note(model, unserved_s, found.served_models) if state == "unserved" else "",
+        note=note,
         model=model,
         queue=row.queue,
         worker=row.worker,

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.ledger.temporary_errors import is_temporary_text
 from llama_herd.tasks.priority import NORMAL
 
@@ -221,7 +221,10 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job's record, without its body. worker: the last one that held it. due_ms: from when it may run."""
+    """A job's record, without its body. worker: the last one that held it. due_ms: from when it may run.
+
+    finish_reason, error: of its final event; None until it has ended, or if an older version ended it.
+    """
 
     state: str
     queue: str
@@ -236,6 +239,8 @@ class JobRecord:
     submitted_ms: int
     due_ms: int
     deadline_ms: int | None
+    finish_reason: str | None = None
+    error: Failure | None = None
 
     @property
     def is_final(self) -> bool:
@@ -262,7 +267,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be read. raw: its beginning. num_bytes: its full length."""
+    """A message that could not be read. raw: its beginning. num_bytes: its full length.
+
+    worker: the one that put it here. task_id, task, origin: what its headers name, see MessageHead; None also
+    if an older version put it here.
+    """
 
     number: str
     at_ms: int
@@ -271,6 +280,9 @@ class DeadLetter:
     queue: str
     raw: bytes
     num_bytes: int
+    task_id: str | None = None
+    task: str | None = None
+    origin: str | None = None
 
     @property
     def is_whole(self) -> bool:

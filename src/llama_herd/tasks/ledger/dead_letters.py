@@ -9,6 +9,7 @@ from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
+from llama_herd.tasks.message import MessageHead
 from llama_herd.tasks.settings import Settings
 
 MAX_LETTERS = 1000
@@ -36,8 +37,13 @@ class DeadLetters(Keys):
         return cls(settings.tenant, settings.dead_ttl_s)
 
     def bury(self, raw: bytes, *, queue: str, reason: str, worker: str) -> RedisCall[None]:
-        """Keep a message that could not be read, cut to 64 KiB. Only the newest thousand are kept."""
+        """Keep a message that could not be read, cut to 64 KiB. Only the newest thousand are kept.
+
+        worker: the one that puts it there.
+        """
+        head = MessageHead.find_in(raw)._asdict()
         letter: Mapping[str, Any] = {
+            **{name: value for name, value in head.items() if value is not None},
             "reason": reason,
             "worker": worker,
             "queue": queue,

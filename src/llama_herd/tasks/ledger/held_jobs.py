@@ -9,7 +9,7 @@ from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
 from llama_herd.tasks.ledger.replies import read_emit, text
 from llama_herd.tasks.ledger.script_events import EmitEntry
 
-_EMIT = Script("emit", "clock", "life", "outbox")
+_EMIT = Script("emit", "clock", "life", "outcome", "outbox")
 _RENEW = Script("renew", "clock")
 _PREPARE = Script("prepare")
 

@@ -53,12 +53,12 @@ MAX_OUTBOX = 100_000
 _ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
 _SUBMIT = Script("submit", *_ACCEPTING)
 _SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
-_CLAIM = Script("claim", "clock", "declare", "life", "outbox", "waiting", "record", "end", "lost")
+_CLAIM = Script("claim", "clock", "declare", "life", "outcome", "outbox", "waiting", "record", "end", "lost")
 _RELEASE = Script("release", "clock", "declare", "queue", "push", "front", "waiting")
 _SETTLING = Script("settling", "clock")
 _SETTLE = Script("settle")
-_CANCEL = Script("cancel", "clock", "declare", "life", "outbox", "waiting", "end")
-_PURGE = Script("purge", "clock", "declare", "life", "outbox", "waiting", "end")
+_CANCEL = Script("cancel", "clock", "declare", "life", "outcome", "outbox", "waiting", "end")
+_PURGE = Script("purge", "clock", "declare", "life", "outcome", "outbox", "waiting", "end")
 
 #: The scripts that producers run.
 PRODUCER_SCRIPTS = (_SUBMIT, _SUBMIT_MANY, _CANCEL)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.events import parse_event
+from llama_herd.tasks.events import Failure, parse_event
 from llama_herd.tasks.ledger.answers import (
     Adopt,
     Busy,
@@ -32,7 +32,7 @@ from llama_herd.tasks.ledger.answers import (
     Unknown,
     Yours,
 )
-from llama_herd.tasks.message import trace_id_of
+from llama_herd.tasks.message import MessageHead, trace_id_of
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -181,7 +181,14 @@ def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
     }
     deadline_ms = fields["deadline_ms"]
     values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
-    return JobRecord(**values | {"queue": values["queue"] or ""})
+    return JobRecord(**values | {"queue": values["queue"] or "", "error": _read_failure(fields["error"])})
+
+
+def _read_failure(value: bytes | None) -> Failure | None:
+    """The error in a record; None if there is none, or none that can be read."""
+    with suppress(ValueError):
+        return None if value is None else Failure.model_validate_json(value)
+    return None
 
 
 def read_origin(queue_prefix: str, reply: list[bytes | None]) -> JobOrigin:
@@ -206,6 +213,7 @@ def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
 
 def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
     """Parse a letter. One of another version may lack some fields and have others."""
+    head = {name: text(fields[name.encode()]) for name in MessageHead._fields if name.encode() in fields}
     return DeadLetter(
         number=text(entry_id),
         at_ms=number(entry_id.partition(b"-")[0]),
@@ -214,6 +222,7 @@ def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
         queue=text(fields.get(b"queue", b"")),
         raw=fields.get(b"raw", b""),
         num_bytes=number(fields.get(b"num_bytes")),
+        **head,
     )
 
 

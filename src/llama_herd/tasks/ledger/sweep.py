@@ -31,6 +31,7 @@ _SWEEP = Script(
     "sweep",
     "clock",
     "life",
+    "outcome",
     "queue",
     "push",
     "front",

@@ -145,7 +145,7 @@ class Acl:
         ledger = self._ledger
         channels = self._results | self._revokes | {ledger.channel(ANY), ledger.notices_to(ANY)}
         return Rights.to_run(
-            *self._submits, ledger.cancel(ANY), ledger.record(ANY), ledger.place(ANY)
+            *self._submits, ledger.cancel(ANY), ledger.record(ANY), redis_time_ms(), ledger.place(ANY)
         ) + Rights(
             CONNECTION | _SEND | SUBSCRIPTION | WAIT,
             self._queue_keys | self._outbox,

@@ -89,6 +89,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.worker_concurrency = process.num_places()
         conf.worker_eta_task_limit += process.num_places()
         _configure_queues(conf)
+        conf.broker_transport_options["worker"] = instance.hostname
         ask_one_address(conf)
         conf.broker_transport = broker_classes().queue_transport
         conf.worker_enable_remote_control = process.own_settings().remote_control

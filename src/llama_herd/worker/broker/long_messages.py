@@ -6,7 +6,6 @@ that its job ends with an error.
 
 import bz2
 import lzma
-import re
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,8 @@ from uuid import uuid4
 
 from kombu import compression
 
-from llama_herd.tasks.message import TASK_NAME, Envelope
+from llama_herd.tasks.job import is_job_id
+from llama_herd.tasks.message import TASK_NAME, Envelope, MessageHead
 
 #: Most bytes of lzma's dictionary, whose size the message sets; the default preset and lower ones need less.
 LZMA_BYTES = 16 << 20
@@ -30,9 +30,6 @@ FORMATS: dict[str, Callable[[], Any]] = {
 
 #: The header of a stand-in: how long the message was.
 NUM_BYTES = "herd_num_bytes"
-
-_TASK = re.compile(rb'"task": ?"%s"' % re.escape(TASK_NAME.encode()))
-_ID = re.compile(rb'"id": ?"([\w.:-]{1,128})"')
 
 
 class TooLong(ValueError):
@@ -59,8 +56,8 @@ def unpack_bounded(make: Callable[[], Any], max_bytes: int, packed: bytes) -> by
 
 def short_stand_in(raw: bytes, queue: str) -> bytes | None:
     """A short message in place of a long one, of the same job; None if that names no generation job."""
-    job_id = _ID.search(raw)
-    if job_id is None or _TASK.search(raw) is None:
+    head = MessageHead.find_in(raw)
+    if head.task != TASK_NAME or head.task_id is None or not is_job_id(head.task_id):
         return None
-    envelope = Envelope.for_unread(job_id[1].decode(), queue, {NUM_BYTES: len(raw)})
+    envelope = Envelope.for_unread(head.task_id, queue, {NUM_BYTES: len(raw)})
     return envelope.with_tag(str(uuid4())).encode()

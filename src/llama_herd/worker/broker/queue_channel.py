@@ -4,7 +4,6 @@ A stock worker exits on an item that it cannot read. Some such items are put bac
 too. Here they go to the dead letters, with the reason.
 """
 
-import socket
 from collections import Counter
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -108,6 +107,10 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     QoS = QoS
     Message = RawMessage
+
+    #: The worker's node name.
+    worker = ""
+    from_transport_options = (*redis_transport.Channel.from_transport_options, "worker")
 
     #: Seconds that Redis waits for a message; kombu sets it from 5.6 on.
     brpop_timeout = 1
@@ -316,7 +319,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         log.error("message put aside", reason=reason, num_bytes=len(raw))
         letters = DeadLetters.from_settings(process.own_settings().for_queue(queue))
         with self.conn_or_acquire() as client:
-            run_call(client, letters.bury(raw, queue=queue, reason=reason, worker=socket.gethostname()))
+            run_call(client, letters.bury(raw, queue=queue, reason=reason, worker=self.worker))
 
 
 class QueueTransport(redis_transport.Transport):  # type: ignore[misc]

@@ -32,6 +32,8 @@ class PrimaryChannel(redis_transport.SentinelChannel):  # type: ignore[misc]
 class SentinelQueueChannel(QueueChannel, PrimaryChannel):
     """Reads the queues at the primary."""
 
+    from_transport_options = (*PrimaryChannel.from_transport_options, "worker")
+
 
 class SentinelQueueTransport(QueueTransport):
     """The transport that brings messages."""

@@ -15,7 +15,6 @@ namespace herd {
 constexpr int SLICE_KEYS = 32;
 constexpr int BLOCK_SLICES = BLOCK_KEYS / SLICE_KEYS;
 constexpr int64_t PART_BYTES = 512 << 10;  // of queries and sums, most: they stay in the core's cache
-constexpr int WEIGHT_DEGREE = 3;  // of the polynomial: rounding a weight changes 50 times as much
 constexpr int64_t FEWEST_ROWS = 4 * AT_ONCE;  // of a part: for fewer it does not pay to lay out keys and values
 
 // What a thread works on. Keys and values are those of a block; of tokens that nobody sees they are zeros.

@@ -24,4 +24,5 @@ end
 local missing = undeclared(line_of(key.pending, record[4], record[5]))
 if missing then return missing end
 write_end(key, id, end_state, end_tail)
+redis.call('HSET', key.job, 'cancel', reason)
 return 'cancelled'

@@ -43,7 +43,7 @@ local function close(tenant, job, events, id, state, hook, secret, event)
   redis.call('EXPIRE', events, life_s)
   redis.call('ZREM', leases_of[tenant], id)
   renewed[tenant][id] = nil
-  note_end(outbox_of[tenant], id, state, hook, secret, event)
+  note_end(outbox_of[tenant], id, state, hook, secret, note_outcome(job, event))
 end
 
 local function emit(job, events, tenant, id, epoch, seq, i, num_ids, kind, state, event)

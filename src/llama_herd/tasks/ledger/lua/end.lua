@@ -17,6 +17,6 @@ local function write_end(key, id, state, tail)
   local life_s = life_of(id, state, key.ttl_s)
   redis.call('EXPIRE', key.job, life_s)
   redis.call('EXPIRE', key.events, life_s)
-  note_end(outbox_beside(key.leases), id, state, hook, secret, tail)
+  note_end(outbox_beside(key.leases), id, state, hook, secret, note_outcome(key.job, event))
   redis.call('PUBLISH', key.channel, event)
 end

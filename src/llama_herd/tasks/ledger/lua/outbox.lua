@@ -28,12 +28,11 @@ local function note_webhook(outbox, id, type, state, now, hook, secret, finish_r
 end
 
 -- Puts the end of a job into the outbox, if its tenant has webhooks, and either it wants all ends, or the job names an
--- address. The rows of a batch are not told one by one. `event`: the final event, or its tail.
-local function note_end(outbox, id, state, hook, secret, event)
+-- address. The rows of a batch are not told one by one.
+local function note_end(outbox, id, state, hook, secret, finish_reason)
   if string.sub(id, 1, 6) == 'batch-' then return end
   local wants_all = redis.pcall('HMGET', outbox.webhook, 'jobs')[1]
   if not wants_all or wants_all ~= '1' and not hook then return end
-  local finish_reason = string.match(event, '"finish_reason":"(%a+)"')
   note_webhook(outbox, id, END_TYPES[state], state, now_ms(), hook, secret, finish_reason)
 end
 
