@@ -13,6 +13,7 @@ import yaml
 
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.secret_files import secret_variables
+from llama_herd.tasks.security.acl import Role
 from llama_herd.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -197,16 +198,22 @@ def test_the_secure_redis_is_the_same_with_users() -> None:
     assert words == [*SERVICES["redis"]["command"], "--aclfile /run/secrets/users_acl"]
 
 
-@pytest.mark.parametrize("name", [*WORKERS, "gateway"])
+@pytest.mark.parametrize("name", [*WORKERS, "gateway", "keys"])
 def test_a_secure_service_takes_its_password_from_a_file(name: str) -> None:
     service = SECURE["services"][name]
     (variable,) = service["environment"].keys() & secret_variables(WorkerSettings).keys()
     (secret,) = service["secrets"]
     assert service["environment"][variable] == f"/run/secrets/{secret}"
-    role = "gateway" if name == "gateway" else "worker"
-    assert SECURE["secrets"][secret]["file"].endswith(f"/default-{role}.password")
-    assert "@" in service["environment"]["HERD_REDIS_URL"]
+    role = {"gateway": Role.GATEWAY, "keys": Role.GATEKEEPER}.get(name, Role.WORKER)
+    user = role.user_in("default")
+    assert SECURE["secrets"][secret]["file"].endswith(f"/{user}.password")
+    assert service["environment"]["HERD_REDIS_URL"].startswith(f"redis://{user}@")
     assert ":" not in service["environment"]["HERD_REDIS_URL"].removeprefix("redis://").partition("@")[0]
+
+
+def test_the_service_for_keys_starts_for_a_command_alone() -> None:
+    assert SERVICES["keys"]["profiles"] == ["keys"]
+    assert SERVICES["keys"]["entrypoint"] == ["herd", "keys"]
 
 
 def test_what_a_gpu_worker_compiles_outlives_its_container() -> None:

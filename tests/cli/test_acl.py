@@ -21,13 +21,14 @@ HERE = ("--redis", newest_dialect())
 def test_it_makes_a_user_for_each_role_and_shows_no_password(tmp_path: Path) -> None:
     shown = invoke("acl", str(tmp_path), *HERE, "--tenant", "acme", "--model", "m")
     assert shown.exit_code == 0
-    passwords = list(tmp_path.glob("acme-*.password"))
+    passwords = list(tmp_path.glob("*.password"))
     assert {path.stem for path in passwords} == {
         "acme-producer",
         "acme-subscriber",
         "acme-worker",
         "acme-operator",
         "acme-gateway",
+        "gatekeeper",
     }
     assert [path for path in passwords if path.read_text() in shown.output] == []
     with GuardedRedis(tmp_path) as server:

@@ -22,7 +22,7 @@ from tests.cli.herd_command import environment, invoke
 #: No Redis listens on port 1.
 NO_REDIS = {"HERD_REDIS_URL": "redis://user:secret@127.0.0.1:1/0"}
 COMMANDS = (
-    *("demo", "worker", "generate", "batch", "watch", "cancel", "purge", "dead", "status"),
+    *("demo", "worker", "redis", "generate", "batch", "watch", "cancel", "purge", "dead", "status"),
     *("pull", "inspect", "tokenize", "doctor", "health", "settings"),
 )
 
@@ -110,6 +110,12 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
         (["worker", "--gpus", "all"], {"PATH": ""}, "--gpus all, but the GPUs here are: none"),
         (["worker", "--gpus", "0", "--device", "cpu"], {}, "leave out --device and --name"),
         (["worker", "--with-redis"], {"HERD_REDIS_URL": "redis://elsewhere/0"}, "redis://elsewhere/0"),
+        (
+            ["redis"],
+            {"HERD_REDIS_URL": "redis://elsewhere/0"},
+            "redis://elsewhere/0. Fix: leave out herd redis",
+        ),
+        (["redis", "--port", "0", "--dir", "/proc/x"], {}, "/proc/x cannot be used: No such file"),
         (["generate", "--local", "--top-p", "7", "a llama"], {}, "sampling.top_p: input should be"),
         (["generate", "--model", "./a/b", "a llama"], {}, "HERD_MODEL_NAME='./a/b'"),
         (["generate", "--system", "\0", "a llama"], NO_REDIS, "messages.0.content: must not contain a NUL"),

@@ -12,7 +12,9 @@ import pytest
 
 from llama_herd.cli.inspect import summary_lines
 from llama_herd.model.shape.rope_scaling import RopeScaling
+from llama_herd.tasks.settings import BUNDLED_MODEL_NAME
 from llama_herd.worker.loading.model_summary import ModelSummary
+from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.herd_command import environment, invoke
 from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS
 from tests.model.text.templates import TEMPLATES
@@ -117,6 +119,19 @@ def test_of_a_file_that_is_not_there_only_the_complaint_is_told(tmp_path: Path) 
         found = json.loads(done.stdout)
         assert (done.exit_code, found["kind"], found["header"]) == (2, "", {})
         assert problem in found["complaint"]
+
+
+def test_the_bundled_model_is_found_by_its_name_unless_a_file_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = invoke("inspect", BUNDLED_MODEL_NAME)
+    assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, str(BUNDLED_MODEL))
+    write_tiny_gguf(tmp_path / BUNDLED_MODEL_NAME)
+    assert invoke("inspect", BUNDLED_MODEL_NAME).stdout.splitlines()[0] == BUNDLED_MODEL_NAME
+    (tmp_path / BUNDLED_MODEL_NAME).unlink()
+    (tmp_path / BUNDLED_MODEL_NAME).symlink_to("lost")
+    assert "tales: no such file" in invoke("inspect", BUNDLED_MODEL_NAME).stderr
 
 
 def test_settings_that_do_not_suit_a_model_hide_nothing_of_it(tmp_path: Path) -> None:

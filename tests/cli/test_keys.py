@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from tests.cli.herd_command import invoke
+from tests.guarded_redis import GuardedRedis, newest_dialect
 
 pytestmark = pytest.mark.redis
 
@@ -31,6 +32,23 @@ def test_a_key_is_shown_once(redis: Redis, redis_url: str) -> None:
         invoke("keys", "revoke", facts["fingerprint"], HERD_REDIS_URL=redis_url).stdout == "revoked billing\n"
     )
     assert not redis.exists("herd:keys")
+
+
+def test_of_the_users_that_herd_acl_makes_the_gatekeeper_makes_keys_for_every_tenant(tmp_path: Path) -> None:
+    folder, tenants = str(tmp_path / "secrets"), ("--tenant", "acme", "--tenant", "globex")
+    assert invoke("acl", folder, "--redis", newest_dialect(), *tenants, "--model", "m").exit_code == 0
+    with GuardedRedis(tmp_path / "secrets") as server:
+        keeper = {"HERD_REDIS_URL": server.url_of("gatekeeper")}
+        for tenant in ("acme", "globex"):
+            assert invoke("keys", "create", tenant, "--tenant", tenant, **keeper).stdout.startswith("herd-")
+        assert invoke("keys", "revoke", "globex", **keeper).stdout == "revoked globex\n"
+        assert "acme" in invoke("keys", "list", **keeper).stdout
+        assert "acme" in invoke("keys", "list", HERD_REDIS_URL=server.url_of("acme-gateway")).stdout
+        for words in (("create", "billing"), ("revoke", "acme"), ("list",)):
+            refused = invoke("keys", *words, HERD_REDIS_URL=server.url_of("acme-operator"))
+            assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+            assert "does not let this user do that (NOPERM)" in refused.stderr
+            assert refused.stderr.count("Fix:") == refused.stderr.count("redis://gatekeeper@host") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.errors import RedisUnavailable
+from llama_herd.local.kept_redis import KeptRedis
 from llama_herd.local.redis_server import EmbeddedRedis
 from tests.local.processes import wait_until
 
@@ -31,8 +32,18 @@ def test_it_has_the_port_it_is_told(redis_server: EmbeddedRedis) -> None:
 
 
 def test_another_server_at_its_port_is_not_taken_for_it(redis_server: EmbeddedRedis) -> None:
-    with pytest.raises(RedisUnavailable, match=f"port {redis_server.port}. Is another server there"):
+    with pytest.raises(RedisUnavailable, match=f"ended as it started on port {redis_server.port}: "):
         EmbeddedRedis(redis_server.port).start()
+
+
+def test_why_it_does_not_start_is_told_in_its_own_words(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with KeptRedis(folder) as server, Redis.from_url(server.url) as redis:
+        redis.set("a", "b")
+    (log, *_) = [*folder.glob("appendonlydir/*.incr.aof"), *folder.glob("appendonly.aof")]
+    log.write_text("no log of commands")
+    with pytest.raises(RedisUnavailable, match=r"ended as it started on port \d+: Bad file format"):
+        KeptRedis(folder).start()
 
 
 def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> None:

@@ -94,9 +94,9 @@ class FragileRedis(EmbeddedRedis):
     @property
     def log(self) -> Path:
         """The file that it appends to: the youngest of several, or before Redis 7 the one there is."""
-        folder = Path(self._folder.name)
-        parts = sorted(folder.glob("appendonlydir/*.incr.aof"), key=lambda path: int(path.name.split(".")[2]))
-        return parts[-1] if parts else folder / "appendonly.aof"
+        logs = self._folder.glob("appendonlydir/*.incr.aof")
+        parts = sorted(logs, key=lambda path: int(path.name.split(".")[2]))
+        return parts[-1] if parts else self._folder / "appendonly.aof"
 
     def _command(self) -> list[str]:
         """Started by a shell, which makes writes beyond a file's limit fail instead of ending the process."""

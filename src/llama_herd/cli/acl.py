@@ -1,4 +1,4 @@
-"""`herd acl`: users of Redis for producers, subscribers, workers and operators."""
+"""`herd acl`: users of Redis, each with the rights of its roles."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,8 @@ def acl(
     user: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; absent: <tenant>-<role> for each."
+            help="NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; absent: <tenant>-<role> for each, "
+            "and one gatekeeper."
         ),
     ] = None,
     redis: Annotated[
@@ -34,8 +35,9 @@ def acl(
 ) -> None:
     """Write Redis users with no more rights than their roles need.
 
-    Roles are producer, subscriber, worker, operator and gateway. Start Redis with --aclfile FOLDER/users.acl,
-    or let an administrator of your own run ACL LOAD. Other users in the file stay.
+    Roles are producer, subscriber, worker, operator, gateway, and gatekeeper, who makes the gateway's keys.
+    Start Redis with --aclfile FOLDER/users.acl, or let an administrator of your own run ACL LOAD. Other users
+    in the file stay.
     """
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.message import queue_name
@@ -51,7 +53,7 @@ def acl(
     if user:
         users = {name: Acl.rights_in(acls, *roles) for name, roles in map(_name_and_roles, user)}
     else:
-        users = {f"{acl.tenant}-{role}": acl.rights(role) for acl in acls for role in Role}
+        users = {role.user_in(acl.tenant): acl.rights(role) for acl in acls for role in Role}
     before = queues_of_users(folder)
     path = write_users(folder, users, Dialect(redis))
     after = queues_of_users(folder)

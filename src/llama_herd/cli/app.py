@@ -28,6 +28,7 @@ from llama_herd.cli.kernels import kernels
 from llama_herd.cli.keys import keys
 from llama_herd.cli.pull import pull
 from llama_herd.cli.purge import purge
+from llama_herd.cli.redis import redis
 from llama_herd.cli.settings import settings
 from llama_herd.cli.status import status
 from llama_herd.cli.streams import safe_output, speak_utf8
@@ -65,6 +66,7 @@ app = typer.Typer(
 for command in (
     demo,
     worker,
+    redis,
     gateway,
     generate,
     batch,

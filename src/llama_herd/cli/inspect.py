@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def inspect(
     model: Annotated[
         Path | None,
-        typer.Argument(help="GGUF file, folder or hf:OWNER/NAME; absent: HERD_MODEL."),
+        typer.Argument(
+            help="GGUF file, folder or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one, tales."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -3,11 +3,23 @@
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from llama_herd.cli.connection import run_in_redis
+from llama_herd.errors import NotPermitted
+
+if TYPE_CHECKING:
+    from llama_herd.tasks.ledger.redis_call import Dialogue
+
+T = TypeVar("T")
+
+#: The fix where the user of Redis may not change keys.
+BE_GATEKEEPER = (
+    "come as the user gatekeeper, which herd acl makes: put it into HERD_REDIS_URL, as in "
+    "redis://gatekeeper@host:6379/0, and FOLDER/gatekeeper.password into HERD_REDIS_PASSWORD_FILE"
+)
 
 keys = typer.Typer(no_args_is_help=True, help="Keys by which others come in at the gateway.")
 
@@ -30,7 +42,7 @@ def print_new_key(
     if role not in list(KeyRole):
         raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
     tenant = Settings.read(tenant=tenant).tenant if tenant else Settings.read().tenant
-    print(run_in_redis(create_key(name, tenant, KeyRole(role), max_priority)))
+    print(_run_as_gatekeeper(create_key(name, tenant, KeyRole(role), max_priority)))
 
 
 @keys.command("list")
@@ -43,7 +55,7 @@ def list_keys(
     from llama_herd.tasks.ledger.stored_api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.priority import MAX_PRIORITY
 
-    found = run_in_redis(ask(all_keys()))
+    found = _run_as_gatekeeper(ask(all_keys()))
     if not any(found) and not as_json:
         print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
     for fingerprint in found.unreadable:
@@ -62,4 +74,13 @@ def forget_key(name: Annotated[str, typer.Argument(help="Name or fingerprint of 
     """Forget a key. It opens nothing from now on; streams under way go on."""
     from llama_herd.tasks.security.api_keys import revoke_key
 
-    print(f"revoked {run_in_redis(revoke_key(name))}")
+    print(f"revoked {_run_as_gatekeeper(revoke_key(name))}")
+
+
+def _run_as_gatekeeper(dialogue: "Dialogue[T]") -> T:
+    """Run a dialogue about keys. Raises NotPermitted, which names the user of Redis that may."""
+    try:
+        return run_in_redis(dialogue)
+    except NotPermitted as error:
+        denial, _, _ = str(error).partition(" Fix: ")
+        raise NotPermitted(f"{denial} Fix: {BE_GATEKEEPER}") from None

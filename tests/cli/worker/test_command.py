@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,21 @@ def test_a_local_job_with_a_seed_is_the_same_each_time(endless: Path) -> None:
 def test_a_prompt_may_come_by_standard_input(endless: Path) -> None:
     options = ("generate", "--local", "--model", str(endless), "--seed", "7", "--max-tokens", "20")
     assert invoke(*options, "-", stdin=f"{PROMPT}\n").stdout == invoke(*options, PROMPT).stdout
+
+
+def test_the_example_of_log_probabilities_on_the_page_of_commands_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
+    (command,) = re.findall(r"^    \$ herd (generate .*logprobs.*) \\$", page, re.M)
+    done = invoke(*shlex.split(command))
+    assert (done.exit_code, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    told = re.findall(r'^    \["(.+?)",(-[\d.e-]+),(\[\[.*\]\])\]$', page, re.M)
+    assert len(told) == len(result["ids"]) == len(result["logprobs"])
+    assert [len(tops) for tops in result["top_logprobs"]] == [len(json.loads(tops)) for *_, tops in told]
+    named = [result["pieces"][str(id)] for tops in result["top_logprobs"] for id, _ in tops]
+    assert [result["pieces"][str(id)] for id in result["ids"]] == named[
+        ::2
+    ]  # the likeliest, at temperature 0
 
 
 def test_a_chat_is_made_a_prompt_by_the_models_template(endless: Path, tiny_path: Path) -> None:

@@ -101,7 +101,7 @@ def inspected(path: Path, variables: Mapping[str, str]) -> str:
 
 
 def examined(path: Path, variables: Mapping[str, str]) -> str:
-    done = invoke("doctor", "--json", HERD_REDIS_URL=URL, HERD_MODEL=str(path), **variables)
+    done = invoke("doctor", "--json", "--model", str(path), HERD_REDIS_URL=URL, **variables)
     found = [one for one in json.loads(done.stdout)["findings"] if one["subject"] in ("model", "memory")]
     assert found
     return " ".join(one["detail"] for one in found if one["state"] == "fail")

@@ -46,11 +46,13 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
 
     `has_device`: whether the device is there and pinned, so that its memory can be checked.
     """
+    from llama_herd.model.files.sketch import TensorFact
     from llama_herd.model.hub.name import SCHEME
     from llama_herd.worker.loading.hub_model import if_model_here
+    from llama_herd.worker.loading.model_summary import TypeShare
     from llama_herd.worker.loading.servable_model import ServableModel
 
-    subject, fix = "model", "set HERD_MODEL to another file"
+    subject, fix = "model", "name another file by --model or HERD_MODEL"
     here = if_model_here(settings)
     if here is None:
         name = str(settings.model).removeprefix(SCHEME)
@@ -67,7 +69,11 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
                 yield _kernels_finding(servable.kernels.note)
             subject, fix = "memory", ""
             if has_device:
-                yield _memory_finding(servable.fitting_plan(), device)
+                plan = servable.fitting_plan()
+                shares = TypeShare.by_type(map(TensorFact.from_info, servable.file.tensors))
+                types = ", ".join(share.type for share in shares)
+                yield Finding("weights", "ok", f"{types}: {plan.form_note}")
+                yield _memory_finding(plan, device)
     except BadInput as error:
         yield Finding.from_error(error, subject, fix=fix)
 

@@ -1,6 +1,7 @@
 """`herd doctor`: what is ready on this machine and what is not, with the fixes."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,13 +12,27 @@ if TYPE_CHECKING:
 COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def doctor(
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
     """Check the machine, the settings, Redis and the model file.
 
-    Exit code 1 when something fails.
+    Of the model it says whether a worker here would serve it, by which kernels and in how much memory; herd
+    inspect shows all of the file. Exit code 1 when something fails.
     """
     from llama_herd.cli.doctor.checkup import check_up
+    from llama_herd.cli.environment import override_settings
+    from llama_herd.extras import need_worker_extra
 
+    if model is not None:
+        need_worker_extra("herd doctor --model")
+    override_settings(model=model)
     findings = []
     for finding in check_up():
         findings.append(finding)

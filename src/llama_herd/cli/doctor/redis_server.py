@@ -88,7 +88,7 @@ def _check_persistence(info: Mapping[str, Any] | None) -> Finding:
 
 
 def _check_port(url: str) -> list[Finding]:
-    """Whether `herd worker --with-redis` could start a Redis where none answers."""
+    """Whether `herd redis` could start one where none answers."""
     port = local_port(url)
     if port is None:
         return []
@@ -99,4 +99,4 @@ def _check_port(url: str) -> list[Finding]:
         find_server()
     except HerdError as error:
         return [Finding.from_error(error, "port", "warn")]
-    return [Finding("port", "ok", f"{port} is free: herd worker --with-redis starts a Redis there")]
+    return [Finding("port", "ok", f"{port} is free: herd redis starts a Redis there")]

@@ -73,7 +73,7 @@ def worker(
         metrics_port=metrics_port,
     )
     settings = read_settings(WorkerSettings)
-    with own_redis(settings.redis_url) if with_redis else nullcontext():
+    with own_redis(settings.redis_url, "--with-redis") if with_redis else nullcontext():
         if gpus is None:
             exit_code = run_celery_worker(settings, name, waits=wait_for_redis)
         else:

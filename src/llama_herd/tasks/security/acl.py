@@ -8,6 +8,7 @@ job "*" are the allowed patterns, and its script's text names the allowed comman
     worker      runs jobs; may use all keys of its tenant
     operator    uses the whole client: also status, dead letters and purge
     gateway     does for others what they ask of `herd gateway`, looks up their keys, and sends webhooks
+    gatekeeper  makes and revokes the keys of the gateway's callers, those of all tenants
 """
 
 import re
@@ -30,7 +31,15 @@ from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, commands_of
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.stored_api_keys import all_keys, find_key, num_keys
+from llama_herd.tasks.ledger.stored_api_keys import (
+    API_KEYS,
+    ApiKey,
+    all_keys,
+    drop_key,
+    find_key,
+    num_keys,
+    store_key,
+)
 from llama_herd.tasks.ledger.stored_files import (
     NewFile,
     Quota,
@@ -83,6 +92,11 @@ class Role(StrEnum):
     WORKER = "worker"
     OPERATOR = "operator"
     GATEWAY = "gateway"
+    GATEKEEPER = "gatekeeper"
+
+    def user_in(self, tenant: str) -> str:
+        """The name of the user with this role. One keeps the gateway for all tenants."""
+        return self.value if self is Role.GATEKEEPER else f"{tenant}-{self}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,8 @@ class Acl:
                 return self._everything(_OPERATE | WAIT)
             case Role.GATEWAY:
                 return self._gateway
+            case Role.GATEKEEPER:
+                return self._gatekeeper
 
     @property
     def _ledger(self) -> Ledger:
@@ -171,6 +187,14 @@ class Acl:
             channels,
         )
         return Rights.to_run(*calls) + others
+
+    @property
+    def _gatekeeper(self) -> Rights:
+        """The keys of all tenants are in one place."""
+        new = ApiKey(ANY, ANY, ANY, ANY, ANY, 0)
+        return Rights.to_run(all_keys(), store_key(new), drop_key(ANY)) + Rights(
+            CONNECTION, kept=frozenset({API_KEYS})
+        )
 
     @property
     def _submits(self) -> Iterable[RedisCall[Any]]:

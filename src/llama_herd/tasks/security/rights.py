@@ -93,6 +93,8 @@ _COMMANDS_OF_TYPE = {
 #: watched.
 _COMMANDS_OF_ANY_TYPE = command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
 _NEVER_DELETED = frozenset({KeyType.LIST, KeyType.SET, KeyType.KEPT})
+#: By which who keeps such keys adds to them and takes away.
+_KEEPING = command_names("HSETNX HDEL")
 _WITHOUT_KEYS = (
     CONNECTION
     | SUBSCRIPTION
@@ -105,11 +107,15 @@ _WITHOUT_KEYS = (
 
 @dataclass(frozen=True)
 class Rights:
-    """The allowed commands, key patterns and channel patterns. Nothing else is allowed."""
+    """The allowed commands, key patterns and channel patterns. Nothing else is allowed.
+
+    kept: those of `keys` that others only read, and this user changes.
+    """
 
     commands: frozenset[str]
     keys: frozenset[str] = frozenset()
     channels: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
 
     @classmethod
     def to_run(cls, *calls: RedisCall[Any]) -> Self:
@@ -119,7 +125,12 @@ class Rights:
         return cls(frozenset().union(*commands), frozenset(keys))
 
     def __add__(self, other: "Rights") -> "Rights":
-        return Rights(self.commands | other.commands, self.keys | other.keys, self.channels | other.channels)
+        return Rights(
+            self.commands | other.commands,
+            self.keys | other.keys,
+            self.channels | other.channels,
+            self.kept | other.kept,
+        )
 
     def user(self, name: str, password: str, dialect: Dialect) -> str:
         """A user with these rights as a line of an ACL file, which has only the SHA-256 of the password."""
@@ -138,6 +149,7 @@ class Rights:
             yield by_type[type_], self.commands & commands
         others = (keys for kind, keys in by_type.items() if kind not in _NEVER_DELETED)
         yield frozenset().union(*others), self.commands & _COMMANDS_OF_ANY_TYPE
+        yield self.kept, self.commands & _KEEPING
         yield self.keys, self.commands & {"EVALSHA"}
 
 

@@ -38,6 +38,15 @@ class TypeShare:
         num_parameters = sum(fact.num_parameters for fact in tensors)
         return cls(type, len(tensors), num_parameters, sum(fact.num_bytes for fact in tensors))
 
+    @classmethod
+    def by_type(cls, tensors: Iterable[TensorFact]) -> tuple[Self, ...]:
+        """A share for each type, the one with most bytes first."""
+        groups: dict[str, list[TensorFact]] = {}
+        for fact in tensors:
+            groups.setdefault(fact.type, []).append(fact)
+        shares = [cls.from_tensors(type, group) for type, group in groups.items()]
+        return tuple(sorted(shares, key=lambda share: -share.num_bytes))
+
 
 @dataclass(frozen=True)
 class MemorySummary:
@@ -142,7 +151,7 @@ class ModelSummary:
             kind=kind_of(settings.model),
             header=_shown(file.metadata),
             shape=file.config,
-            tensors=_by_type(map(TensorFact.from_info, file.tensors)),
+            tensors=TypeShare.by_type(map(TensorFact.from_info, file.tensors)),
             tokenizer=TokenFacts.from_tokenizer(servable.tokenizer, _complaint(servable.check_chat)),
             memory=memory,
             complaint=complaint,
@@ -161,7 +170,7 @@ class ModelSummary:
             kind=sketch.kind,
             header=_shown(sketch.header),
             shape=None,
-            tensors=_by_type(sketch.tensors),
+            tensors=TypeShare.by_type(sketch.tensors),
             tokenizer=sketch.tokens,
             memory=None,
             complaint=complaint,
@@ -194,14 +203,6 @@ def _complaint(check: Callable[[], object]) -> str:
     except BadInput as error:
         return str(error)
     return ""
-
-
-def _by_type(tensors: Iterable[TensorFact]) -> tuple[TypeShare, ...]:
-    groups: dict[str, list[TensorFact]] = {}
-    for fact in tensors:
-        groups.setdefault(fact.type, []).append(fact)
-    shares = [TypeShare.from_tensors(type, group) for type, group in groups.items()]
-    return tuple(sorted(shares, key=lambda share: -share.num_bytes))
 
 
 def _shown(header: Mapping[str, object]) -> dict[str, bool | int | float | str]:
