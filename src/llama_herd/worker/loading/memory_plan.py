@@ -93,7 +93,7 @@ class MemoryPlan:
         cls, form: WeightForm, settings: WorkerSettings, file: ModelFile, device: str, free: int
     ) -> Self:
         """Plan with weights in one form and the smallest cache."""
-        dtype, kind = compute_dtype(settings, device), device.partition(":")[0]
+        dtype, kind = compute_dtype(settings, device, form.kernels), device.partition(":")[0]
         prefill = PrefillBudget.from_setting(settings.prefill_tokens, kind)
         step = StepMemory(
             file.config,
@@ -261,13 +261,17 @@ def allowed_bytes(settings: WorkerSettings, device: str) -> int:
     return free if settings.memory_share == 1 else min(free, int(settings.memory_share * total_bytes(device)))
 
 
-def compute_dtype(settings: WorkerSettings, device: str) -> Dtype:
-    """The type of the arithmetic, and of weights, keys and values."""
+def compute_dtype(settings: WorkerSettings, device: str, kernels: AnyKernels = NO_KERNELS) -> Dtype:
+    """The type of the arithmetic, and of weights, keys and values.
+
+    On a CPU native kernels are fast in bfloat16 whatever it multiplies; plain torch is where the CPU is.
+    """
     if settings.dtype != "auto":
         return settings.dtype
-    if device == "cpu" and (settings.deterministic or not multiplies_bfloat16()):
-        return "float32"
-    return "bfloat16"
+    if device != "cpu":
+        return "bfloat16"
+    is_fast = kernels.has_numbers or multiplies_bfloat16()
+    return "bfloat16" if is_fast and not settings.deterministic else "float32"
 
 
 def _weight_bytes(form: WeightForm, file: ModelFile, device_type: str, dtype: Dtype) -> int:
