@@ -25,10 +25,19 @@ static bool multiply_type(const Product& p, int kernel) {
   }
 }
 
+// Plain numbers have one kernel.
+static inline bool multiply_numbers(const Product& p) {
+#ifdef __AVX512F__
+  return multiply_tiles<Numbers>(p);
+#else
+  return multiply_float32<Numbers>(p);
+#endif
+}
+
 // False if there is no such kernel, or no memory to work in.
 static bool multiply(const Product& p, int type, int kernel) {
   if (p.tokens == 0) return true;
-  if (type == BF16_TYPE) return p.is_bfloat16 && multiply_tiles<Numbers>(p);  // which have one kernel
+  if (type == BF16_TYPE) return p.is_bfloat16 && multiply_numbers(p);
   bool is_done = false;
   with_type(type, [&](auto of_blocks) { is_done = multiply_type<decltype(of_blocks)>(p, kernel); });
   return is_done;

@@ -48,6 +48,23 @@ static inline __attribute__((always_inline)) void for_columns(const Group<Type>*
   }
 }
 
+// Of plain numbers, which are pairs of columns.
+template <class Type, int NUM_GROUPS, class Call>
+static inline __attribute__((always_inline)) void for_columns(const Group<Numbers>* groups, int64_t k, Call call) {
+#pragma GCC unroll 16
+  for (int pair = 0; pair < SLICE_COLUMNS / 2; pair++) {
+    Floats low[NUM_GROUPS], high[NUM_GROUPS];
+#pragma GCC unroll 4
+    for (int g = 0; g < NUM_GROUPS; g++) {
+      const Words words = groups[g].rows(k).word(pair);
+      low[g] = low_numbers(words);
+      high[g] = high_numbers(words);
+    }
+    call(2 * pair, low);
+    call(2 * pair + 1, high);
+  }
+}
+
 // Groups from `first` on for one or two tokens, whose sums stay in registers.
 template <class Type, int TOKENS, int NUM_GROUPS>
 static void multiply_few(const Product& p, const float* x, const Group<Type>* groups, int64_t first, int64_t end) {

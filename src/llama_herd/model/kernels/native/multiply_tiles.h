@@ -11,6 +11,7 @@
 #include "tile_products.h"
 #include "types.h"
 
+#ifdef __AVX512F__
 namespace herd {
 
 constexpr int PREFETCHED_BYTES_OF_TILES = 4608, PREFETCHED_BYTES_OF_NUMBERS = 4096;
@@ -86,10 +87,8 @@ static inline void put_sums(const Product& p, const float* sums, int64_t token, 
   const int count = left < AT_ONCE ? int(left) : AT_ONCE;
   for (int t = 0; t < count; t++) {
     const float* of_token = sums + t / 16 * 512 + t % 16 * 16;
-    for (int at = 0; at < TILE_ROWS; at += LANES) {
-      put(p, token + t, row + at, load(of_token + at));
-      put(p, token + t, row + TILE_ROWS + at, load(of_token + 256 + at));
-    }
+    put(p, token + t, row, load(of_token));
+    put(p, token + t, row + TILE_ROWS, load(of_token + 256));
   }
 }
 
@@ -102,39 +101,33 @@ static inline void dequantise_rows(const Product& p, int64_t row, int64_t first,
 }
 
 #ifndef __AMX_BF16__
-constexpr int FEWEST = 2;            // tokens, for which a core waits for memory alone
-constexpr int STREAMS = LANES / 4;   // rows of tiles that are read side by side for them: the processor runs ahead in each
+constexpr int FEWEST = 2;   // tokens, for which a core waits for memory alone
+constexpr int STREAMS = 4;  // rows of tiles that are read side by side for them: the processor runs ahead in each
 
 // The products of one token or two and as many rows of tiles. The last may stand there twice.
 template <int TOKENS>
 static inline void multiply_streams(const Product& p, const uint8_t* x, int64_t first) {
   const uint8_t* tiles[STREAMS];
-  Floats sums[TOKENS][STREAMS][PARTS_OF_TILE];
+  Floats sums[TOKENS][STREAMS];
   for (int s = 0; s < STREAMS; s++) {
     tiles[s] = row_of_tiles<Numbers>(p, first + s < p.row_tiles() ? first + s : p.row_tiles() - 1);
-    for (int t = 0; t < TOKENS; t++)
-      for (int part = 0; part < PARTS_OF_TILE; part++) sums[t][s][part] = zeros();
+    for (int t = 0; t < TOKENS; t++) sums[t][s] = zeros();
   }
   for (int64_t k = 0; k < p.slices(); k++, x += PAIR_BYTES)
 #pragma GCC unroll 16
-    for (int pair = 0; pair < SLICE_COLUMNS / 2; pair++) {
+    for (int pair = 0; pair < LANES; pair++) {
       Words inputs[TOKENS];
 #pragma GCC unroll 2
       for (int t = 0; t < TOKENS; t++) inputs[t] = two_inputs(x + t * 64 + pair * 4);
 #pragma GCC unroll 4
-      for (int s = 0; s < STREAMS; s++)
+      for (int s = 0; s < STREAMS; s++) {
+        const Words numbers = load_words(tiles[s] + k * AMX_TILE_BYTES + pair * 64);
 #pragma GCC unroll 2
-        for (int part = 0; part < PARTS_OF_TILE; part++) {
-          const Words numbers = load_words(tiles[s] + k * AMX_TILE_BYTES + pair * 64 + part * LANES * 4);
-#pragma GCC unroll 2
-          for (int t = 0; t < TOKENS; t++)
-            sums[t][s][part] = add_pair_products(sums[t][s][part], inputs[t], numbers);
-        }
+        for (int t = 0; t < TOKENS; t++) sums[t][s] = add_pair_products(sums[t][s], inputs[t], numbers);
+      }
     }
   for (int t = 0; t < TOKENS; t++)
-    for (int s = 0; s < STREAMS; s++)
-      for (int part = 0; part < PARTS_OF_TILE; part++)
-        put(p, t, (first + s) * TILE_ROWS + part * LANES, sums[t][s][part]);
+    for (int s = 0; s < STREAMS; s++) put(p, t, (first + s) * TILE_ROWS, sums[t][s]);
 }
 
 static void multiply_chunk_of_numbers_by_fewest(const void* argument, int64_t chunk) {
@@ -223,7 +216,8 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
 
 // 32 numbers as bfloat16.
 static inline void round_slice(const float* x, uint16_t* to) {
-  for (int at = 0; at < SLICE_COLUMNS; at += LANES) store_first(to + at, load(x + at), LANES);
+  store_first(to, load(x), LANES);
+  store_first(to + LANES, load(x + LANES), LANES);
 }
 
 struct PackJob {
@@ -277,3 +271,4 @@ static bool multiply_tiles(const Product& p) {
 }
 
 }  // namespace herd
+#endif

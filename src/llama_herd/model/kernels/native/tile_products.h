@@ -6,6 +6,7 @@
 
 #include "types.h"
 
+#ifdef __AVX512F__
 namespace herd {
 
 constexpr int AT_ONCE = 32;                     // rows of either side: two AMX tiles each
@@ -104,8 +105,6 @@ static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, in
 static inline void configure_tiles(int64_t = AT_ONCE) {}
 static inline void release_tiles() {}
 
-constexpr int MOST_ROWS = LANES == 16 ? 8 : 2;    // whose sums stay in registers
-
 // Two columns of a row of x, for all rows of the other side.
 static inline Words two_inputs(const uint8_t* x) {
   uint32_t two;
@@ -116,41 +115,31 @@ static inline Words two_inputs(const uint8_t* x) {
 // The products of ROWS rows of x.
 template <int ROWS, int AHEAD>
 static inline void add_products_of_rows(const uint8_t* x, Pairs pairs, int64_t count, bool is_first, float* sums) {
-  constexpr int HIGH = TILE_ROWS * TILE_ROWS;
-  Floats low[ROWS][PARTS_OF_TILE], high[ROWS][PARTS_OF_TILE];
+  Floats low[ROWS], high[ROWS];
 #pragma GCC unroll 8
-  for (int row = 0; row < ROWS; row++)
-#pragma GCC unroll 2
-    for (int part = 0; part < PARTS_OF_TILE; part++) {
-      const float* from = sums + row * TILE_ROWS + part * LANES;
-      low[row][part] = is_first ? zeros() : load(from);
-      high[row][part] = is_first ? zeros() : load(from + HIGH);
-    }
+  for (int row = 0; row < ROWS; row++) {
+    low[row] = is_first ? zeros() : load(sums + row * LANES);
+    high[row] = is_first ? zeros() : load(sums + LANES * LANES + row * LANES);
+  }
   for (int64_t k = 0; k < count; k++, x += PAIR_BYTES) {
     const uint8_t *of_low = pairs.low + k * pairs.step, *of_high = pairs.high + k * pairs.step;
     prefetch_pairs<AHEAD>(of_low, of_high);
 #pragma GCC unroll 16
-    for (int pair = 0; pair < SLICE_COLUMNS / 2; pair++)
-#pragma GCC unroll 2
-      for (int part = 0; part < PARTS_OF_TILE; part++) {
-        const int at = pair * 64 + part * LANES * 4;
-        const Words a = load_words(of_low + at), b = load_words(of_high + at);
+    for (int pair = 0; pair < LANES; pair++) {
+      const Words a = load_words(of_low + pair * 64), b = load_words(of_high + pair * 64);
 #pragma GCC unroll 8
-        for (int row = 0; row < ROWS; row++) {
-          const Words inputs = two_inputs(x + row * 64 + pair * 4);
-          low[row][part] = add_pair_products(low[row][part], inputs, a);
-          high[row][part] = add_pair_products(high[row][part], inputs, b);
-        }
+      for (int row = 0; row < ROWS; row++) {
+        const Words inputs = two_inputs(x + row * 64 + pair * 4);
+        low[row] = add_pair_products(low[row], inputs, a);
+        high[row] = add_pair_products(high[row], inputs, b);
       }
+    }
   }
 #pragma GCC unroll 8
-  for (int row = 0; row < ROWS; row++)
-#pragma GCC unroll 2
-    for (int part = 0; part < PARTS_OF_TILE; part++) {
-      float* to = sums + row * TILE_ROWS + part * LANES;
-      store(to, low[row][part]);
-      store(to + HIGH, high[row][part]);
-    }
+  for (int row = 0; row < ROWS; row++) {
+    store(sums + row * LANES, low[row]);
+    store(sums + LANES * LANES + row * LANES, high[row]);
+  }
 }
 
 template <int AHEAD = 0>
@@ -158,14 +147,13 @@ static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, in
                                 float* sums) {
   for (int row = 0; row < num_rows;) {
     const uint8_t* from = x + row * 64;
-    float* to = sums + row / TILE_ROWS * 2 * TILE_ROWS * TILE_ROWS + row % TILE_ROWS * TILE_ROWS;
+    float* to = sums + row / LANES * 2 * LANES * LANES + row % LANES * LANES;
     const int left = num_rows - row;
-    const int at_once = left > MOST_ROWS / 2 ? MOST_ROWS : left > 2 ? 4 : left > 1 ? 2 : 1;  // zeros fill it up
-    if (at_once == MOST_ROWS) add_products_of_rows<MOST_ROWS, AHEAD>(from, pairs, count, is_first, to);
-    else if (at_once == 4) add_products_of_rows<4, AHEAD>(from, pairs, count, is_first, to);
-    else if (at_once == 2) add_products_of_rows<2, AHEAD>(from, pairs, count, is_first, to);
+    if (left > 4) add_products_of_rows<8, AHEAD>(from, pairs, count, is_first, to);
+    else if (left > 2) add_products_of_rows<4, AHEAD>(from, pairs, count, is_first, to);
+    else if (left > 1) add_products_of_rows<2, AHEAD>(from, pairs, count, is_first, to);
     else add_products_of_rows<1, AHEAD>(from, pairs, count, is_first, to);
-    row += at_once;
+    row += left > 4 ? 8 : left > 2 ? 4 : left > 1 ? 2 : 1;
   }
 }
 #endif
@@ -177,3 +165,4 @@ static inline void add_products(const uint8_t* x, const uint8_t* pairs, int64_t 
 }
 
 }  // namespace herd
+#endif
