@@ -55,7 +55,7 @@ class WorkerSettings(Settings):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="Type of the arithmetic. auto: bfloat16 where the device or native kernels are fast in it.",
+        description="Type of the arithmetic. auto: bfloat16 where the device or kernels are fast in it.",
     )
     weights: Literal["auto", "quantized", "dense"] = Field(
         "auto",
