@@ -46,6 +46,8 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[
 _HEADERS_BEGIN = re.compile(rb'"headers"\s*:\s*\{')
 _MAX_HEADERS_BYTES = 65_536
 _HEAD = re.compile(rb'"(id|task|origin)"\s*:\s*"((?:[^"\\]|\\.){1,255})"')
+#: What may be shown of these: other characters are no name, and may be of a prompt.
+_NAME = re.compile(rb"[A-Za-z0-9._:@/-]+")
 
 _NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -76,8 +78,7 @@ def trace_id_of(headers: Mapping[str, Any]) -> str | None:
 class MessageHead(NamedTuple):
     """What the headers of a message name, as far as they can be found, though it may be no whole JSON.
 
-    They are written as in the message: what JSON escapes stays escaped. origin: the process that sent it, as
-    Celery's `gen12@host`.
+    None: it is not there, or is no plain name. origin: the process that sent it, as Celery's `gen12@host`.
     """
 
     task_id: str | None = None
@@ -91,8 +92,9 @@ class MessageHead(NamedTuple):
         if begin is None:
             return cls()
         found = _HEAD.finditer(raw, begin.end(), begin.end() + _MAX_HEADERS_BYTES)
-        named = {one[1].decode(): one[2].decode(errors="replace") for one in reversed([*found])}
-        return cls(named.get("id"), named.get("task"), named.get("origin"))
+        first = {one[1]: one[2] for one in reversed([*found])}
+        named = {key: text.decode() for key, text in first.items() if _NAME.fullmatch(text)}
+        return cls(named.get(b"id"), named.get(b"task"), named.get(b"origin"))
 
 
 @dataclass(frozen=True, slots=True)
