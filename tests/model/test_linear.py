@@ -10,6 +10,7 @@ from torch import Tensor
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.linear import Linear
+from llama_herd.model.weights import segment
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.segment import BlockSegment, DenseSegment, rows_per_slab
 from llama_herd.model.weights.weight import Weight
@@ -59,6 +60,22 @@ def test_blocks_multiply_and_look_up_as_their_numbers_do(type: GGMLType) -> None
     assert_close(blocks(x), numbers(x), atol=1e-4, rtol=1e-5)
     ids = torch.tensor([0, 2048, 7, 7, 1023, 1024])
     assert blocks.segments[0].rows(ids).equal(numbers.segments[0].rows(ids))
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_blocks_multiply_bfloat16_in_float32_where_the_processor_does_not(
+    monkeypatch: pytest.MonkeyPatch, is_native: bool
+) -> None:
+    monkeypatch.setattr(segment, "multiplies_bfloat16", lambda: is_native)
+    weight, x = stored(torch.randn(300, 1024), GGMLType.Q4_0), torch.randn(37, 1024).bfloat16()
+    wide, narrow = (
+        Linear.load([weight], CPU, dtype, form=WeightForm.QUANTIZED)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    y, exact = narrow(x), wide(x.float())
+    assert y.dtype is torch.bfloat16
+    assert y.equal(exact.bfloat16()) is not is_native
+    assert_close(y.float(), exact, atol=0.5, rtol=0)
 
 
 def test_blocks_of_mixed_types_are_segments_in_order() -> None:

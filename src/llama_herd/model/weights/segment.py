@@ -14,6 +14,7 @@ from torch.nn.functional import linear, pad
 
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.huge_pages import zero_bytes
+from llama_herd.model.kernels.instruction_set import multiplies_bfloat16
 from llama_herd.model.sizes import SLAB_VALUES
 from llama_herd.model.weights.weight import Weight
 
@@ -54,9 +55,10 @@ class BlockSegment:
 
     def __call__(self, x: Tensor) -> Tensor:
         y = x.new_empty(len(x), len(self.blocks))  # (T, N)
+        x = x.to(_product_dtype(x))
         row = 0
         for slab in torch.split(self.blocks, rows_per_slab(self.columns, x.device)):
-            matrix = dequantize(slab, self.type).to(self.dtype)  # (S, C)
+            matrix = dequantize(slab, self.type).to(x.dtype)  # (S, C)
             y[:, row : row + len(slab)] = _multiply(x, matrix, self.row_tile)
             row += len(slab)
         return y
@@ -114,6 +116,12 @@ def slabs(weight: Weight, device: torch.device, num_rows: int = 0) -> Iterator[T
     num_rows = num_rows or rows_per_slab(weight.shape[-1], device)
     for row in range(0, len(weight.rows), num_rows):
         yield weight.rows[row : row + num_rows].to(device)
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """The type to multiply inputs in: float32 for bfloat16 on a CPU that has no instructions for it."""
+    is_slow = x.device.type == "cpu" and x.dtype is torch.bfloat16 and not multiplies_bfloat16()
+    return torch.float32 if is_slow else x.dtype
 
 
 def _multiply(x: Tensor, matrix: Tensor, row_tile: int) -> Tensor:

@@ -46,6 +46,8 @@ class StepMemory:
         rotating = size * (qkv + (H + K) * D) + (3 if family.qk_norm else 2) * wide * (H + K) * D
         attending = size * (qkv + (H + K) * D + 3 * H * D)
         mlp = size * (5 * C + 4 * F)
+        if self.consecutive and size < wide:
+            mlp += wide * F  # inputs in float32, where the processor multiplies no bfloat16
         norm = size * (3 if family.post_norms else 2) * C + 3 * wide * C
         rope = 2 * wide * D * (2 if self.config.local_rope_base else 1)
         return T * (rope + max(rotating, attending, mlp, norm))
