@@ -60,5 +60,6 @@ def test_an_urgent_job_passes_the_backlog_and_one_that_can_wait_comes_after_it(
     assert begun.index(patient) >= len(begun) - SLOTS - 1, "nobody else waits by then"
 
 
-def submit(client: Client, priority: int, max_tokens: int = 20) -> str:
+def submit(client: Client, priority: int, max_tokens: int = 100) -> str:
+    """So many tokens that others are delivered meanwhile: only among these a job that can wait comes last."""
     return client.submit(prompt="a tale", sampling={"max_tokens": max_tokens}, priority=priority)
