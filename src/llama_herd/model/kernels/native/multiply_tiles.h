@@ -18,6 +18,9 @@ constexpr int PREFETCHED_BYTES_OF_TILES = 4608, PREFETCHED_BYTES_OF_NUMBERS = 40
 constexpr int64_t PANEL_ROWS = 256, PANEL_SLICES = 64;  // 1 MB as bfloat16: half of what the core's cache holds
 constexpr int FEW = 4;  // slices that become bfloat16 at a time
 constexpr int64_t FEW_ROWS_OF_NUMBERS = 128;  // that a thread reads one after the other
+// Where tokens do not pass all at once, each passes over as many slices as are fetched ahead, and the next ones come
+// all the while. Over whole rows, only the first would wait for memory, and only the others compute.
+constexpr int64_t SLICES_OF_A_PASS = PREFETCHED_BYTES_OF_NUMBERS / AMX_TILE_BYTES;
 
 struct TilesJob {
   Product p;
@@ -139,18 +142,22 @@ static void multiply_chunk_of_numbers_by_fewest(const void* argument, int64_t ch
 }
 #endif
 
-// 32 rows of numbers at a time for at most 32 tokens, as they lie: there is one pass over them.
+// 32 rows of numbers at a time for at most 32 tokens, as they lie.
 static void multiply_chunk_of_numbers_by_few(const void* argument, int64_t chunk) {
   const TilesJob& job = *static_cast<const TilesJob*>(argument);
   const Product& p = job.p;
   const int64_t first = chunk * job.chunk_rows;
   const int64_t end = first + job.chunk_rows < p.rows ? first + job.chunk_rows : p.rows;
+  const int64_t most = p.tokens <= PASSING_AT_ONCE ? p.slices() : SLICES_OF_A_PASS;
   alignas(64) float sums[AT_ONCE * AT_ONCE];
   configure_tiles(p.tokens);
   for (int64_t row = first; row < end; row += AT_ONCE) {
     const int64_t low = row / TILE_ROWS, high = low + 1 < p.row_tiles() ? low + 1 : low;
     const Pairs pairs{row_of_tiles<Numbers>(p, low), row_of_tiles<Numbers>(p, high), AMX_TILE_BYTES};
-    add_products<PREFETCHED_BYTES_OF_NUMBERS>(job.x, pairs, p.slices(), int(p.tokens), true, sums);
+    for (int64_t k = 0; k < p.slices(); k += most) {
+      const int64_t count = p.slices() - k < most ? p.slices() - k : most;
+      add_products<PREFETCHED_BYTES_OF_NUMBERS>(job.x + k * PAIR_BYTES, pairs.from(k), count, int(p.tokens), k == 0, sums);
+    }
     put_sums(p, sums, 0, row);
   }
   release_tiles();

@@ -17,10 +17,13 @@ constexpr int PAIR_BYTES = 2 * AMX_TILE_BYTES;  // what 32 columns of 32 rows ta
 struct Pairs {
   const uint8_t *low, *high;
   int64_t step;
+
+  Pairs from(int64_t k) const { return {low + k * step, high + k * step, step}; }
 };
 
+// Inlined at once: GCC 12 may drop calls of a function that does nothing else.
 template <int AHEAD>
-static inline void prefetch_pairs(const uint8_t* low, const uint8_t* high) {
+static inline __attribute__((always_inline)) void prefetch_pairs(const uint8_t* low, const uint8_t* high) {
   if (AHEAD)
     for (int at = AHEAD; at < AHEAD + AMX_TILE_BYTES; at += 64) {
       _mm_prefetch(reinterpret_cast<const char*>(low) + at, _MM_HINT_T0);
@@ -29,6 +32,8 @@ static inline void prefetch_pairs(const uint8_t* low, const uint8_t* high) {
 }
 
 #ifdef __AMX_BF16__
+constexpr int PASSING_AT_ONCE = AT_ONCE;  // rows of x
+
 struct __attribute__((packed)) TileConfig {
   uint8_t palette, start_row, reserved[14];
   uint16_t column_bytes[16];
@@ -102,6 +107,8 @@ static inline void add_products(const uint8_t* x, Pairs pairs, int64_t count, in
   store_sums(sums);
 }
 #else
+constexpr int PASSING_AT_ONCE = 8;  // rows of x, whose sums stay in registers
+
 static inline void configure_tiles(int64_t = AT_ONCE) {}
 static inline void release_tiles() {}
 
