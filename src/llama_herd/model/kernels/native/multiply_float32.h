@@ -3,16 +3,21 @@
 // Each result is the same sum in the same order, however many tokens stand beside it.
 #pragma once
 
+#include <type_traits>
+
 #include "pool.h"
 #include "types.h"
 
 namespace herd {
 
 constexpr int CHUNK_TILES = 4;  // of 16 rows
-constexpr int GROUPS_OF_ONE = 4;  // that are read at once, for one token
-constexpr int GROUPS = LANES / 4;  // for more, of which
-constexpr int TOKENS_AT_ONCE = 4;  // are multiplied at once: half of the registers hold the sums
+constexpr int GROUPS = 4;  // that are read at once
+template <class Type>  // for two tokens: the 16 registers of AVX2 hold sums of all groups, and no block on top of them
+constexpr int GROUPS_OF_TWO = LANES == 16 || std::is_same_v<Type, Numbers> ? GROUPS : GROUPS / 2;
+constexpr int TOKENS_AT_ONCE = LANES == 16 ? 4 : 3;  // that are multiplied at once: as many sums as registers can hold
 constexpr int64_t READ_TOKENS = 64;  // that one reading of the tiles serves
+constexpr int64_t READ_COLUMNS = 64;  // whose values stay in the nearest cache
+constexpr int FETCHED_BYTES = 4096;  // ahead: they come while the values are multiplied
 constexpr int64_t CHUNK_GROUPS = CHUNK_TILES * PARTS_OF_TILE;
 
 // Call with the values of some groups for each of the 32 columns of slice k.
@@ -86,30 +91,36 @@ static void multiply_few(const Product& p, const float* x, const Group<Type>* gr
     for (int g = 0; g < NUM_GROUPS && first + g < end; g++) put(p, t, (first + g) * LANES, sums[t][g]);
 }
 
-// What some groups of rows are at work on: the values of a slice, and the sums of all tokens.
-struct alignas(64) SliceBuffers {
-  float values[SLICE_COLUMNS][GROUPS][LANES];
+// What some groups of rows are at work on: the values of some columns, and the sums of all tokens.
+struct alignas(64) GroupBuffers {
+  float values[READ_COLUMNS][GROUPS][LANES];
   float sums[READ_TOKENS][GROUPS][LANES];
 };
 
-// Add a slice to the sums of TOKENS tokens, whose inputs lie `columns` apart.
+// Inputs of some tokens, that lie `stride` apart.
+struct Inputs {
+  const float* x;
+  int64_t stride, columns;
+};
+
+// Add the products of TOKENS tokens from `token` on.
 template <int TOKENS>
-static __attribute__((noinline)) void add_values(SliceBuffers& buffers, const float* x, int64_t columns,
-                                                 int64_t token) {
+static __attribute__((noinline)) void add_values(GroupBuffers& buffers, const Inputs& in, int64_t token) {
+  const float* x = in.x + token * in.stride;
   Floats sums[TOKENS][GROUPS];
 #pragma GCC unroll 4
   for (int t = 0; t < TOKENS; t++)
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS; g++) sums[t][g] = load(buffers.sums[token + t][g]);
-  for (int column = 0; column < SLICE_COLUMNS; column++) {
-    Floats values[GROUPS];
+  for (int64_t column = 0; column < in.columns; column++) {
+    Floats inputs[TOKENS];
 #pragma GCC unroll 4
-    for (int g = 0; g < GROUPS; g++) values[g] = load(buffers.values[column][g]);
+    for (int t = 0; t < TOKENS; t++) inputs[t] = all(x[t * in.stride + column]);
 #pragma GCC unroll 4
-    for (int t = 0; t < TOKENS; t++) {
-      const Floats input = all(x[t * columns + column]);
+    for (int g = 0; g < GROUPS; g++) {
+      const Floats values = load(buffers.values[column][g]);
 #pragma GCC unroll 4
-      for (int g = 0; g < GROUPS; g++) sums[t][g] = add_product(values[g], input, sums[t][g]);
+      for (int t = 0; t < TOKENS; t++) sums[t][g] = add_product(values, inputs[t], sums[t][g]);
     }
   }
 #pragma GCC unroll 4
@@ -118,27 +129,32 @@ static __attribute__((noinline)) void add_values(SliceBuffers& buffers, const fl
     for (int g = 0; g < GROUPS; g++) store(buffers.sums[token + t][g], sums[t][g]);
 }
 
-// As many tokens at once as there are registers for.
-static inline void add_values(SliceBuffers& buffers, const float* x, int64_t columns, int64_t count) {
+// As many tokens at once as there are registers for; rather twice two than a last one alone.
+static inline void add_values(GroupBuffers& buffers, const Inputs& in, int64_t count) {
   int64_t token = 0;
-  const auto at = [&] { return x + token * columns; };
-  for (; token + TOKENS_AT_ONCE <= count; token += TOKENS_AT_ONCE)
-    add_values<TOKENS_AT_ONCE>(buffers, at(), columns, token);
-  for (; token < count; token++) add_values<1>(buffers, at(), columns, token);
+  for (; count - token >= TOKENS_AT_ONCE && count - token != TOKENS_AT_ONCE + 1; token += TOKENS_AT_ONCE)
+    add_values<TOKENS_AT_ONCE>(buffers, in, token);
+  for (; count - token >= 2; token += 2) add_values<2>(buffers, in, token);
+  if (token < count) add_values<1>(buffers, in, token);
 }
 
 // Groups from `first` on for some tokens: each slice of them becomes values once.
 template <class Type>
 static void multiply_some(const Product& p, const float* x, int64_t token, int64_t count, const Group<Type>* groups,
                           int64_t first, int64_t end) {
-  SliceBuffers buffers;
+  GroupBuffers buffers;
   memset(buffers.sums, 0, size_t(count) * sizeof buffers.sums[0]);
-  for (int64_t k = 0; k < p.slices(); k++) {
-    for_columns<Type, GROUPS>(groups, k, [&](int column, const Floats* values) {
+  for (int64_t start = 0; start < p.columns; start += READ_COLUMNS) {
+    const int64_t columns = p.columns - start < READ_COLUMNS ? p.columns - start : READ_COLUMNS;
+    for (int64_t at = 0; at < columns; at += SLICE_COLUMNS) {
+      const int64_t k = (start + at) / SLICE_COLUMNS;
+      for (int g = 0; g < GROUPS; g += PARTS_OF_TILE) prefetch<Type, FETCHED_BYTES>(groups[g].tiles, k);
+      for_columns<Type, GROUPS>(groups, k, [&](int column, const Floats* values) {
 #pragma GCC unroll 4
-      for (int g = 0; g < GROUPS; g++) store(buffers.values[column][g], values[g]);
-    });
-    add_values(buffers, x + token * p.columns + k * SLICE_COLUMNS, p.columns, count);
+        for (int g = 0; g < GROUPS; g++) store(buffers.values[at + column][g], values[g]);
+      });
+    }
+    add_values(buffers, {x + token * p.columns + start, p.columns, columns}, count);
   }
   for (int64_t t = 0; t < count; t++)
     for (int g = 0; g < GROUPS && first + g < end; g++)
@@ -160,11 +176,13 @@ static void multiply_chunk_float32(const void* job, int64_t chunk) {
   int64_t first = chunk * CHUNK_GROUPS;
   const int64_t end = first + CHUNK_GROUPS < all_groups ? first + CHUNK_GROUPS : all_groups;
   const float* x = static_cast<const float*>(p.x);
-  Group<Type> groups[GROUPS_OF_ONE];  // the last may stand there twice
-  for (const int step = p.tokens == 1 ? GROUPS_OF_ONE : GROUPS; first < end; first += step) {
-    for (int g = 0; g < step; g++) groups[g] = group_of<Type>(p, first + g < end ? first + g : end - 1);
-    if (p.tokens == 1) multiply_few<Type, 1, GROUPS_OF_ONE>(p, x, groups, first, end);
-    else if (p.tokens == 2) multiply_few<Type, 2, GROUPS>(p, x, groups, first, end);
+  Group<Type> groups[GROUPS];  // the last may stand there twice
+  for (; first < end; first += GROUPS) {
+    for (int g = 0; g < GROUPS; g++) groups[g] = group_of<Type>(p, first + g < end ? first + g : end - 1);
+    if (p.tokens == 1) multiply_few<Type, 1, GROUPS>(p, x, groups, first, end);
+    else if (p.tokens == 2)
+      for (int g = 0; g < GROUPS; g += GROUPS_OF_TWO<Type>)
+        multiply_few<Type, 2, GROUPS_OF_TWO<Type>>(p, x, groups + g, first + g, end);
     else multiply_many<Type>(p, x, groups, first, end);
   }
 }
@@ -174,10 +192,10 @@ static bool multiply_float32(Product p) {
   static thread_local Scratch scratch;
   if (p.is_bfloat16) {
     const int64_t count = p.tokens * p.columns;
-    const uint16_t* bits = static_cast<const uint16_t*>(p.x);
+    const uint8_t* bits = static_cast<const uint8_t*>(p.x);
     float* x = static_cast<float*>(scratch.at_least(size_t(count) * 4));
     if (x == nullptr) return false;
-    for (int64_t i = 0; i < count; i++) x[i] = from_bfloat16(bits[i]);
+    for (int64_t i = 0; i < count; i += LANES) store(x + i, low_numbers(load_shorts(bits + 2 * i)));
     p.x = x;
   }
   const int64_t num_chunks = (p.row_tiles() + CHUNK_TILES - 1) / CHUNK_TILES;
