@@ -35,6 +35,7 @@ class InstructionSet:
 
 
 AVX2 = InstructionSet("avx2", frozenset({"avx2", "fma", "f16c"}), ("-mavx2", "-mfma", "-mf16c"))
+AVX_VNNI = InstructionSet("avx_vnni", AVX2.needs | {"avx_vnni"}, (*AVX2.compiler_flags, "-mavxvnni"))
 AVX512_VNNI = InstructionSet(
     "avx512_vnni",
     AVX2.needs | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
@@ -50,7 +51,7 @@ AMX = InstructionSet(
 )
 
 #: The best first.
-INSTRUCTION_SETS = (AMX, AVX512_BF16, AVX512_VNNI, AVX2)
+INSTRUCTION_SETS = (AMX, AVX512_BF16, AVX512_VNNI, AVX_VNNI, AVX2)
 
 
 def is_known_machine() -> bool:

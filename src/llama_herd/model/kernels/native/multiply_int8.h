@@ -6,6 +6,11 @@
 #include "pool.h"
 #include "types.h"
 
+// Whether there is an instruction that multiplies bytes and adds four products to a word.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define HERD_HAS_VNNI
+#endif
+
 namespace herd {
 
 constexpr int64_t MAX_CHUNK_TILES = 16;  // a thread reads on from one to the next, so many are faster than few
@@ -82,7 +87,7 @@ static inline Scales read_slice(const Group<Type>& group, int64_t k, Words* word
   for (int i = 0; i < 8; i++) {
     words[i] = Type::four(rows, slice, i);
     if (Type::BITS < 8) words[i] = masked(words[i], 0x01010101u * ((1u << Type::BITS) - 1));
-#ifndef __AVX512VNNI__
+#ifndef HERD_HAS_VNNI
     else words[i] = exclusive_or(words[i], all_words(0x80808080));  // signed, which takes 128 away
 #endif
   }
@@ -124,7 +129,16 @@ struct SliceOfGroups {
 };
 
 // The products of half a slice, summed up from a token's start. Each input serves all groups.
+#ifdef HERD_HAS_VNNI
+// sum + the four products of each word's bytes; weights have no sign.
+static inline Words add_byte_products(Words sum, Words weights, Words inputs) {
 #ifdef __AVX512VNNI__
+  return _mm512_dpbusd_epi32(sum, weights, inputs);
+#else
+  return _mm256_dpbusd_avx_epi32(sum, weights, inputs);
+#endif
+}
+
 template <class Type, int GROUPS>
 static inline void sum_half(const Int8Slice& x, int half, const SliceOfGroups<Type, GROUPS>& slice, Words* sums) {
 #pragma GCC unroll 2
@@ -133,7 +147,7 @@ static inline void sum_half(const Int8Slice& x, int half, const SliceOfGroups<Ty
   for (int i = 4 * half; i < 4 * half + 4; i++) {
     const Words inputs = four_inputs(x, i);
 #pragma GCC unroll 2
-    for (int g = 0; g < GROUPS; g++) sums[g] = _mm512_dpbusd_epi32(sums[g], slice.words[g][i], inputs);
+    for (int g = 0; g < GROUPS; g++) sums[g] = add_byte_products(sums[g], slice.words[g][i], inputs);
   }
 }
 
