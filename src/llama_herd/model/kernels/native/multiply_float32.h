@@ -78,7 +78,8 @@ static void multiply_few(const Product& p, const float* x, const Group<Type>* gr
   for (int t = 0; t < TOKENS; t++)
 #pragma GCC unroll 4
     for (int g = 0; g < NUM_GROUPS; g++) sums[t][g] = zeros();
-  for (int64_t k = 0; k < p.slices(); k++)
+  for (int64_t k = 0; k < p.slices(); k++) {
+    for (int g = 0; g < NUM_GROUPS; g += PARTS_OF_TILE) prefetch<Type, FETCHED_BYTES>(groups[g].tiles, k);
     for_columns<Type, NUM_GROUPS>(groups, k, [&](int column, const Floats* values) {
 #pragma GCC unroll 2
       for (int t = 0; t < TOKENS; t++) {
@@ -87,6 +88,7 @@ static void multiply_few(const Product& p, const float* x, const Group<Type>* gr
         for (int g = 0; g < NUM_GROUPS; g++) sums[t][g] = add_product(values[g], input, sums[t][g]);
       }
     });
+  }
   for (int t = 0; t < TOKENS; t++)
     for (int g = 0; g < NUM_GROUPS && first + g < end; g++) put(p, t, (first + g) * LANES, sums[t][g]);
 }
