@@ -75,6 +75,7 @@ model: $(VENV)/.ready ## train the bundled model again (about half an hour)
 
 bench: $(VENV)/.ready $(VENV)/.kernels ## measure this processor: ours, the peers that are there, and the floor (some hours)
 	@$(BIN)/python -m benchmarks.speed --write
+	@$(BIN)/python -m benchmarks.file_types --write
 	@$(BIN)/python -m benchmarks.queue_cost --write
 	@$(BIN)/python -m benchmarks.queue_length --write
 	@$(BIN)/python -m benchmarks.throughput --write

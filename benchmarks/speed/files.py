@@ -48,9 +48,15 @@ PRESETS: dict[str, GGMLType | TypeOf] = {
     "Q8_0": GGMLType.Q8_0,
     "Q4_K_M": mixed(GGMLType.Q4_K, GGMLType.Q6_K),
     "Q5_K_M": mixed(GGMLType.Q5_K, GGMLType.Q6_K),
+    "Q4_1": with_finer_output(GGMLType.Q4_1),
+    "Q5_0": with_finer_output(GGMLType.Q5_0),
+    "IQ4_NL": with_finer_output(GGMLType.IQ4_NL, GGMLType.Q5_K),
     "IQ4_XS": with_finer_output(GGMLType.IQ4_XS, GGMLType.Q5_K),
     "BF16": GGMLType.BF16,
     "F16": GGMLType.F16,
+    "Q2_K": with_finer_output(GGMLType.Q2_K, GGMLType.Q4_K),
+    "Q3_K_S": with_finer_output(GGMLType.Q3_K),
+    "MXFP4": GGMLType.MXFP4,
 }
 DENSE = ("BF16", "F16")
 
@@ -102,7 +108,8 @@ class RandomFile:
 
     def _add_vocabulary(self, writer: GGUFWriter, vocab_size: int) -> None:
         """What OpenVINO can read, which also asks for the preset."""
-        writer.add_file_type(LlamaFileType[f"MOSTLY_{self.preset}"])
+        names = (f"MOSTLY_{self.preset}", f"MOSTLY_{self.preset}_MOE")
+        writer.add_file_type(next(LlamaFileType[name] for name in names if name in LlamaFileType.__members__))
         add_byte_pairs(writer, vocab_size)
 
 
@@ -167,5 +174,4 @@ FILES: tuple[ModelFile, ...] = (
     *smollm2(),
     RandomFile("20M", SMALL, "Q8_0"),
     RandomFile("7B x 4 layers", LARGE, "Q4_0"),
-    *(RandomFile("1.1B", MEDIUM, preset) for preset in ("Q5_K_M", "IQ4_XS", "BF16", "F16")),
 )

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from benchmarks import file_types
 from benchmarks.conditions import Processor
-from benchmarks.report import Report, Table
+from benchmarks.report import Report, Table, number
 from benchmarks.shapes import random_config
 from benchmarks.speed import __main__ as speed
 from benchmarks.speed.cells import CELLS, long_cells
@@ -59,6 +60,19 @@ def test_all_take_turns_and_a_death_is_a_row() -> None:
     assert list(summary[0].values())[1:] == ours[1:6]
     assert list(summary[1].values())[1:] == best[1:6]
     assert first_token(report).startswith("The first token of tiny Q8_0")
+
+
+def test_a_type_stands_beside_who_reads_it_and_the_floor() -> None:
+    plan = file_types.Plan(rounds=2, steps=2, threads=1)
+    twin, dying = replace(OURS, name="twin"), Contender("none", "no_such_script")
+    file = RandomFile("tiny", TINY, "MXFP4")
+    speeds, standing = file_types.tables(plan, [file], (OURS, twin, dying), CEILINGS)
+    cells = [cell.name for cell in file_types.TIMED]
+    row = speeds.rows[0]
+    assert (row["file"], row["peers"]) == ("tiny MXFP4", "twin")
+    assert all(len(row[cell]) == 2 and number(row[cell]) > 0 for cell in cells)
+    assert standing.head == ["file", *(f"{sign} {cell}" for sign in "×%" for cell in cells)]
+    assert all(number(share) > 0 for share in list(standing.rows[0].values())[1:])
 
 
 @pytest.mark.slow
