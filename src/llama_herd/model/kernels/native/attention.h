@@ -68,7 +68,7 @@ static inline int64_t numbers_of(int64_t head_dim) {
   return (head_dim + LINE - 1) / LINE * LINE;
 }
 
-static inline void prefetch(const uint32_t* words) {
+static inline __attribute__((always_inline)) void prefetch(const uint32_t* words) {
   _mm_prefetch(reinterpret_cast<const char*>(words), _MM_HINT_T0);
 }
 

@@ -21,7 +21,6 @@ struct Pairs {
   Pairs from(int64_t k) const { return {low + k * step, high + k * step, step}; }
 };
 
-// Inlined at once: GCC 12 may drop calls of a function that does nothing else.
 template <int AHEAD>
 static inline __attribute__((always_inline)) void prefetch_pairs(const uint8_t* low, const uint8_t* high) {
   if (AHEAD)
