@@ -89,7 +89,9 @@ def _engine(outcome: Outcome) -> str:
     return outcome.contender.partition(",")[0]
 
 
-def measure_file_of(plan: Plan, file: ModelFile, contenders: Sequence[Contender], ceilings: Ceilings) -> Found:
+def measure_file_of(
+    plan: Plan, file: ModelFile, contenders: Sequence[Contender], ceilings: Ceilings
+) -> Found:
     with TemporaryDirectory() as folder:
         path = file.write(Path(folder))
         ours, *peers = measure_file(path, contenders, plan.threads, plan.rounds, plan.steps, TIMED)
@@ -107,7 +109,8 @@ def tables(
         console.log(file.name)
         found.append(measure_file_of(plan, file, contenders, ceilings))
     yield Table([one.speeds for one in found], "Tokens a second")
-    yield Table([one.standing for one in found], "The same as times the best peer (×) and in percent of the floor (%)")
+    standing = "The same as times the best peer (×) and in percent of the floor (%)"
+    yield Table([one.standing for one in found], standing)
 
 
 def measure(plan: Plan) -> Iterator[Table]:

@@ -68,7 +68,7 @@ def test_a_type_stands_beside_who_reads_it_and_the_floor() -> None:
     file = RandomFile("tiny", TINY, "MXFP4")
     speeds, standing = file_types.tables(plan, [file], (OURS, twin, dying), CEILINGS)
     cells = [cell.name for cell in file_types.TIMED]
-    row = speeds.rows[0]
+    row: dict[str, Any] = dict(speeds.rows[0])
     assert (row["file"], row["peers"]) == ("tiny MXFP4", "twin")
     assert all(len(row[cell]) == 2 and number(row[cell]) > 0 for cell in cells)
     assert standing.head == ["file", *(f"{sign} {cell}" for sign in "×%" for cell in cells)]
