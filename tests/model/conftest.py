@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
-from tests.model.native_library import kernels_of
+from tests.model.native_library import DISTINCT_SETS, kernels_of
 from tests.tiny import WIDE, load_tiny, write_tiny_gguf
 
 
@@ -35,7 +34,7 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
+@pytest.fixture(scope="module", params=DISTINCT_SETS, ids=lambda set: set.name)
 def set_kernels(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
     """The kernels of each instruction set."""
     return kernels_of(request.param, kernels_folder)

@@ -28,7 +28,7 @@ from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.weight import Weight
-from tests.model.native_library import kernels_of
+from tests.model.native_library import DISTINCT_SETS, kernels_of
 
 pytestmark = pytest.mark.long
 
@@ -231,7 +231,7 @@ def test_a_forked_child_multiplies_too(kernels: Kernels, kernel: Kernel) -> None
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
+@pytest.fixture(scope="module", params=DISTINCT_SETS, ids=lambda set: set.name)
 def kernels_of_numbers(request: pytest.FixtureRequest, kernels_folder: Path) -> Kernels:
     return kernels_of(request.param, kernels_folder)
 

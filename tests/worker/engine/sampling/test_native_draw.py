@@ -10,11 +10,10 @@ from torch import Tensor
 
 from llama_herd.model.kernels import draw as draw_module
 from llama_herd.model.kernels.draw import Draw
-from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
-from tests.model.native_library import kernels_of
+from tests.model.native_library import DISTINCT_SETS, kernels_of
 
 NUM_ROWS = 24
 PARAMS = (
@@ -27,7 +26,7 @@ PARAMS = (
 )
 
 
-@pytest.fixture(scope="module", params=INSTRUCTION_SETS, ids=lambda set: set.name)
+@pytest.fixture(scope="module", params=DISTINCT_SETS, ids=lambda set: set.name)
 def native(request: pytest.FixtureRequest, kernels_folder: Path) -> Draw:
     draw = kernels_of(request.param, kernels_folder).draw
     assert draw is not None
