@@ -15,13 +15,13 @@ from rich.console import Console
 
 from benchmarks.conditions import Processor
 from benchmarks.harness import Benchmark, main
-from benchmarks.report import Row, Table, number
+from benchmarks.report import Row, Table
 from benchmarks.speed.cells import CELLS, Cell
 from benchmarks.speed.contender import CONTENDERS, Contender
 from benchmarks.speed.files import MEDIUM, ModelFile, RandomFile
 from benchmarks.speed.machine import Ceilings
 from benchmarks.speed.rounds import Outcome, measure_file
-from benchmarks.speed.tables import ratio
+from benchmarks.speed.tables import best_speed, ratio
 from benchmarks.speed.worker_memory import worker_bytes_over_file
 
 TIMED: tuple[Cell, ...] = tuple(cell for cell in CELLS if cell.name != "32 mixed")
@@ -74,12 +74,8 @@ class Found:
 
     @property
     def standing(self) -> Row:
-        best = {
-            cell: max((number(peer.tokens_per_s.get(cell, "-")) for peer in self.peers), default=0.0)
-            for cell in self.at_most
-        }
         own = self.ours.tokens_per_s
-        times = {f"× {cell}": ratio(own[cell], best[cell]) for cell in self.at_most}
+        times = {f"× {cell}": ratio(own[cell], best_speed(self.peers, cell)) for cell in self.at_most}
         shares = {f"% {cell}": ratio(own[cell], most, 100) for cell, most in self.at_most.items()}
         return {"file": self.name, **times, **shares}
 
@@ -89,9 +85,7 @@ def _engine(outcome: Outcome) -> str:
     return outcome.contender.partition(",")[0]
 
 
-def measure_file_of(
-    plan: Plan, file: ModelFile, contenders: Sequence[Contender], ceilings: Ceilings
-) -> Found:
+def measure_one(plan: Plan, file: ModelFile, contenders: Sequence[Contender], ceilings: Ceilings) -> Found:
     with TemporaryDirectory() as folder:
         path = file.write(Path(folder))
         ours, *peers = measure_file(path, contenders, plan.threads, plan.rounds, plan.steps, TIMED)
@@ -107,7 +101,7 @@ def tables(
     console, found = Console(stderr=True, log_path=False), []
     for file in files:
         console.log(file.name)
-        found.append(measure_file_of(plan, file, contenders, ceilings))
+        found.append(measure_one(plan, file, contenders, ceilings))
     yield Table([one.speeds for one in found], "Tokens a second")
     standing = "The same as times the best peer (×) and in percent of the floor (%)"
     yield Table([one.standing for one in found], standing)

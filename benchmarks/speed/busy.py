@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+from benchmarks.harness import in_turns
 from benchmarks.processes import process
 from benchmarks.report import Row
 from benchmarks.speed.cells import Cell
@@ -20,12 +22,10 @@ def beside_busy(path: Path, contenders: Sequence[Contender], threads: int) -> It
             continue
         with contender.start(path, threads, [CELL]) as running:
             running.seconds(CELL, 1)
-            rounds = [[step_ms(running, count) for count in NUM_BUSY] for _ in range(ROUNDS)]
-        found = {
-            f"beside {count} busy processes": [ms for ms in of_count if ms is not None] or "-"
-            for count, of_count in zip(NUM_BUSY, zip(*rounds, strict=True), strict=True)
-        }
-        yield {"ms a step": contender.name, **found}
+            ways = {f"beside {count} busy processes": partial(step_ms, running, count) for count in NUM_BUSY}
+            found = in_turns(ways, ROUNDS)
+        steps = {name: [ms for ms in rounds if ms is not None] or "-" for name, rounds in found.items()}
+        yield {"ms a step": contender.name, **steps}
 
 
 def step_ms(running: Running, num_busy: int) -> float | None:

@@ -29,9 +29,14 @@ def file_table(name: str, floors: Mapping[str, float], outcomes: Sequence[Outcom
         {name: FLOOR, **{cell: ratio(ours[cell], floor, 100) for cell, floor in floors.items()}, **empty}
     )
     if peers:
-        best = {cell: max(number(peer[cell]) for peer in peers) for cell in floors}
+        best = {cell: best_speed(outcomes[1:], cell) for cell in floors}
         rows.append({name: BEST, **{cell: ratio(ours[cell], best[cell]) for cell in floors}, **empty})
     return Table(rows, "Tokens a second")
+
+
+def best_speed(peers: Sequence[Outcome], cell: str) -> float:
+    """Tokens a second of the fastest; 0 if none has a figure."""
+    return max((number(one.tokens_per_s.get(cell, "-")) for one in peers), default=0.0)
 
 
 def readme_table(report: Report) -> Table:
