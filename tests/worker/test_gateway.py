@@ -51,7 +51,7 @@ def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def key(server: EmbeddedRedis) -> str:
-    """OpenAI's clients always show one, and a wrong one is refused also by an open gateway."""
+    """OpenAI's clients always show one. A right one is of its holder, also at an open gateway."""
     with Redis.from_url(server.url) as redis:
         return run_dialogue(redis, create_key("openai", "default", KeyRole.PRODUCER))
 
@@ -67,6 +67,14 @@ def openai(url: str, key: str) -> Iterator["OpenAI"]:
 def test_models(openai: "OpenAI") -> None:
     assert [model.id for model in openai.models.list()] == ["tales"]
     assert openai.models.retrieve("tales").owned_by == "llama-herd"
+
+
+def test_an_open_gateway_takes_any_key(url: str) -> None:
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["tales"]
+        assert client.completions.create(**TALE).choices[0].text
 
 
 def test_a_completion_is_the_job_s_text(openai: "OpenAI", server: EmbeddedRedis) -> None:
@@ -240,7 +248,9 @@ def test_a_full_queue_and_a_wrong_key(server: EmbeddedRedis, tmp_path: Path, key
     from openai import AuthenticationError, OpenAI, RateLimitError
 
     with (
-        GatewayProcess(server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_MODELS="none") as other,
+        GatewayProcess(
+            server.url, tmp_path / "log", HERD_MAX_QUEUE="1", HERD_MODELS="none", HERD_GATEWAY_OPEN="false"
+        ) as other,
         OpenAI(base_url=f"{other.url}/v1", api_key=key, max_retries=0) as openai,
         OpenAI(base_url=f"{other.url}/v1", api_key="herd-wrong", max_retries=0) as stranger,
         Client(server.url) as client,

@@ -2,7 +2,7 @@
 
 Without a key nobody is let in, however many keys there are, unless HERD_GATEWAY_OPEN says so: then everybody
 on this machine may call. A page in a browser on this machine is somebody else, too, and so is what a proxy
-has sent on.
+has sent on. Clients of OpenAI's API show a key always: to an open gateway one that is not known is none.
 """
 
 import logging
@@ -64,7 +64,7 @@ class Authenticator:
         caller = await self._caller_of(request)
         if caller is None:
             await self._check_any_keys()
-            raise _unauthorized("a key is needed: Authorization: Bearer herd-...")
+            raise _unknown_key(request)
         if caller.fingerprint is None:
             _check_host(request)
         if not caller.role.may(needs):
@@ -77,33 +77,40 @@ class Authenticator:
         with suppress(RedisUnavailable):
             if await self._caller_of(request) is None:
                 await self._check_any_keys()
+                _refuse_shown_key(request)
 
     async def check_key(self, request: Request) -> None:
         """Raise Problem if the request shows a wrong key, and Redis is there to say so."""
         with suppress(RedisUnavailable):
-            await self._caller_of(request)
+            if await self._caller_of(request) is None:
+                _refuse_shown_key(request)
 
     async def _caller_of(self, request: Request) -> Caller | None:
-        """The caller; None if the request shows no key and needs one. Raises Problem for a wrong key."""
-        if shown := _shown_key(request):
-            caller = await self._holder_of(shown)
+        """The caller; None if the request shows no key that is known, and needs one.
+
+        Raises Problem for a key whose entry cannot be read: its holder must not become somebody else.
+        """
+        shown = _shown_key(request)
+        caller = await self._holder_of(shown) if shown else None
+        if caller is None and self._settings.gateway_open and not is_forwarded(request.headers):
+            caller = Caller(self._settings.tenant, KeyRole.OPERATOR, None, None)
+        if caller is not None:
             facts = facts_of(request.scope)
             facts.key, facts.tenant = caller.name, caller.tenant
-            return caller
-        if self._settings.gateway_open and not is_forwarded(request.headers):
-            facts_of(request.scope).tenant = self._settings.tenant
-            return Caller(self._settings.tenant, KeyRole.OPERATOR, None, None)
-        return None
+        return caller
 
-    async def _holder_of(self, shown: str) -> Caller:
+    async def _holder_of(self, shown: str) -> Caller | None:
+        """Who holds this key; None if it is not known."""
         try:
             key = await self._connections.run(known_key(shown))
         except RecordUnreadable as error:
             problem = _unauthorized("what is stored of this key cannot be read")
             problem.cause = str(error)
             raise problem from None
-        if key is None or key.role not in list(KeyRole):
-            raise _unauthorized("this key is not known")
+        if key is None:
+            return None
+        if key.role not in list(KeyRole):
+            raise _unauthorized("this gateway does not know the role of this key")
         return Caller(key.tenant, KeyRole(key.role), key.fingerprint, key.name, key.max_priority)
 
     async def _check_any_keys(self) -> None:
@@ -118,6 +125,19 @@ class Authenticator:
 
 def _unauthorized(what: str) -> Problem:
     return Problem(401, "invalid_api_key", what, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _unknown_key(request: Request) -> Problem:
+    """The problem of a request that shows no key, or one that is not known."""
+    if _shown_key(request):
+        return _unauthorized("this key is not known")
+    return _unauthorized("a key is needed: Authorization: Bearer herd-...")
+
+
+def _refuse_shown_key(request: Request) -> None:
+    """Raise Problem if the request of an unknown caller shows a key: it is a wrong one."""
+    if _shown_key(request):
+        raise _unknown_key(request)
 
 
 def _shown_key(request: Request) -> str:
