@@ -102,7 +102,7 @@ needs_node = pytest.mark.skipif(not shutil.which("node"), reason="no node")
 
 EVENTS = r"""
 import {EventReader} from './sse.mjs'
-const text = 'retry: 1000\n\n:\n\nid: 1\nevent: token\ndata: {"a": "ü:\\n"}\n\n'
+const text = 'retry: 1000\n:\n:\n\nid: 1\nevent: token\ndata: {"a": "ü:\\n"}\n\n'
   + 'data: one\r\ndata: two\r\n\r\ndata\n\nevent: end\nid: 2\ndata:x\n\nid: 3\ndata: not whole'
 const whole = JSON.stringify(new EventReader().push(text))
 let same = true

@@ -155,7 +155,7 @@ class _EventAnswer:
 
     async def _parts(self) -> AsyncGenerator[bytes]:
         heartbeat_s = self._context.settings.gateway_heartbeat_s
-        yield f"retry: {RECONNECT_MS}\n\n".encode()
+        yield f"retry: {RECONNECT_MS}\n".encode()  # for some readers a blank line would make it an event
         async with self._client.reading(self._job_id, after=self._after, asks_place=True) as reader:
             events = self._client.events_of(reader)
             waiting = _PlaceEvents(self._client.core.place_watch(self._job_id, self._after), reader)
