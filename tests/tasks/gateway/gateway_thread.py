@@ -3,12 +3,14 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp
 
 from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.tasks.feeder.batch_count import BatchCount
@@ -34,7 +36,10 @@ class ServerEvent(NamedTuple):
 
 
 class GatewayThread:
-    """A gateway as `herd gateway --open` runs it, without a log. `settings`: those of it without a prefix."""
+    """A gateway as `herd gateway --open` runs it, without a log.
+
+    middleware: what is put around the app. settings: the gateway's, without a prefix.
+    """
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class GatewayThread:
         models: str = "",
         answers: AnswerCount | None = None,
         batch_count: BatchCount | None = None,
+        middleware: Callable[[ASGIApp], ASGIApp] | None = None,
         **settings: object,
     ) -> None:
         fields = {f"gateway_{name}": value for name, value in settings.items()}
@@ -59,6 +65,8 @@ class GatewayThread:
         fields = {**own, **fields, "tenant": tenant, "model_name": model_name, "models": models}
         read = GatewaySettings.read(redis_url=redis_url, **fields)
         self._app = make_gateway_app(read, answers, batch_count)
+        if middleware is not None:
+            self._app.add_middleware(middleware)
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._has_started = threading.Event()

@@ -1,0 +1,83 @@
+"""OpenAI's own client reads every kind of stream whole, however long nothing comes between two chunks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from benchmarks.stand_in import StandIn
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.gateway.sse import HEARTBEAT
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+pytestmark = pytest.mark.redis
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+USAGE = {"stream_options": {"include_usage": True}}
+#: Bodies of streams, by what they are of.
+ASKED: dict[str, dict[str, Any]] = {
+    "completion": {"prompt": "a"},
+    "completion, usage": {"prompt": "a", **USAGE},
+    "completions": {"prompt": ["a", "b", "c"]},
+    "chat": CHAT,
+    "chat, usage": {**CHAT, **USAGE},
+}
+
+
+def heartbeats_everywhere(app: ASGIApp) -> ASGIApp:
+    """The app, with a heartbeat before the first event of each stream, and behind every one."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_stream = False
+
+        async def pass_on(message: Message) -> None:
+            nonlocal is_stream
+            if message["type"] == "http.response.start":
+                is_stream = any(b"text/event-stream" in value for _, value in message["headers"])
+            elif is_stream and message["body"]:
+                events = message["body"].split(b"\n\n")
+                message = {**message, "body": HEARTBEAT + (b"\n\n" + HEARTBEAT).join(events)}
+            await send(message)
+
+        await app(scope, receive, pass_on)
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def lasting_beating_gateway(redis_server: EmbeddedRedis) -> Iterator[GatewayThread]:
+    with GatewayThread(redis_server.url, heartbeat_s=0.2, middleware=heartbeats_everywhere) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def beating_gateway(redis: Redis, lasting_beating_gateway: GatewayThread) -> Iterator[GatewayThread]:
+    lasting_beating_gateway.forget()
+    yield lasting_beating_gateway
+    lasting_beating_gateway.rest()
+
+
+def chunks(gateway: GatewayThread, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The chunks of a stream as the client reads them, without what differs from request to request."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+        ask = client.chat.completions.create if "messages" in body else client.completions.create
+        with ask(model="tales", stream=True, max_tokens=4, seed=1, **body) as stream:
+            return [chunk.model_dump(exclude={"id", "created"}) for chunk in stream]
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_heartbeats_change_no_stream(
+    gateway: GatewayThread, beating_gateway: GatewayThread, stand_in: StandIn, kind: str
+) -> None:
+    expected = chunks(gateway, ASKED[kind])
+    assert len(expected) > 1
+    assert sorted(chunks(beating_gateway, ASKED[kind]), key=_choice) == sorted(expected, key=_choice)
+
+
+def _choice(chunk: dict[str, Any]) -> list[int]:
+    """Chunks of several prompts come in any order."""
+    return [choice["index"] for choice in chunk["choices"]]
