@@ -38,6 +38,9 @@ MAX_MODELS = 256
 #: Longest lifetime: ten years, which Redis counts in milliseconds.
 MAX_TTL_S = 315_360_000
 
+#: Longest prompt that HERD_MAX_PROMPT_BYTES can allow.
+MAX_PROMPT_BYTES = 1_048_576
+
 #: Longest context that a model file may declare, in tokens.
 MAX_CONTEXT_TOKENS = 1 << 22
 
@@ -172,7 +175,7 @@ class Settings(BaseSettings):
     max_prompt_bytes: int = Field(
         default=262_144,
         ge=1,
-        le=1_048_576,
+        le=MAX_PROMPT_BYTES,
         description="Longest prompt, in UTF-8 bytes, with all that counts as prompt.",
     )
     max_tokens_limit: int = Field(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.gateway.body import MAX_CONTAINERS, MAX_FIELDS, JsonSize, parse_object
+from llama_herd.tasks.bounded_json import MAX_CONTAINERS, MAX_FIELDS, JsonSize
+from llama_herd.tasks.gateway.body import parse_object
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
@@ -15,12 +16,10 @@ SETTINGS = GatewaySettings.read()
 
 def counted(value: Any) -> JsonSize:
     """The size of a value, as Python sees it."""
-    if isinstance(value, dict):
-        own = JsonSize(1, len(value) + max(0, len(value) - 1))
-        return sum(map(counted, value.values()), own)
-    if isinstance(value, list):
-        return sum(map(counted, value), JsonSize(1, max(0, len(value) - 1)))
-    return JsonSize(0, 0)
+    parts = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    own = max(0, len(parts) - 1) + (len(value) if isinstance(value, dict) else 0)
+    sizes = [JsonSize(int(isinstance(value, dict | list)), own), *map(counted, parts)]
+    return JsonSize(sum(one.containers for one in sizes), sum(one.values for one in sizes))
 
 
 def drawn(chance: random.Random, depth: int = 0) -> Any:
@@ -83,5 +82,5 @@ def test_what_is_counted_is_what_is_read(encoding: str) -> None:
 
 
 def test_a_number_has_few_digits() -> None:
-    with pytest.raises(Problem, match=r"at most 100 digits, got 4000"):
+    with pytest.raises(Problem, match=r"at most 100 digits in a number, got 4000"):
         parse_object(b'{"prompt": [' + b"9" * 4000 + b"]}", SETTINGS)

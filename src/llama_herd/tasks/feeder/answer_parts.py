@@ -62,6 +62,11 @@ class AnswerParts:
         for one in items:
             self.done.add(one.index)
 
+    @property
+    def has_own_lines(self) -> bool:
+        """Whether this feeder has written some."""
+        return bool(self._journals)
+
     def num_lines(self, kind: PartKind) -> int:
         """How many rows have a line of this kind."""
         return self.num_done if kind == "output" else self.num_failed

@@ -49,6 +49,13 @@ _UNDONE_FAILURES = {
         code=ErrorCode.BATCH_CANCELLED, message="the batch was cancelled before this row was done"
     ),
 }
+#: Feeders in turn that a batch may stop, by the end of their process or by an error that no retry mends.
+MAX_VAIN_CLAIMS = 5
+_IN_VAIN = LineError(
+    "batch_poison",
+    f"{MAX_VAIN_CLAIMS} gateways in turn took the batch, and ended or failed before they got on with it. "
+    "Fix: look for what is odd in the input, and split it; the gateways' logs say more",
+)
 _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers so far, are gone")
 
 
@@ -68,11 +75,14 @@ class BatchExecution:
     def run(self) -> None:
         """Run the batch to its end. Raises Fenced, LeftToOthers, and what Redis and the storage raise."""
         try:
-            if not self.lease.record.is_final:
+            if self.lease.record.is_final:
+                pass
+            elif self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
+                self._break_off(_IN_VAIN)
+            else:
                 self._run_to_end()
         except FileLost:
-            self.client.cancel_jobs(run_id=self.lease.record.run_id)
-            self._fail([_FILE_LOST])
+            self._break_off(_FILE_LOST)
         except Fenced:
             if self.lease.is_over():  # and what was written since is nobody's
                 self._delete_parts()
@@ -189,6 +199,11 @@ class BatchExecution:
         place = StoragePlace(self.files.tenant, output_file_id(parts, kind))
         self.lease.run(self.files.begin_upload(place.name))
         return write_output_file(parts, kind, self.storage, place, self._yield_point())
+
+    def _break_off(self, error: LineError) -> None:
+        """End a batch, which may have begun, without its answers."""
+        self.client.cancel_jobs(run_id=self.lease.record.run_id)
+        self._fail([error])
 
     def _fail(self, errors: Sequence[LineError]) -> None:
         self.lease.end("failed", errors=json.dumps(errors))

@@ -184,7 +184,7 @@ class BatchFeeder:
             self._give_back(lease, REST_S)
         except Exception as error:
             log.error("batch %s rests: %s", due.id, error_place(error))
-            self._give_back(lease, REST_S)
+            self._give_back(lease, REST_S, in_vain=True)
         else:
             self._count.end(lease.state)
             log.info("batch %s: %s", due.id, lease.state)
@@ -212,7 +212,7 @@ class BatchFeeder:
                 self._clients[settings.tenant] = Client(settings=settings)
             return self._clients[settings.tenant]
 
-    def _give_back(self, lease: BatchLease, delay_s: float) -> None:
+    def _give_back(self, lease: BatchLease, delay_s: float, *, in_vain: bool = False) -> None:
         """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""
         with suppress(HerdError):
-            lease.give_back(delay_s)
+            lease.give_back(delay_s, in_vain=in_vain)

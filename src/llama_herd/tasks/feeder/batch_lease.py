@@ -42,6 +42,7 @@ class BatchLease:
         self._lease_ms = int(1000 * lease_s)
         self._renew_s = min(RENEW_S, lease_s / 3)
         self._renewed_s = monotonic()
+        self._vain_claims = claimed.record.vain_claims
         self._expires_s = monotonic() + (claimed.record.expires_ms - claimed.now_ms) / 1000
 
     @property
@@ -70,14 +71,21 @@ class BatchLease:
         """Renew the lease, and note fields of the record. Raises Fenced."""
         self._note(self._lease_ms, enters, fields)
 
-    def give_back(self, delay_s: float = 0.0) -> None:
-        """Let another feeder have the batch, after a while."""
+    def get_on(self) -> None:
+        """Tell, with the next renewal, that the batch has got further in these hands."""
+        self._vain_claims = 0
+
+    def give_back(self, delay_s: float = 0.0, *, in_vain: bool = False) -> None:
+        """Let another feeder have the batch, after a while. in_vain: since it cannot be run here."""
+        if not in_vain:
+            self._vain_claims = max(0, self._vain_claims - 1)
         self._note(int(1000 * delay_s), None, {})
 
     def _note(self, lease_ms: int, enters: BatchState | None, fields: dict[str, Argument]) -> None:
         record = self.record
         asked_s = monotonic()
-        state = self.run(self._records.note(record.id, record.epoch, lease_ms, enters, fields))
+        known = {"vain_claims": self._vain_claims, **fields}
+        state = self.run(self._records.note(record.id, record.epoch, lease_ms, enters, known))
         if state is None:
             raise Fenced
         self.state, self._renewed_s = state, asked_s
@@ -90,6 +98,7 @@ class BatchLease:
         if isinstance(answer, QuotaExceeded):
             return answer
         self.state, self.num_rows = answer, num_rows
+        self.get_on()
         return None
 
     def end(self, final: BatchState, files: Sequence[NewFile] = (), **fields: Argument) -> None:

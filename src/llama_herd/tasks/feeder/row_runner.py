@@ -19,6 +19,8 @@ RETRY_S = 0.5
 DRAIN_S = 30.0
 #: How often a batch is reported to `herd status`.
 REPORT_S = 1.0
+#: After so long without an answer feeders that die are no longer taken to die of the batch: it only waits.
+HARMLESS_S = 30.0
 #: Most items that wait to be written.
 MAX_UNWRITTEN = 4096
 
@@ -57,7 +59,7 @@ class RowRunner:
         self._leaving = leaving
         self._count = count
         self._unwritten: list[BatchItem] = []
-        self._flushed_s = monotonic()
+        self._flushed_s = self._begun_s = monotonic()
         self._give_up_s = _NEVER
         self._report_at_s = 0.0
 
@@ -77,6 +79,8 @@ class RowRunner:
 
     def _run_round(self) -> None:
         """Renew the lease, take the answers of ended jobs, and write them when it is time."""
+        if self._parts.has_own_lines or monotonic() - self._begun_s >= HARMLESS_S:
+            self._lease.get_on()
         self._lease.renew_if_due(num_done=self._parts.num_done, num_failed=self._parts.num_failed)
         if self._lease.is_to_end and self._give_up_s == _NEVER:
             self._batch.cancel()

@@ -11,8 +11,8 @@ from llama_herd.tasks.task_cancel import cancel_tasks
 
 T = TypeVar("T")
 
-#: A line that readers skip; it shows that the connection is alive. No blank line ends it: OpenAI's clients for
-#: Python take one for the end of an event, though it has no data, once an event has had an id.
+#: A line that readers skip; it shows that the connection is alive. No blank line ends it: OpenAI's clients
+#: for Python take one for the end of an event, though it has no data, once an event has had an id.
 HEARTBEAT = b":\n"
 
 HEADERS = {

@@ -65,6 +65,7 @@ class BatchRecord:
     """A batch. times: when it entered each of its states, in unix milliseconds.
 
     sealed: the parts of earlier feeders. outcome: how it is to end, once no more rows run.
+    vain_claims: how many feeders in turn, this one among them, have taken it and got no further.
     """
 
     id: str
@@ -74,6 +75,7 @@ class BatchRecord:
     created_ms: int
     expires_ms: int
     epoch: int
+    vain_claims: int = 0
     times: Mapping[str, int] = field(default_factory=dict)
     num_rows: int = 0
     num_done: int = 0
@@ -99,7 +101,7 @@ class BatchRecord:
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> "BatchRecord":
         known = {text(name): value for name, value in fields.items()}
-        numbers = ("created_ms", "expires_ms", "epoch", "num_rows", "num_done", "num_failed")
+        numbers = ("created_ms", "expires_ms", "epoch", "vain_claims", "num_rows", "num_done", "num_failed")
         tokens = ("prompt_tokens", "completion_tokens")
         words = ("id", "state", "input_name", "model", "output_file_id", "error_file_id")
         facts: dict[str, Any] = {name: int(known[name]) for name in (*numbers, *tokens) if name in known}

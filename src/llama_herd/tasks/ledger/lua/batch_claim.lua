@@ -13,6 +13,7 @@ if not id then
   return {'gone'}
 end
 redis.call('HINCRBY', KEYS[1], 'epoch', 1)
+redis.call('HINCRBY', KEYS[1], 'vain_claims', 1) -- until this feeder gets on with it, or gives it back
 redis.call('HSET', KEYS[1], 'lease_ms', ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[1])
 return {'yours', now, redis.call('HGETALL', KEYS[1])}

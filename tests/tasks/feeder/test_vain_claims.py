@@ -1,0 +1,109 @@
+"""A batch that stops one feeder after the other ends, and one that only waits does not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.feeder import batch_feeder, row_runner
+from llama_herd.tasks.feeder.batch_execution import MAX_VAIN_CLAIMS, BatchExecution
+from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.storage.folder import Folder
+from tests.batch_api import BatchApi, rows
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def other(redis: Redis, redis_url: str, files: Path) -> Iterator[GatewayThread]:
+    """A gateway that runs no batches."""
+    with GatewayThread(redis_url, files=str(files), batches=0) as gateway:
+        yield gateway
+
+
+class Deaths:
+    """Feeders that take a batch and are not heard of any more."""
+
+    def __init__(self, redis: Redis, files: Path) -> None:
+        self._redis = redis
+        self._records = BatchRecords(storage=Folder(files).id)
+
+    def strike(self, batch_id: str, num: int) -> None:
+        for _ in range(num):
+            assert run_call(self._redis, self._records.claim(batch_id, 1)) is not None
+            self._redis.zadd(self._records.due_key, {f"default/{batch_id}": 1}, xx=True)
+
+    def num(self, batch_id: str) -> int:
+        record = run_call(self._redis, self._records.get(batch_id))
+        assert record is not None
+        return record.vain_claims
+
+
+def test_a_batch_that_kills_its_feeders_ends_and_holds_up_no_other(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str
+) -> None:
+    api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
+    poison, last_try, good = (api.begin(rows(3)) for _ in range(3))
+    deaths.strike(poison, MAX_VAIN_CLAIMS)
+    deaths.strike(last_try, MAX_VAIN_CLAIMS - 1)
+    with GatewayThread(redis_url, files=str(files)), StandIn(redis_url):
+        assert api.end_of(good)["status"] == api.end_of(last_try)["status"] == "completed"
+        ended = api.end_of(poison)
+        wait_until(lambda: not redis.keys("herd:batches@*"), "nothing is left to do")
+    assert ended["status"] == "failed"
+    (error,) = ended["errors"]["data"]
+    assert error["code"] == "batch_poison"
+    assert f"{MAX_VAIN_CLAIMS} gateways in turn" in error["message"]
+
+
+def test_a_batch_that_was_given_back_was_not_taken_in_vain(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker is there, so nothing is answered; gateways come and go, as when they are deployed."""
+    monkeypatch.setattr(row_runner, "HARMLESS_S", 3600.0)
+    api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
+    batch_id = api.begin(rows(3))
+    for _ in range(2):
+        with GatewayThread(redis_url, files=str(files)):
+            wait_until(lambda: api.show(batch_id)["status"] == "in_progress", "it runs")
+            wait_until(lambda: redis.keys("herd.tales*"), "its rows wait")
+        assert deaths.num(batch_id) == 0
+
+
+def test_deaths_beside_a_batch_that_waits_long_are_none_of_its_doing(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_runner, "HARMLESS_S", 0.1)
+    api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
+    batch_id = api.begin(rows(3))
+    with GatewayThread(redis_url, files=str(files)):
+        wait_until(lambda: api.show(batch_id)["status"] == "in_progress", "it runs")
+    deaths.strike(batch_id, MAX_VAIN_CLAIMS - 1)
+    assert deaths.num(batch_id) == MAX_VAIN_CLAIMS - 1
+    with GatewayThread(redis_url, files=str(files)):
+        wait_until(lambda: deaths.num(batch_id) == 0, "it has waited long enough")
+
+
+def test_an_error_that_no_retry_mends_ends_the_batch(
+    other: GatewayThread, files: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(_: BatchExecution) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(batch_feeder, "REST_S", 0.0)
+    monkeypatch.setattr(batch_feeder, "LOOK_S", 0.05)
+    monkeypatch.setattr(BatchExecution, "_run_to_end", stumble)
+    api = BatchApi(lambda: other.url)
+    with GatewayThread(redis_url, files=str(files)):
+        ended = api.end_of(api.begin(rows(3)))
+    assert (ended["status"], ended["errors"]["data"][0]["code"]) == ("failed", "batch_poison")
