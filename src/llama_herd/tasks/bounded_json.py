@@ -5,6 +5,7 @@ as a string of that length. So what a process that serves parses is bounded by i
 """
 
 import json
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any, NamedTuple, NoReturn
 
@@ -68,15 +69,9 @@ def parse_bounded(raw: bytes, max_values: int) -> Any:
     Raises JsonTooLarge, UnicodeDecodeError, json.JSONDecodeError, RecursionError for what is too deep, and
     ValueError for NaN.
     """
-    EMPTY.plus(raw, max_values)
-    if len(raw) < _LARGE_BYTES:
-        return _parse(raw)
-    with _PARSING:
-        return _parse(raw)
-
-
-def _parse(raw: bytes) -> Any:
-    return json.loads(raw.decode(), parse_int=_bounded_int, parse_constant=_refuse_constant)
+    with nullcontext() if len(raw) < _LARGE_BYTES else _PARSING:
+        EMPTY.plus(raw, max_values)
+        return json.loads(raw.decode(), parse_int=_bounded_int, parse_constant=_refuse_constant)
 
 
 def _bounded_int(digits: str) -> int:
