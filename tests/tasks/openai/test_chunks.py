@@ -141,7 +141,7 @@ def test_a_prompt_comes_before_each_output_with_its_scores() -> None:
     assert found[0]["logprobs"] == {
         "tokens": ["", "a", "b"],
         "token_logprobs": [None, -0.1, -0.2],
-        "top_logprobs": [None, {" a": -0.1}, {"d": -0.05}],
+        "top_logprobs": [None, {"a": -0.1}, {"b": -0.2, "d": -0.05}],
         "text_offset": [0, 0, 1],
     }
     assert [one["logprobs"]["text_offset"] for one in found[2:4]] == [[2], [2]]

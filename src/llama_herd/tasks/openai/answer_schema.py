@@ -39,24 +39,30 @@ class ChatLogprobs(AnswerModel):
 
 
 class CompletionLogprobs(AnswerModel):
-    """The scores of an output of a completion, as parallel lists."""
+    """The scores of an output of a completion, as parallel lists.
+
+    A token that is no whole characters is named as at OpenAI: `bytes:\\xe2\\x80`.
+    """
 
     tokens: tuple[str, ...] = Field(description="The texts of the tokens.")
     token_logprobs: tuple[float | None, ...] = Field(
         description="Their log-probabilities; null for the first token of a prompt."
     )
-    top_logprobs: tuple[dict[str, float] | None, ...] | None = Field(
-        description="The likeliest tokens in place of each, by their texts; null if none were asked for, and "
-        "for the first token of a prompt."
+    top_logprobs: tuple[dict[str, float] | None, ...] = Field(
+        description="The likeliest tokens in place of each, and the token itself, by their texts. Of several "
+        "with one text others than the token itself and the likeliest are named `token_id:5`. Null for the "
+        "first token of a prompt."
     )
-    text_offset: tuple[int, ...] = Field(description="Where each begins, in characters of the text.")
+    text_offset: tuple[int, ...] = Field(
+        description="Where each begins, in characters of the text; one within a character, where that does."
+    )
 
 
 class PromptScore(AnswerModel):
     """A token of the prompt: its log-probability, and the likeliest tokens in its place."""
 
     logprob: float = Field(description="Its log-probability.")
-    top: dict[str, float] = Field(description="The likeliest tokens there, by their texts.")
+    top: dict[str, float] = Field(description="The likeliest tokens there, by their names.")
 
 
 class OutputEnd(AnswerModel):

@@ -6,7 +6,7 @@ from typing import Any
 
 from llama_herd.tasks.events import End, Event, FinishReason, Started, StopReason, Token
 from llama_herd.tasks.openai.echo import Echo
-from llama_herd.tasks.openai.logprobs import logprobs_of, num_token_chars
+from llama_herd.tasks.openai.logprobs import Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 from llama_herd.tasks.openai.response import FINGERPRINT, answer_id, call_object, finish_reason_of
 
@@ -40,7 +40,7 @@ class Chunks:
         self._ended: set[int] = set()
         self._calling: set[int] = set()  # outputs that have called a tool
         self._num_choices = 1
-        self._num_chars: dict[int, int] = {}
+        self._offsets: dict[int, Offsets] = {}
         self._first = first
         self._prompt: Started | None = None  # its prompt is still to be written, in front of the outputs
         self._held: list[Token] = []  # events to be written after the prompt
@@ -67,7 +67,7 @@ class Chunks:
             return
         echo, self._prompt = Echo.from_events(self._prompt, token), None
         for index in range(self._num_choices):
-            self._num_chars[index] = echo.num_token_chars
+            self._offsets[index] = Offsets(len(echo.text))
             yield self._chunk(self._choice(index, {"content": echo.text}, echo.logprobs))
         held, self._held = self._held, []
         for one in held:
@@ -79,10 +79,8 @@ class Chunks:
             self._calling.add(index)
         if words or event.logprobs is not None:
             yield from self._begin(index)
-            num_chars = self._num_chars.get(index, 0)
-            scores = logprobs_of(self._endpoint, event, event.pieces, num_chars)
-            if scores is not None:
-                self._num_chars[index] = num_chars + num_token_chars(event.ids, event.pieces)
+            offsets = self._offsets.setdefault(index, Offsets())
+            scores = logprobs_of(self._endpoint, event, event.pieces, offsets)
             yield self._chunk(self._choice(index, words, scores))
         if event.finish_reason:
             yield from self._finish(index, event.finish_reason, event.stop_reason)

@@ -2,25 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import repeat
 from typing import Any, Self
 
 from llama_herd.tasks.events import Pieces, Started, Token
-from llama_herd.tasks.openai.logprobs import Top, token_text, top_by_text
+from llama_herd.tasks.openai.logprobs import Offsets, OwnToken, Top, token_bytes, token_name, top_by_name
 from llama_herd.tasks.result import Result
 
 
 @dataclass(frozen=True)
 class Echo:
-    """A prompt: its text, the texts of its tokens, and how likely each was, but for the first.
-
-    scores, tops: None if nobody asked for them.
-    """
+    """A prompt: its text, and its scores in the form of a completion; None if nobody asked for them."""
 
     text: str
-    tokens: tuple[str, ...]
-    scores: Sequence[float] | None
-    tops: Sequence[Mapping[str, float]] | None
+    logprobs: dict[str, Any] | None
 
     @classmethod
     def from_result(cls, result: Result) -> Self | None:
@@ -48,45 +43,37 @@ class Echo:
         scores: Sequence[float] | None,
         tops: Sequence[Top] | None,
     ) -> Self:
-        told = None if tops is None else [top_by_text(top, pieces) for top in tops]
-        return cls(text, _token_texts(ids, text, pieces), scores, told)
-
-    @property
-    def num_token_chars(self) -> int:
-        """Length of the texts of its tokens."""
-        return sum(map(len, self.tokens))
-
-    @property
-    def logprobs(self) -> dict[str, Any] | None:
-        """The prompt's scores in the form of a completion; the first token has none."""
-        if self.scores is None:
-            return None
-        tops = zip_longest(self.tokens[1:], self.tops or ())
-        return {
-            "tokens": list(self.tokens),
-            "token_logprobs": [None, *self.scores],
-            "top_logprobs": [None, *(top for _, top in tops)] if self.tops else None,
-            "text_offset": list(accumulate(map(len, self.tokens[:-1]), initial=0)),
+        if scores is None:
+            return cls(text, None)
+        own, offsets = _prompt_bytes(ids, text, pieces), Offsets()
+        names = [token_name(piece) for piece in own]
+        rows = zip(ids[1:], names[1:], scores, tops or repeat(()), strict=False)
+        logprobs = {
+            "tokens": names,
+            "token_logprobs": [None, *scores],  # the first token has no score
+            "top_logprobs": [None, *(top_by_name(top, pieces, OwnToken(*row)) for *row, top in rows)],
+            "text_offset": [offsets.next(piece) for piece in own],
         }
+        return cls(text, logprobs)
 
     def before(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a completion with the prompt in front of its text and of its scores."""
-        logprobs = _joined_logprobs(self.logprobs, choice["logprobs"], self.num_token_chars)
+        logprobs = _joined_logprobs(self.logprobs, choice["logprobs"], len(self.text))
         return {**choice, "text": self.text + choice["text"], "logprobs": logprobs}
 
 
-def _token_texts(ids: Sequence[int], text: str, pieces: Pieces) -> tuple[str, ...]:
-    """The texts of a prompt's tokens, without the space that many vocabularies put in front of a text."""
-    texts = [token_text(token_id, pieces) for token_id in ids]
-    first = next((place for place, one in enumerate(texts) if one), None)
-    if first is not None and _num_spaces("".join(texts)) > _num_spaces(text):
-        texts[first] = texts[first].removeprefix(" ")
-    return tuple(texts)
+def _prompt_bytes(ids: Sequence[int], text: str, pieces: Pieces) -> list[bytes]:
+    """What a prompt's tokens stand for, without the space that many vocabularies put in front of a text."""
+    found = [token_bytes(token_id, pieces) for token_id in ids]
+    first = next((place for place, one in enumerate(found) if one), None)
+    if first is not None and _num_spaces(b"".join(found)) > _num_spaces(text.encode()):
+        found[first] = found[first].removeprefix(b" ")
+    return found
 
 
-def _num_spaces(text: str) -> int:
+def _num_spaces(text: bytes) -> int:
     """The number of spaces that a text begins with."""
-    return len(text) - len(text.lstrip(" "))
+    return len(text) - len(text.lstrip(b" "))
 
 
 def _joined_logprobs(
@@ -95,9 +82,7 @@ def _joined_logprobs(
     """The scores of a prompt and of its output as those of one text. num_chars: length of the prompt."""
     if prompt is None or output is None:
         return prompt or output
-    before, after = (one["top_logprobs"] or [None] * len(one["tokens"]) for one in (prompt, output))
     return {
-        **{name: prompt[name] + output[name] for name in ("tokens", "token_logprobs")},
-        "top_logprobs": [*before, *after] if any(before) or any(after) else None,
+        **{name: prompt[name] + output[name] for name in ("tokens", "token_logprobs", "top_logprobs")},
         "text_offset": prompt["text_offset"] + [num_chars + offset for offset in output["text_offset"]],
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
 from llama_herd.tasks.openai.echo import Echo
-from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_text
+from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_name
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Output, Result
 
@@ -94,4 +94,4 @@ def _prompt_logprobs(result: Result) -> list[dict[str, Any] | None]:
     logprobs = result.prompt_logprobs or ()
     tops = result.top_prompt_logprobs or ((),) * len(logprobs)
     rows = zip(logprobs, tops, strict=False)
-    return [None, *({"logprob": own, "top": top_by_text(top, result.pieces)} for own, top in rows)]
+    return [None, *({"logprob": own, "top": top_by_name(top, result.pieces)} for own, top in rows)]
