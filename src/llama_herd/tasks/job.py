@@ -45,6 +45,11 @@ from llama_herd.tasks.wrong_fields import field_errors
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
 PROMPT_ID_BYTES = 4
 MAX_NOTES = 16
+#: Most scores of tokens that a job may ask for: of each token of prompt and outputs, and of the likely tokens
+#: beside it. They are joined and written in one go by whoever wants the whole result.
+MAX_SCORES = 524_288
+#: Most of these that a prompt may have, since all of them come in one event. A worker checks it.
+MAX_PROMPT_SCORES = 262_144
 YEAR_MS = 31_536_000_000
 SOURCES = ("prompt", "prompt_ids", "messages")
 CHAT_FIELDS = (
@@ -324,6 +329,12 @@ class GenerationJob(StrictModel):
         if self.response_format is not None and self.structured_outputs is not None:
             raise ValueError("response_format cannot be combined with structured_outputs: give one of them")
         _check_prompt_bytes(self.num_prompt_bytes, info, " together with all that counts as prompt")
+        if self.num_scores > MAX_SCORES:
+            raise ValueError(
+                f"asks for {self.num_scores} scores of tokens, n times those of its outputs and those of its "
+                f"prompt, but may ask for at most {MAX_SCORES}. Fix: a lower n, max_tokens, logprobs, "
+                "top_logprobs or prompt_logprobs"
+            )
         return self
 
     @property
@@ -354,10 +365,24 @@ class GenerationJob(StrictModel):
         return PROMPT_ID_BYTES * len(self.prompt_ids or ()) + num_bytes(self._texts)
 
     @property
+    def estimated_prompt_tokens(self) -> int:
+        """Tokens of the prompt, estimated without a tokenizer."""
+        return -(-self.num_prompt_bytes // PROMPT_ID_BYTES)
+
+    @property
     def estimated_tokens(self) -> int:
-        """Tokens of the prompt, estimated without a tokenizer, and of all outputs at their longest."""
-        num_prompt_tokens = -(-self.num_prompt_bytes // PROMPT_ID_BYTES)
-        return num_prompt_tokens + self.sampling.n * self.sampling.max_tokens
+        """Tokens of the prompt, estimated, and of all outputs at their longest."""
+        return self.estimated_prompt_tokens + self.sampling.n * self.sampling.max_tokens
+
+    @property
+    def num_scores(self) -> int:
+        """The scores that it asks for: of its prompt, estimated, and of its outputs at their longest."""
+        asked = self.sampling
+        of_prompt = (
+            0 if asked.prompt_logprobs is None else self.estimated_prompt_tokens * (1 + asked.prompt_logprobs)
+        )
+        of_outputs = asked.n * asked.max_tokens * (1 + asked.top_logprobs) if asked.logprobs else 0
+        return of_prompt + of_outputs
 
     @property
     def _texts(self) -> tuple[str, ...]:

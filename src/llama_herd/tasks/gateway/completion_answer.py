@@ -7,7 +7,6 @@ from functools import partial
 from time import monotonic
 from typing import TypeGuard
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import HerdError, JobConflict
@@ -15,20 +14,21 @@ from llama_herd.tasks.client.submission import id_of_key
 from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
 from llama_herd.tasks.gateway.context import GatewayContext
-from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.long_answers import WholeAnswer, is_long, make_aside
+from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.request_facts import RequestFacts
 from llama_herd.tasks.gateway.sse import ClientGone, EventStream, sse, unless_gone
 from llama_herd.tasks.gateway.stream_body import (
-    compact_json,
     error_event,
     merge_streams,
     prepend,
     stream_body,
 )
 from llama_herd.tasks.gateway.tenant_client import TenantClient
+from llama_herd.tasks.openai.answer_size import MAX_BYTES
 from llama_herd.tasks.openai.chunks import GOOD_ENDS
-from llama_herd.tasks.openai.many_prompts import ManyChunks, job_ids_of, joined_body
-from llama_herd.tasks.openai.response import response_body
+from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
+from llama_herd.tasks.openai.many_prompts import JoinedAnswer, ManyChunks, job_ids_of
 from llama_herd.tasks.result import Result
 
 #: Names the first job of an answer.
@@ -54,7 +54,7 @@ class CompletionAnswer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = self._request
         num_read = len(self._ids) if request.is_stream else 1  # the whole of each is read in turn
-        with self._context.concurrency.slots(self._client.settings.tenant, num_read):
+        with self._context.concurrency.slots(self._client.settings.tenant, num_read, request.num_bytes):
             self._facts.job_id = self._ids[0]
             await self._submit()
             try:
@@ -93,13 +93,16 @@ class CompletionAnswer:
 
     async def _whole(self) -> ASGIApp:
         """The answer once all jobs have ended. Raises Problem if one did not end well."""
-        request, bodies = self._request, []
+        request = self._request
+        answer = JoinedAnswer(request.endpoint, self._ids[0], request.model)
         for number, job_id in enumerate(self._ids):
             events = await self._client.all_events(job_id)
             check_end(events, request.source(number))
-            result = Result.from_events(events)
-            bodies.append(response_body(request.endpoint, self._ids[0], request.model, result))
-        return JSONResponse(joined_body(bodies), headers={JOB_HEADER: self._ids[0]})
+            add = partial(_add_events, answer, events)
+            await make_aside(add) if request.is_long else add()
+            if answer.num_bytes > MAX_BYTES:
+                raise _too_long(request)
+        return WholeAnswer(answer.pieces(), {JOB_HEADER: self._ids[0]})
 
     async def _stream(self) -> ASGIApp:
         """The answer as it comes. Raises Problem if a job fails before there is anything to say."""
@@ -140,7 +143,8 @@ class CompletionAnswer:
         """An event as chunks. Those of a single job have its number, from which its own events go on."""
         number = event.seq if len(self._ids) == 1 else None
         for chunk in chunks.from_event(event):
-            yield sse(compact_json(chunk), number=number)
+            text = "".join(json_pieces(chunk)) if is_long(event) else compact_json(chunk)
+            yield sse(text, number=number)
         if _is_bad_end(event):
             yield error_event(Problem.from_end(event, self._source(event)), self._facts)
         elif chunks.is_over:
@@ -153,6 +157,17 @@ class CompletionAnswer:
         """Cancel the jobs, unless the request wants them to go on."""
         if not self._request.keeps_jobs:
             self._context.abandon(self._client, *self._ids)
+
+
+def _add_events(answer: JoinedAnswer, events: list[Event]) -> None:
+    answer.add(Result.from_events(events))
+
+
+def _too_long(request: CompletionRequest) -> Problem:
+    """Why an answer is not given whole though its request is within its bounds."""
+    fields = "fewer tokens, scores or prompts" if len(request.jobs) > 1 else "fewer tokens or scores"
+    message = f"the answer has more than {MAX_BYTES} bytes. Fix: ask for {fields} at once, or for a stream"
+    return bad_request(message, "answer_too_long")
 
 
 def _not_accepted(error: HerdError, source: str) -> Problem:

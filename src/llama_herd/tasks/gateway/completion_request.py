@@ -10,6 +10,7 @@ from llama_herd.tasks.gateway.problem import bad_request
 from llama_herd.tasks.gateway.request_facts import traceparent_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
 
 #: Says what becomes of the jobs if the client goes away.
@@ -18,6 +19,9 @@ KEY_HEADER = "Idempotency-Key"
 
 #: Nobody watches an answer that is not streamed: its events may be few.
 UNWATCHED_MS = 500
+
+#: Longer outputs for one prompt are written aside: they take more than some milliseconds.
+LONG_BYTES = 262_144
 
 #: Fields of a body that say how it is answered, and when.
 OWN_FIELDS = ("stream", "stream_options", "priority")
@@ -40,6 +44,7 @@ class CompletionRequest:
     key: str | None
     traceparent: str | None
     keeps_jobs: bool
+    num_bytes: int  # of the answer, at its longest
 
     @classmethod
     def read(
@@ -66,12 +71,18 @@ class CompletionRequest:
             jobs = [job.model_copy(update={"flush_ms": UNWATCHED_MS}) for job in jobs]
         keeps_jobs = _keeps_jobs(headers, "stay" if key else settings.gateway_on_disconnect)
         model, trace = jobs[0].model or settings.default_model, traceparent_of(headers)
-        return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, keeps_jobs)
+        size = check_answer_size(endpoint, jobs)
+        return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, keeps_jobs, size)
 
     @property
     def n(self) -> int:
         """The number of outputs of each prompt."""
         return self.jobs[0].sampling.n
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the outputs for one prompt may take long to write."""
+        return self.num_bytes > LONG_BYTES * len(self.jobs)
 
     def source(self, number: int) -> str:
         """The place of a job's prompt in the body."""

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
+#: What one slot holds.
+SLOT_BYTES = 1 << 20
+
 
 class ConcurrencyLimit:
     """Limits how many answers are under way at a time, in all and for each tenant."""
@@ -21,8 +24,12 @@ class ConcurrencyLimit:
         return self._taken.total()
 
     @contextmanager
-    def slots(self, tenant: str, num: int = 1) -> Iterator[None]:
-        """Take slots for answers within the block. Raises Problem if too few are free."""
+    def slots(self, tenant: str, num: int = 1, num_bytes: int = 0) -> Iterator[None]:
+        """Take slots for answers within the block. Raises Problem if too few are free.
+
+        num_bytes: of what is held until it is sent; each MiB counts as an answer, so that the sum is bounded.
+        """
+        num = max(num, min(1 + num_bytes // SLOT_BYTES, self._most_of_one))
         if self._taken[tenant] + num > self._most_of_one:
             message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
             raise Problem(429, "too_many_streams", message, headers=PASSES)

@@ -16,6 +16,7 @@ from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.completion_request import KEY_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
+from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.request_facts import RequestFacts, facts_of, traceparent_of
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
@@ -105,10 +106,14 @@ async def get_job(request: Request) -> Response:
     """A job's state; once it is over, its result."""
     client, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
     record, place = await client.run(_record_and_place(client, job_id))
-    result = Result.from_events(await client.all_events(job_id)) if record.is_final else None
-    return Response(
-        JobView.from_record(job_id, record, place, result).model_dump_json(), media_type="application/json"
-    )
+    events = await client.all_events(job_id) if record.is_final else []
+
+    def make() -> str:
+        result = Result.from_events(events) if record.is_final else None
+        return JobView.from_record(job_id, record, place, result).model_dump_json()
+
+    told = await make_aside(make) if record.is_final else make()
+    return Response(told, media_type="application/json")
 
 
 def _record_and_place(client: TenantClient, job_id: str) -> Any:

@@ -1,17 +1,18 @@
 """A job's events as the bytes of a stream, with comments while nothing comes."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from time import monotonic
-from typing import Any
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.events import Event
+from llama_herd.tasks.gateway.long_answers import is_long, make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_facts import RequestFacts
 from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
+from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.task_cancel import cancel_tasks
 
 
@@ -31,7 +32,15 @@ async def stream_body(
     async with aclosing(events):
         try:
             async for found in events:
-                part = b"".join(piece for event in found for piece in write(event))
+                part = b""
+                for event in found:
+                    if is_long(event):  # each of its pieces is sent before the next one is made
+                        pieces = write(event)
+                        while piece := await make_aside(partial(next, pieces, b"")):
+                            yield part + piece
+                            part, spoke_s = b"", monotonic()
+                    else:
+                        part += b"".join(write(event))
                 if not part and idle is not None:
                     part = idle()
                 if not part and monotonic() - spoke_s >= heartbeat_s / 2:
@@ -84,11 +93,6 @@ def error_event(problem: Problem, facts: RequestFacts) -> bytes:
     """A problem as an event of the stream. The request's log line gets it, too."""
     facts.fail(problem)
     return sse(compact_json(problem.body), name="error")
-
-
-def compact_json(value: Any) -> str:
-    """JSON on one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 async def prepend(events: AsyncGenerator[list[Event]], first: list[Event]) -> AsyncGenerator[list[Event]]:

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, check_end
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
+from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.request_facts import facts_of, traceparent_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.gateway.tenant_client import TenantClient
@@ -62,6 +63,8 @@ class PromptAnswer:
                 self._context.abandon(self._client, job_id)
                 return
             check_end(events, self._request.source)
-            told = self._request.answer(Result.from_events(events)).model_dump_json()
+            told = await make_aside(
+                lambda: self._request.answer(Result.from_events(events)).model_dump_json()
+            )
             answer = Response(told, media_type="application/json", headers={JOB_HEADER: job_id})
             await answer(scope, receive, send)

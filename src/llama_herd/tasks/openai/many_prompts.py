@@ -5,7 +5,10 @@ from typing import Any
 
 from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.openai.chunks import Chunks
+from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.request_body import Endpoint
+from llama_herd.tasks.openai.response import response_body
+from llama_herd.tasks.result import Result
 
 
 def job_ids_of(first: str, num: int) -> list[str]:
@@ -13,11 +16,37 @@ def job_ids_of(first: str, num: int) -> list[str]:
     return [first, *(f"{first}.{number}" for number in range(1, num))]
 
 
-def joined_body(bodies: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Answers to prompts as one: outputs are counted on from prompt to prompt, and tokens are added up."""
-    choices = [choice for body in bodies for choice in body["choices"]]
-    numbered = [{**choice, "index": index} for index, choice in enumerate(choices)]
-    return {**bodies[0], "choices": numbered, "usage": _summed_usage([body["usage"] for body in bodies])}
+class JoinedAnswer:
+    """The whole answer to a request: outputs are counted on from prompt to prompt, and tokens are added up.
+
+    Each result is written as it is added, so that no more than one of them is held.
+    """
+
+    def __init__(self, endpoint: Endpoint, job_id: str, model: str | None) -> None:
+        self._head = (endpoint, job_id, model)
+        self._fields: dict[str, Any] = {}
+        self._choices: list[bytes] = []
+        self._usages: list[dict[str, int] | None] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all outputs so far."""
+        return sum(map(len, self._choices))
+
+    def add(self, result: Result) -> None:
+        """Write the outputs for the next prompt."""
+        body = response_body(*self._head, result)
+        for choice in body.pop("choices"):
+            numbered = {**choice, "index": len(self._choices)}
+            self._choices.append("".join(json_pieces(numbered)).encode())
+        self._usages.append(body.pop("usage"))
+        self._fields = self._fields or body
+
+    def pieces(self) -> list[bytes]:
+        """The answer as JSON."""
+        fields = {**self._fields, "usage": _summed_usage(self._usages)}
+        between = [part for choice in self._choices for part in (b",", choice)]
+        return [f'{compact_json(fields)[:-1]},"choices":['.encode(), *between[1:], b"]}"]
 
 
 def _summed_usage(usages: Sequence[dict[str, int] | None]) -> dict[str, int] | None:

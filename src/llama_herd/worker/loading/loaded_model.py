@@ -15,7 +15,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.job import SOURCES, GenerationJob, seed_of
+from llama_herd.tasks.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
@@ -207,7 +207,7 @@ class LoadedModel(Closing):
             raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
 
     def _check_room(self, sequence: Sequence, job: GenerationJob) -> None:
-        """Raise GenerationError if the job can never fit into the context or the KV cache."""
+        """Raise GenerationError if the job can never fit into the context or the KV cache, and InvalidJob."""
         if sequence.finish_reason:
             return  # nothing of it is computed
         num_prompt, num_pages = len(sequence.prompt_ids), self.cache.pages.num_pages
@@ -219,6 +219,14 @@ class LoadedModel(Closing):
                 f". Fix: shorten the prompt to {self.max_length - 1} tokens or fewer, or set "
                 "sampling.truncate_prompt_tokens",
             )
+        num_top = job.sampling.prompt_logprobs
+        num_scores = 0 if num_top is None else num_prompt * (1 + num_top)
+        if num_scores > MAX_PROMPT_SCORES:
+            message = (
+                f"{num_top} for each of {num_prompt} tokens are {num_scores} scores with their own, "
+                f"but a prompt may have at most {MAX_PROMPT_SCORES}. Fix: fewer for each, or a shorter prompt"
+            )
+            raise InvalidJob([FieldError("sampling.prompt_logprobs", message)])
         if pages_for(sequence.num_reserved) > num_pages:
             raise GenerationError(
                 ErrorCode.PROMPT_TOO_LONG,
