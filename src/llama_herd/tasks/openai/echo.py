@@ -47,11 +47,11 @@ class Echo:
             return cls(text, None)
         own, offsets = _prompt_bytes(ids, text, pieces), Offsets()
         names = [token_name(piece) for piece in own]
-        rows = zip(ids[1:], names[1:], scores, tops or repeat(()), strict=False)
+        rows = zip(map(OwnToken, ids[1:], names[1:], scores), tops or repeat(()), strict=False)
         logprobs = {
             "tokens": names,
             "token_logprobs": [None, *scores],  # the first token has no score
-            "top_logprobs": [None, *(top_by_name(top, pieces, OwnToken(*row)) for *row, top in rows)],
+            "top_logprobs": [None, *(top_by_name(top, pieces, one) for one, top in rows)],
             "text_offset": [offsets.next(piece) for piece in own],
         }
         return cls(text, logprobs)
