@@ -1,7 +1,7 @@
 """The extras of the package: what each brings, what is missing of it, and how to install it."""
 
 import json
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,15 +22,32 @@ WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers"
 GATEWAY_MODULES = ("h11", "prometheus_client", "python_multipart", "standardwebhooks", "starlette", "uvicorn")
 
 
+NAME = "llama-herd"
+#: In place of a version where nothing is installed, as where only PYTHONPATH leads to the code.
+NO_VERSION = "0+unknown"
+_IN_A_CHECKOUT = "pip install '.[{}]' in a checkout of llama-herd"
+
+
+def own_version() -> str:
+    """The version that is installed."""
+    try:
+        return distribution(NAME).version
+    except PackageNotFoundError:
+        return NO_VERSION
+
+
 def install_command(extra: str) -> str:
     """The command that adds an extra to this installation: its folder is named where it is a checkout."""
-    said = distribution("llama-herd").read_text("direct_url.json")  # PEP 610: absent where an index had it
+    try:
+        said = distribution(NAME).read_text("direct_url.json")  # PEP 610: absent where an index had it
+    except PackageNotFoundError:
+        return _IN_A_CHECKOUT.format(extra)
     origin = json.loads(said or "{}")
     if "dir_info" not in origin:
         return f"pip install 'llama-herd[{extra}]'"  # pip keeps the one that is installed
     folder = Path(url2pathname(urlsplit(origin["url"]).path))
     if not (folder / "pyproject.toml").exists():
-        return f"pip install '.[{extra}]' in a checkout of llama-herd"
+        return _IN_A_CHECKOUT.format(extra)
     return f"pip install {'-e ' if origin['dir_info'].get('editable') else ''}'{folder}[{extra}]'"
 
 

@@ -6,7 +6,6 @@ once. Each command imports what it needs when it runs, and client commands never
 
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +36,7 @@ from llama_herd.cli.watch import watch
 from llama_herd.cli.webhooks import webhooks
 from llama_herd.cli.worker.command import worker
 from llama_herd.errors import HerdError
+from llama_herd.extras import own_version
 
 #: Errors that a person can fix and then try again.
 EXIT_BAD_INPUT = 2
@@ -93,7 +93,7 @@ app.add_typer(kernels, name="kernels")
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        print(f"llama-herd {version('llama-herd')}")
+        print(f"llama-herd {own_version()}")
         raise typer.Exit
 
 

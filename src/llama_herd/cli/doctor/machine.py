@@ -3,12 +3,11 @@
 import platform
 import resource
 import warnings
-from importlib.metadata import version
 
 from llama_herd.cli.doctor.finding import Finding
 from llama_herd.cli.torch_import import load_torch
 from llama_herd.errors import BadInput
-from llama_herd.extras import install_command, missing_worker_modules
+from llama_herd.extras import install_command, missing_worker_modules, own_version
 from llama_herd.worker.loading.device import pin_device, visible_cards
 from llama_herd.worker.settings import WorkerSettings
 
@@ -18,7 +17,7 @@ MIN_OPEN_FILES = 1024
 
 def check_python() -> Finding:
     """Which Python this is; unsupported ones could not have installed this package."""
-    return Finding("python", "ok", f"{platform.python_version()}, llama-herd {version('llama-herd')}")
+    return Finding("python", "ok", f"{platform.python_version()}, llama-herd {own_version()}")
 
 
 def check_open_files() -> Finding:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from llama_herd.extras import own_version
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.gateway.context import context_of
@@ -83,7 +83,7 @@ def document() -> dict[str, Any]:
         paths.setdefault(operation.path, {})[operation.method] = _operation_object(operation)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "llama-herd", "version": version("llama-herd")},
+        "info": {"title": "llama-herd", "version": own_version()},
         "paths": paths,
         "components": {
             "schemas": {**found["$defs"], **own},

@@ -1,9 +1,9 @@
 """A job's result as the body of an OpenAI response."""
 
-from importlib.metadata import version
 from time import time
 from typing import Any
 
+from llama_herd.extras import own_version
 from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
 from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_name
@@ -11,7 +11,7 @@ from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Output, Result
 
 #: Which version of ours made an answer.
-FINGERPRINT = f"llama-herd-{version('llama-herd')}"
+FINGERPRINT = f"llama-herd-{own_version()}"
 
 
 def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> dict[str, Any]:
