@@ -27,6 +27,7 @@ class BatchStatus(BaseModel):
     completion_tokens: int = Field(default=0, description="Tokens of the answers.")
     rows_per_s: float = Field(default=0.0, description="Rows a second.")
     tokens_per_s: float = Field(default=0.0, description="Tokens a second.")
+    unserved: str = Field(default="", description="Models of its rows that no worker has, with commas.")
     elapsed_s: float = Field(default=0.0, description="Seconds since its start.")
     beat_ms: int = Field(
         default=0, description="Time of the report by the clock of Redis, in unix milliseconds."

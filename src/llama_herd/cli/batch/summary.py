@@ -60,6 +60,8 @@ def progress_line(status: BatchStatus) -> str:
     ]
     if status.left_s is not None and status.is_running:
         parts.append(f"{_duration(status.left_s)} left")
+    if status.unserved and status.is_running:
+        parts.append(f"no worker serves {status.unserved}")
     return "; ".join(parts)
 
 

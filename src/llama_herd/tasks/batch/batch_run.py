@@ -8,6 +8,8 @@ from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
 
+#: Most models without a worker that a status names.
+MAX_NAMED = 5
 #: So many failures and not one answer since the start end it, unless `max_errors` says how many may be.
 HOPELESS_ROWS = 50
 
@@ -69,4 +71,6 @@ class BatchRun:
 
     def status(self, state: str) -> BatchStatus:
         """The batch's status to report now; `state` as in BatchStatus."""
-        return self.progress.status(state, self._window.num_under_way)
+        unserved = ", ".join(sorted(self._window.without_worker)[:MAX_NAMED])
+        found = self.progress.status(state, self._window.num_under_way)
+        return found.model_copy(update={"unserved": unserved})

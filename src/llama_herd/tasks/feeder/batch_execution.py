@@ -61,7 +61,10 @@ _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers 
 
 @dataclass(frozen=True)
 class BatchExecution:
-    """Runs one batch under this feeder's lease. leaving: set when it is to be left to another feeder."""
+    """Runs one batch under this feeder's lease.
+
+    leaving: set when it is to be left to another feeder. stalled: set while no row of it can run.
+    """
 
     lease: BatchLease
     client: Client
@@ -70,6 +73,7 @@ class BatchExecution:
     files: StoredFiles
     limits: FeederLimits
     leaving: Flag
+    stalled: Flag
     count: BatchCount
 
     def run(self) -> None:
@@ -137,6 +141,7 @@ class BatchExecution:
                 *(batch, run, parts, self.lease, self.client),
                 flush_s=self.storage.flush_s,
                 leaving=self.leaving,
+                stalled=self.stalled,
                 count=self.count,
             )
             runner.run()

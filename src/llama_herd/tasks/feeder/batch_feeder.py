@@ -23,6 +23,7 @@ from llama_herd.tasks.feeder.lost_storages import LostStorages
 from llama_herd.tasks.feeder.row_runner import LeftToOthers
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import DueItem, StoredFiles, due_items
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.storage.storage import Storage
@@ -35,16 +36,22 @@ LOOK_S = 1.0
 _MOST = 100_000
 #: How long a batch is left alone after an error, as of its storage.
 REST_S = 10.0
+#: How long a batch rests while others want its place, if no row of it can run, for want of a worker.
+STALLED_REST_S = 30.0
 #: How long the end of this process waits for its threads.
 STOP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBatch:
-    """A batch that this process runs. leaving: set when it is to be left to another feeder."""
+    """A batch that this process runs.
+
+    leaving: set when it is to be left to another feeder. stalled: set while no row of it can run.
+    """
 
     thread: threading.Thread
     leaving: threading.Event
+    stalled: threading.Event
 
 
 class BatchFeeder:
@@ -64,6 +71,8 @@ class BatchFeeder:
         self._redis = connect(settings.redis_url)
         self._janitor = Janitor(self._redis, storage)
         self._lost = LostStorages(self._redis, settings.redis_url, storage, limits, self._cancel)
+        self._live: dict[str, frozenset[str]] = {}
+        self._is_crowded = False
         #: Batches for which Redis has refused a call.
         self._refused: set[DueItem] = set()
         #: What was wrong at the last look: it is logged once, as long as it lasts.
@@ -137,11 +146,16 @@ class BatchFeeder:
         return due_items(key, _MOST, int(1000 * self._limits.lease_s))
 
     def _fill_free_slots(self, waiting: Sequence[DueItem]) -> None:
-        """Run batches that wait. If no more may run, one may have to give way to another tenant's."""
+        """Run batches that wait. If no more may run, stalled ones give way, or one to another tenant's."""
+        self._live = {}
+        self._is_crowded = len(waiting) > self._limits.max_batches - len(self._running)
         if len(self._running) < self._limits.max_batches:
             self._refused = {
                 due for due in order_fairly(waiting, self._running) if self._take_or_note_refusal(due)
             }
+        elif waiting and (stalled := [one for one in self._running.values() if one.stalled.is_set()]):
+            for batch, _ in zip(stalled, waiting, strict=False):
+                batch.leaving.set()
         elif not any(batch.leaving.is_set() for batch in self._running.values()):
             leaves = batch_to_give_way(set(waiting) - self._refused, list(self._running))
             if leaves is not None:
@@ -164,21 +178,33 @@ class BatchFeeder:
         claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
         if claimed is not None:
             lease = BatchLease(self._redis, self._settings.redis_url, records, claimed, self._limits.lease_s)
-            leaving = threading.Event()
-            thread = threading.Thread(
-                target=self._run_in_thread, args=(due, lease, leaving), name=due.id, daemon=True
-            )
-            self._running[due] = RunningBatch(thread, leaving)
+            if self._is_crowded and lease.is_stalled(self._live_models(due.tenant)):
+                self._give_back(lease, STALLED_REST_S, is_stalled=True)
+                return
+            leaving, stalled = threading.Event(), threading.Event()
+            args = (due, lease, leaving, stalled)
+            thread = threading.Thread(target=self._run_in_thread, args=args, name=due.id, daemon=True)
+            self._running[due] = RunningBatch(thread, leaving, stalled)
             thread.start()
 
-    def _run_in_thread(self, due: DueItem, lease: BatchLease, leaving: threading.Event) -> None:
+    def _live_models(self, tenant: str) -> frozenset[str]:
+        """The models that live workers have. Each look asks once for a tenant."""
+        if tenant not in self._live:
+            workers = run_call(self._redis, Reports(tenant).workers())
+            self._live[tenant] = frozenset(worker.model for worker in workers)
+        return self._live[tenant]
+
+    def _run_in_thread(
+        self, due: DueItem, lease: BatchLease, leaving: threading.Event, stalled: threading.Event
+    ) -> None:
         self._count.begin()
         try:
-            self._execution(due, lease, leaving).run()
+            self._execution(due, lease, leaving, stalled).run()
         except Fenced:
             log.warning("batch %s: another feeder has it", due.id)
         except LeftToOthers:
-            self._give_back(lease, 0.0)
+            rests = stalled.is_set() and not self._stopping.is_set()
+            self._give_back(lease, STALLED_REST_S if rests else 0.0, is_stalled=stalled.is_set())
         except HerdError as error:
             log.warning("batch %s rests: %s", due.id, error)
             self._give_back(lease, REST_S)
@@ -198,12 +224,14 @@ class BatchFeeder:
     def _settings_of(self, tenant: str) -> Settings:
         return self._settings.model_copy(update={"tenant": tenant})
 
-    def _execution(self, due: DueItem, lease: BatchLease, leaving: threading.Event) -> BatchExecution:
+    def _execution(
+        self, due: DueItem, lease: BatchLease, leaving: threading.Event, stalled: threading.Event
+    ) -> BatchExecution:
         settings = self._settings_of(due.tenant)
         files = StoredFiles(due.tenant, self._storage.id)
         client = self._client_of(settings)
         return BatchExecution(
-            lease, client, settings, self._storage, files, self._limits, leaving, self._count
+            lease, client, settings, self._storage, files, self._limits, leaving, stalled, self._count
         )
 
     def _client_of(self, settings: Settings) -> Client:
@@ -212,7 +240,7 @@ class BatchFeeder:
                 self._clients[settings.tenant] = Client(settings=settings)
             return self._clients[settings.tenant]
 
-    def _give_back(self, lease: BatchLease, delay_s: float, *, in_vain: bool = False) -> None:
+    def _give_back(self, lease: BatchLease, delay_s: float, **why: bool) -> None:
         """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""
         with suppress(HerdError):
-            lease.give_back(delay_s, in_vain=in_vain)
+            lease.give_back(delay_s, **why)

@@ -1,6 +1,7 @@
 """The right to run a batch, as long as it is renewed in time."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import TypeVar
 
@@ -16,6 +17,8 @@ from llama_herd.tasks.ledger.stored_files import NewFile, Quota, QuotaExceeded
 
 T = TypeVar("T")
 
+#: Most models that a record names as unserved.
+MAX_UNSERVED = 20
 #: How often a lease is renewed at least, and with it what is known of the batch's progress.
 RENEW_S = 1.0
 
@@ -28,6 +31,7 @@ class BatchLease:
     """The record as it was claimed, and all that its holder may do with it. Calls raise RedisUnavailable.
 
     state: the batch's. A client may have set it to `cancelling` since the last call.
+    unserved: models of its rows that no worker has; each renewal notes them.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class BatchLease:
         self._lease_ms = int(1000 * lease_s)
         self._renew_s = min(RENEW_S, lease_s / 3)
         self._renewed_s = monotonic()
+        self.unserved: Collection[str] = claimed.record.unserved
         self._vain_claims = claimed.record.vain_claims
         self._expires_s = monotonic() + (claimed.record.expires_ms - claimed.now_ms) / 1000
 
@@ -60,6 +65,12 @@ class BatchLease:
         """Whether the batch is to take no more rows."""
         return self.is_expired or self.state == "cancelling"
 
+    def is_stalled(self, live: Collection[str]) -> bool:
+        """Whether no row can run as long as workers have these models alone."""
+        may_wait = self.record.is_stalled and self.state == "in_progress" and not self.is_expired
+        is_known = len(self.record.unserved) < MAX_UNSERVED
+        return may_wait and is_known and not set(live) & set(self.record.unserved)
+
     def renew_if_due(self, **fields: Argument) -> bool:
         """Renew the lease when it is time, and note these fields. Answers whether it did. Raises Fenced."""
         if monotonic() - self._renewed_s < self._renew_s:
@@ -75,16 +86,20 @@ class BatchLease:
         """Tell, with the next renewal, that the batch has got further in these hands."""
         self._vain_claims = 0
 
-    def give_back(self, delay_s: float = 0.0, *, in_vain: bool = False) -> None:
-        """Let another feeder have the batch, after a while. in_vain: since it cannot be run here."""
+    def give_back(self, delay_s: float = 0.0, *, in_vain: bool = False, is_stalled: bool = False) -> None:
+        """Let another feeder have the batch, after a while.
+
+        in_vain: since it cannot be run here. is_stalled: since none of its rows can run anywhere.
+        """
         if not in_vain:
             self._vain_claims = max(0, self._vain_claims - 1)
-        self._note(int(1000 * delay_s), None, {})
+        self._note(int(1000 * delay_s), None, {"stalled": int(is_stalled)})
 
     def _note(self, lease_ms: int, enters: BatchState | None, fields: dict[str, Argument]) -> None:
         record = self.record
         asked_s = monotonic()
-        known = {"vain_claims": self._vain_claims, **fields}
+        unserved = json.dumps(sorted(self.unserved)[:MAX_UNSERVED])
+        known = {"vain_claims": self._vain_claims, "unserved": unserved, **fields}
         state = self.run(self._records.note(record.id, record.epoch, lease_ms, enters, known))
         if state is None:
             raise Fenced

@@ -28,7 +28,7 @@ _NEVER = float("inf")
 
 
 class LeftToOthers(Exception):
-    """The batch is left to another feeder: this process ends, or another tenant's batch gets the turn."""
+    """The batch is left to another feeder: this process ends, or another batch gets the turn."""
 
 
 class RowRunner:
@@ -48,6 +48,7 @@ class RowRunner:
         *,
         flush_s: float,
         leaving: Flag,
+        stalled: Flag,
         count: BatchCount,
     ) -> None:
         self._batch = batch
@@ -57,6 +58,7 @@ class RowRunner:
         self._client = client
         self._flush_s = flush_s
         self._leaving = leaving
+        self._stalled = stalled
         self._count = count
         self._unwritten: list[BatchItem] = []
         self._flushed_s = self._begun_s = monotonic()
@@ -85,6 +87,8 @@ class RowRunner:
         if self._lease.is_to_end and self._give_up_s == _NEVER:
             self._batch.cancel()
             self._give_up_s = monotonic() + DRAIN_S
+        self._lease.unserved = self._batch.window.without_worker
+        (self._stalled.set if self._batch.window.is_stalled else self._stalled.clear)()
         items = self._batch.poll(forgets=not self._unwritten)
         self._unwritten += self._run.answers(items)
         if len(self._unwritten) >= MAX_UNWRITTEN or monotonic() - self._flushed_s >= self._flush_s:

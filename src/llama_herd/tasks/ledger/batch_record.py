@@ -66,6 +66,7 @@ class BatchRecord:
 
     sealed: the parts of earlier feeders. outcome: how it is to end, once no more rows run.
     vain_claims: how many feeders in turn, this one among them, have taken it and got no further.
+    unserved: models of its rows that no worker has. is_stalled: it was given back while no row could run.
     """
 
     id: str
@@ -76,6 +77,8 @@ class BatchRecord:
     expires_ms: int
     epoch: int
     vain_claims: int = 0
+    unserved: tuple[str, ...] = ()
+    is_stalled: bool = False
     times: Mapping[str, int] = field(default_factory=dict)
     num_rows: int = 0
     num_done: int = 0
@@ -112,5 +115,7 @@ class BatchRecord:
             outcome=text(known["outcome"]) if "outcome" in known else None,  # type: ignore[arg-type]
             sealed=tuple(SealedPart(*one) for one in json.loads(known.get("sealed", b"[]"))),
             errors=tuple(LineError(*one) for one in json.loads(known.get("errors", b"[]"))),
+            unserved=tuple(json.loads(known.get("unserved", b"[]"))),
+            is_stalled=known.get("stalled") == b"1",
             **facts,
         )

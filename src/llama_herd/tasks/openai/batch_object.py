@@ -176,6 +176,9 @@ class BatchObject(AnswerModel):
     request_counts: RequestCounts = Field(description="Its rows.")
     usage: BatchUsage = Field(description="Its tokens.")
     metadata: dict[str, str] | None = Field(description="As it was given.")
+    unserved: tuple[str, ...] = Field(
+        default=(), description="Models of its rows that no worker has: these rows wait. A field of ours."
+    )
 
     @classmethod
     def from_record(cls, record: BatchRecord) -> Self:
@@ -201,6 +204,7 @@ class BatchObject(AnswerModel):
                 output_tokens=record.completion_tokens,
                 total_tokens=record.prompt_tokens + record.completion_tokens,
             ),
+            unserved=record.unserved if record.state == "in_progress" else (),
             metadata=None if request.metadata is None else dict(request.metadata),
             **{
                 f"{state}_at": record.times[state] // 1000 if state in record.times else None

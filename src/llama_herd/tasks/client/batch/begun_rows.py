@@ -3,15 +3,19 @@
 from collections import deque
 
 from llama_herd.tasks.client.batch.row_job import RowJob
-from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.client.batch.window import MAX_PARKED, BatchWindow
 from llama_herd.tasks.ledger.redis_call import Dialogue
 
 
 class BegunRows(BatchWindow):
     """A window that submits nothing: its items are those of jobs that are in Redis already.
 
-    A batch submits its rows in their order. So once none of some rows was submitted, none behind them was.
+    A batch submits its rows in their order, but for those that it parks. So once none of so many rows was
+    submitted, none behind them was.
     """
+
+    may_park = False
+    _num_unsubmitted = 0
 
     def _submit(self, now_s: float) -> Dialogue[None]:
         ledger, rows, self._waiting = self._core.ledger, list(self._waiting), deque[RowJob]()
@@ -25,5 +29,6 @@ class BegunRows(BatchWindow):
             elif is_purged:  # and so it was tried again, under its next id
                 one.number += 1
                 self._waiting.append(one)
-        if new and not any(new):
+        self._num_unsubmitted = 0 if any(new) else self._num_unsubmitted + len(new)
+        if self._num_unsubmitted > MAX_PARKED:
             self.stop()

@@ -5,8 +5,9 @@ again names the same job, which continues from its tokens so far, or whose resul
 """
 
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -39,6 +40,10 @@ COUNT_WORKERS_S = 3.0
 #: How long to wait after Redis has answered a submission with an error.
 REFUSED_S = 1.0
 
+#: Most rows, and bytes of them, that wait here unsubmitted for a worker of their model while others run.
+MAX_PARKED = 16_384
+MAX_PARKED_BYTES = 32 << 20
+
 #: Most items to hand out at once, roughly.
 MAX_GROUP = 1024
 #: Ended rows that may wait for an earlier one, as a multiple of the window.
@@ -50,7 +55,13 @@ class BatchWindow:
 
     Both batches use this class and add the connection. They run `round` after round. Each round first deletes
     the jobs whose items the round before has handed out.
+
+    Rows whose model no worker has take no room from others: a few of them wait in the queue, so that it shows
+    what is due, and more are parked here. In order none is, since none behind could be handed out.
     """
+
+    #: Whether rows of models without workers are parked.
+    may_park = True
 
     def __init__(
         self,
@@ -70,6 +81,10 @@ class BatchWindow:
         self._count_at_s = 0.0
         self._submit_at_s = 0.0
         self._models: set[str] = set()
+        self._live: frozenset[str] | None = None
+        self._parked: deque[RowJob] = deque()
+        self._parked_bytes = 0
+        self._ready: deque[RowJob] = deque()
         self._unserved: Mapping[str, str] = {}
         self._waiting: deque[RowJob] = deque()
         self._under_way: dict[str, RowJob] = {}
@@ -88,8 +103,11 @@ class BatchWindow:
     @property
     def is_over(self) -> bool:
         """Whether all items have been handed out, and their jobs deleted from Redis."""
-        is_busy = self._waiting or self._under_way or self._ended or self._order or self._handed_out
-        return not (self._feed.is_open or is_busy)
+        is_busy = (
+            *(self._waiting, self._under_way, self._parked, self._ready),
+            *(self._ended, self._order, self._handed_out),
+        )
+        return not (self._feed.is_open or any(is_busy))
 
     @property
     def models(self) -> frozenset[str]:
@@ -100,6 +118,21 @@ class BatchWindow:
     def unserved(self) -> Mapping[str, str]:
         """The models that no worker had when workers were last counted, each with what may be meant."""
         return self._unserved
+
+    @property
+    def without_worker(self) -> frozenset[str]:
+        """The models of all jobs so far that no worker had when workers were last counted."""
+        return frozenset() if self._live is None else frozenset(self._models - self._live)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether each row that is read waits for a worker of a model that has none."""
+        rows = (*self._waiting, *self._ready, *self._under_way.values())
+        return (
+            self._live is not None
+            and bool(rows or self._parked)
+            and not any(str(one.job.model) in self._live for one in rows)
+        )
 
     @property
     def is_cancelled(self) -> bool:
@@ -116,8 +149,10 @@ class BatchWindow:
         return self._pace.pause_s
 
     def stop(self) -> None:
-        """Read no more rows. Jobs of rows that were read go on to their end."""
+        """Read no more rows. Jobs that were submitted go on to their end; parked rows are not done."""
         self._feed.stop()
+        self._parked.clear()
+        self._ready.clear()
 
     def cancel(self) -> Dialogue[None]:
         """Read no more rows, and cancel the jobs under way. Their items are still to come."""
@@ -152,26 +187,53 @@ class BatchWindow:
     def _count_workers(self, now_s: float) -> Dialogue[None]:
         workers = yield self._core.reports.workers()
         self._count_at_s = now_s + COUNT_WORKERS_S
-        served = {worker.model for worker in workers}
+        served = self._live = frozenset(worker.model for worker in workers)
         missing = self._models - served - {*self._core.settings.standing_models}
         self._unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
+        self._unpark()
         if self._follows_workers:
             room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
             self.size = room or MIN_WINDOW
 
     def _read_rows(self) -> None:
-        """Read rows as long as there is room for their jobs."""
-        while len(self._waiting) + len(self._under_way) < self.size and self._has_room:
-            taken = self._feed.take()
+        """Read rows as long as there is room for their jobs: few for those whose model no worker has."""
+        held = Counter(self._may_run(one) for one in chain(self._waiting, self._under_way.values()))
+        while held[True] < self.size and (self._ready or self._has_room):
+            taken = self._next_row()
             if taken is None:
                 return
-            if self._order is not None:
-                self._order.expect(taken.row.index)
             if isinstance(taken, BatchItem):
                 self._ended.append(taken)
-            else:
+                continue
+            self._note_model(str(taken.job.model))
+            may_run = self._may_run(taken)
+            if may_run or held[False] < min(self.size, MIN_WINDOW):
+                held[may_run] += 1
                 self._waiting.append(taken)
-                self._note_model(str(taken.job.model))
+            else:
+                self._parked.append(taken)
+                self._parked_bytes += taken.job.num_prompt_bytes
+
+    def _next_row(self) -> RowJob | BatchItem | None:
+        if self._ready:
+            return self._ready.popleft()
+        taken = self._feed.take()
+        if taken is not None and self._order is not None:
+            self._order.expect(taken.row.index)
+        return taken
+
+    def _may_run(self, one: RowJob) -> bool:
+        """Whether a row takes part in the window: not if other models have workers and its own has none."""
+        if not self._live or not self.may_park or self._order is not None:
+            return True
+        return str(one.job.model) in self._live
+
+    def _unpark(self) -> None:
+        """Let parked rows go on that may run now."""
+        parked, self._parked = self._parked, deque()
+        for one in parked:
+            (self._ready if self._may_run(one) else self._parked).append(one)
+        self._parked_bytes = sum(one.job.num_prompt_bytes for one in self._parked)
 
     def _note_model(self, model: str) -> None:
         if model not in self._models:
@@ -181,7 +243,8 @@ class BatchWindow:
     @property
     def _has_room(self) -> bool:
         num_held = len(self._order) if self._order is not None else 0
-        return len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
+        may_park = len(self._parked) < MAX_PARKED and self._parked_bytes < MAX_PARKED_BYTES
+        return may_park and len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
     def _submit(self, now_s: float) -> Dialogue[None]:
         lot = next(cut_into_lots(_prepared(one, self._core.ledger) for one in self._waiting))
