@@ -39,7 +39,12 @@ _KEPT_HEADERS = (
 )
 #: Header of the W3C that names a trace: version, id of the trace, id of the sender's span, flags.
 TRACEPARENT = "traceparent"
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(
+    r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})"
+    r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?"
+)
+#: The one flag that all versions have: the sender records this trace.
+_SAMPLED = 1
 
 #: Where the headers of a message begin; how far they are searched; and those that a `MessageHead` has. Quotes
 #: inside a text are escaped, so no body and no argument reads as a header.
@@ -68,11 +73,22 @@ def is_queue_of(tenant: str, name: str) -> bool:
     return name.startswith(prefix) and ":" not in name[len(prefix) :]
 
 
+def known_traceparent(given: object) -> str | None:
+    """A header of the trace in version 00, which is all that we know; None if it is none.
+
+    One of a higher version begins like one of 00, and may go on: so the W3C wants it to be read.
+    """
+    found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
+    if found is None or (found["version"] == "00" and found["more"]):
+        return None
+    flags = found["flags"] if found["version"] == "00" else f"{int(found['flags'], 16) & _SAMPLED:02x}"
+    return f"00-{found['trace']}-{found['span']}-{flags}"
+
+
 def trace_id_of(headers: Mapping[str, Any]) -> str | None:
     """The id of the trace that a message belongs to; None if no valid header says so."""
-    given = headers.get(TRACEPARENT)
-    found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
-    return found[1] if found else None
+    known = known_traceparent(headers.get(TRACEPARENT))
+    return known.split("-")[1] if known else None
 
 
 class MessageHead(NamedTuple):
@@ -125,8 +141,8 @@ class Envelope:
         the message came from; the routing in the message itself is only its sender's claim.
         """
         headers = {name: request[name] for name in _KEPT_HEADERS if request.get(name) is not None}
-        if trace_id_of(request):
-            headers[TRACEPARENT] = request[TRACEPARENT]
+        if trace := known_traceparent(request.get(TRACEPARENT)):
+            headers[TRACEPARENT] = trace
         properties = {name: request[name] for name in ("correlation_id", "reply_to") if request.get(name)}
         return cls._build(request["id"], queue, headers, embed or _NO_EMBED, properties)
 

@@ -11,7 +11,7 @@ from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
-from llama_herd.tasks.message import TRACEPARENT, Envelope, model_of, queue_name, trace_id_of
+from llama_herd.tasks.message import Envelope, known_traceparent, model_of, queue_name
 from llama_herd.tasks.settings import Settings
 
 #: UUID namespace of ids that are derived from names.
@@ -188,11 +188,12 @@ def checked_job_id(job_id: str) -> str:
 
 
 def checked_traceparent(traceparent: str | None) -> str | None:
-    """`traceparent` if it names a trace, or None. Raises InvalidJob."""
-    if traceparent is not None and trace_id_of({TRACEPARENT: traceparent}) is None:
+    """`traceparent`, in version 00, if it names a trace, or None. Raises InvalidJob."""
+    known = known_traceparent(traceparent)
+    if traceparent is not None and known is None:
         message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
         raise InvalidJob([FieldError("traceparent", message)])
-    return traceparent
+    return known
 
 
 def checked_run_id(run_id: str) -> str:

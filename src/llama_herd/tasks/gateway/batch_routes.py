@@ -8,11 +8,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from llama_herd.errors import JobConflict
-from llama_herd.tasks.client.submission import MAX_KEY_CHARS
-from llama_herd.tasks.gateway.completion_request import KEY_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.file_routes import after_of, limit_of
 from llama_herd.tasks.gateway.problem import Problem, bad_request
+from llama_herd.tasks.gateway.request_headers import idempotency_key_of
 from llama_herd.tasks.gateway.stores import (
     batches_of,
     checked_batch_id,
@@ -39,7 +38,7 @@ async def create_batch(request: Request) -> Response:
     caller, client = await context.admit(request, KeyRole.PRODUCER)
     body = await context.read(request, caller, BatchBody.parse)
     batches = await _batches(context, client)
-    batch_id = _new_id(caller.tenant, request.headers.get(KEY_HEADER))
+    batch_id = _new_id(caller.tenant, idempotency_key_of(request.headers))
     asked = body.to_request(caller.fingerprint or "", context.settings.gateway_file_life_s)
     most = context.settings.gateway_max_tenant_batches
     create = batches.create(batch_id, asked, body.window_ms, most, body.webhook_secret or "")
@@ -53,11 +52,9 @@ async def create_batch(request: Request) -> Response:
 
 
 def _new_id(tenant: str, key: str | None) -> str:
-    """A new id, or the one that belongs to an idempotency key. Raises Problem."""
+    """A new id, or the one that belongs to an idempotency key."""
     if key is None:
         return f"batch_{secrets.token_hex(12)}"
-    if not 1 <= len(key) <= MAX_KEY_CHARS:
-        raise bad_request(f"must be 1 to {MAX_KEY_CHARS} characters long, got {len(key)}", param=KEY_HEADER)
     return f"batch_{hashlib.sha256(f'{tenant}/batch/{key}'.encode()).hexdigest()[:24]}"
 
 

@@ -4,18 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from starlette.datastructures import Headers
+
 from llama_herd.errors import FieldError
 from llama_herd.tasks.gateway.identity import Caller
-from llama_herd.tasks.gateway.problem import bad_request
-from llama_herd.tasks.gateway.request_facts import traceparent_of
+from llama_herd.tasks.gateway.request_headers import idempotency_key_of, keeps_jobs_of, traceparent_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
-
-#: Says what becomes of the jobs if the client goes away.
-GONE_HEADER = "X-On-Disconnect"
-KEY_HEADER = "Idempotency-Key"
 
 #: Nobody watches an answer that is not streamed: its events may be few.
 UNWATCHED_MS = 500
@@ -51,7 +48,7 @@ class CompletionRequest:
         cls,
         endpoint: Endpoint,
         body: Mapping[str, Any],
-        headers: Mapping[str, str],
+        headers: Headers,
         settings: GatewaySettings,
         caller: Caller,
     ) -> Self:
@@ -66,10 +63,10 @@ class CompletionRequest:
             found.fields["priority"] = body["priority"]
         jobs = found.jobs(settings, settings.gateway_max_prompts)
         caller.check_priority(jobs[0].priority)
-        key = headers.get(KEY_HEADER)
+        key = idempotency_key_of(headers)
         if not is_stream and not key:  # under a key the same job may be asked for as a stream
             jobs = [job.model_copy(update={"flush_ms": UNWATCHED_MS}) for job in jobs]
-        keeps_jobs = _keeps_jobs(headers, "stay" if key else settings.gateway_on_disconnect)
+        keeps_jobs = keeps_jobs_of(headers, "stay" if key else settings.gateway_on_disconnect)
         model, trace = jobs[0].model or settings.default_model, traceparent_of(headers)
         size = check_answer_size(endpoint, jobs)
         return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, keeps_jobs, size)
@@ -113,10 +110,3 @@ def _has_usage(body: Mapping[str, Any], is_stream: bool, errors: list[FieldError
     if options.get("include_obfuscation"):
         errors.append(FieldError("stream_options.include_obfuscation", "only supported as false"))
     return options.get("include_usage") is True
-
-
-def _keeps_jobs(headers: Mapping[str, str], default: str) -> bool:
-    said = headers.get(GONE_HEADER, default).lower()
-    if said not in ("cancel", "stay"):
-        raise bad_request("must be cancel or stay", param=GONE_HEADER)
-    return said == "stay"

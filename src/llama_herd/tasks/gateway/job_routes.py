@@ -1,6 +1,6 @@
 """Our own endpoints: a job, its state, its events as they come, and its end."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -14,11 +14,11 @@ from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
-from llama_herd.tasks.gateway.completion_request import KEY_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
-from llama_herd.tasks.gateway.problem import Problem, bad_request
-from llama_herd.tasks.gateway.request_facts import RequestFacts, facts_of, traceparent_of
+from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.request_facts import RequestFacts, facts_of
+from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_seen_of, traceparent_of
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
 from llama_herd.tasks.gateway.stream_body import stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
@@ -29,7 +29,6 @@ from llama_herd.tasks.security.api_keys import KeyRole
 
 #: What an EventSource waits before it comes again, in milliseconds.
 RECONNECT_MS = 1000
-LAST_ID_HEADER = "Last-Event-ID"
 
 
 class JobView(BaseModel):
@@ -92,7 +91,7 @@ async def submit_job(request: Request) -> Response:
     try:
         job = await context.read(request, caller, lambda body: GenerationJob.parse(body, client.settings))
         caller.check_priority(job.priority)
-        key, traceparent = request.headers.get(KEY_HEADER), traceparent_of(request.headers)
+        key, traceparent = idempotency_key_of(request.headers), traceparent_of(request.headers)
         job_id = await client.submit(job, None, key, traceparent)
     except InvalidJob as error:
         raise Problem.from_error(error, bad_status=422) from None
@@ -128,7 +127,7 @@ async def stream_events(request: Request) -> ASGIApp:
     """A job's events: those there are, then those that come, up to its end."""
     context = context_of(request)
     client, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
-    after = _last_seen(request)
+    after = last_seen_of(request.headers, request.query_params)
     record, _ = await client.run(_record_and_place(client, job_id))
     if record.is_final and after >= record.seq:
         return Response(status_code=204)  # an EventSource that has all of it does not come again
@@ -219,12 +218,3 @@ async def _job_of(request: Request, needs: KeyRole) -> tuple[TenantClient, str]:
         raise JobNotFound("no job has such an id")
     facts_of(request.scope).job_id = job_id
     return client, job_id
-
-
-def _last_seen(request: Request) -> int:
-    """The number of the last event that the client has seen."""
-    said: Mapping[str, str] = request.headers
-    text = said.get(LAST_ID_HEADER) or request.query_params.get("after") or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise bad_request("must be the number of an event", param=LAST_ID_HEADER)
-    return int(text)

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from llama_herd.tasks.gateway.request_headers import AFTER_QUERY, GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
+
 
 class Operation(NamedTuple):
     """One method of one path, as the description of the API lists it.
@@ -23,9 +25,10 @@ class Operation(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-KEY = ("Idempotency-Key", "A name of your own. The same request under the same name is the same job.")
-GONE = ("X-On-Disconnect", "cancel or stay: what becomes of the job if you go away before its end.")
-SEEN = ("Last-Event-ID", "Number of the last event that you have seen. The query `after` says the same.")
+KEY = (KEY_HEADER, "A name of your own. The same request under the same name is the same job.")
+GONE = (GONE_HEADER, "cancel or stay: what becomes of the job if you go away before its end.")
+SEEN = (LAST_ID_HEADER, "Number of the last event that you have seen.")
+SEEN_TOO = (AFTER_QUERY, f"The same as {LAST_ID_HEADER}, for clients that cannot send headers.")
 AFTER = ("after", "The id after which the page begins.")
 _JOB, _FILE, _BATCH = "/v1/jobs/{id}", "/v1/files/{id}", "/v1/batches/{id}"
 
@@ -87,6 +90,7 @@ OPERATIONS = (
         "A job's events, recorded ones first, up to its end. 204 if you have seen its end.",
         events="Event",
         role="subscriber",
+        queries=(SEEN_TOO,),
         headers=(SEEN,),
     ),
     Operation("delete", _JOB, "End a job early. Its text is kept.", 202, answer="Cancelled", role="producer"),

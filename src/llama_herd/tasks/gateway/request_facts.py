@@ -1,13 +1,11 @@
 """Facts about a request that are gathered while it is answered, for its line in the log."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from starlette.types import Scope
 
 from llama_herd.tasks.gateway.problem import Problem
-from llama_herd.tasks.message import TRACEPARENT, trace_id_of
 
 _SCOPE_KEY = "llama_herd.facts"
 
@@ -32,9 +30,3 @@ class RequestFacts:
 def facts_of(scope: Scope) -> RequestFacts:
     """The facts of a request, which its ASGI scope holds."""
     return cast(RequestFacts, scope.setdefault(_SCOPE_KEY, RequestFacts()))
-
-
-def traceparent_of(headers: Mapping[str, str]) -> str | None:
-    """The W3C's header of the trace that a request belongs to; None if there is none of that form."""
-    given = headers.get(TRACEPARENT)
-    return given if trace_id_of({TRACEPARENT: given}) else None

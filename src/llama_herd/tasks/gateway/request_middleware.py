@@ -9,9 +9,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.tasks.gateway.answer_count import NO_ROUTE, NO_STATUS, AnswerCount
 from llama_herd.tasks.gateway.request_facts import facts_of
+from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.request_log import log_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.message import trace_id_of
+from llama_herd.tasks.message import TRACEPARENT, trace_id_of
 
 
 class RequestMiddleware:
@@ -31,7 +32,7 @@ class RequestMiddleware:
             return await self._app(scope, receive, send)
         status: int = NO_STATUS
         began_s = monotonic()
-        facts_of(scope).trace_id = trace_id_of(Headers(scope=scope))
+        facts_of(scope).trace_id = trace_id_of({TRACEPARENT: traceparent_of(Headers(scope=scope))})
 
         async def pass_on(message: Message) -> None:
             nonlocal status
