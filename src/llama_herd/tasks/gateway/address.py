@@ -38,11 +38,3 @@ def names_loopback(host: str) -> bool:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         return False
-
-
-def origin_host(origin: str) -> str:
-    """The host and the port of an origin; empty if it is none."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""

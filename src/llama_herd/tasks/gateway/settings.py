@@ -1,11 +1,11 @@
 """Settings of the gateway."""
 
-from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from llama_herd.tasks.gateway.address import is_loopback
+from llama_herd.tasks.gateway.origin import read_origins
 from llama_herd.tasks.settings import MAX_TTL_S, ReadableFile, Settings
 
 
@@ -29,8 +29,8 @@ class GatewaySettings(Settings):
     gateway_key_file: ReadableFile = Field(default="", description="Private key of the certificate.")
     gateway_origins: str = Field(
         default="",
-        description="Origins, such as https://app.example.com, whose pages may call from a browser. Empty: "
-        "none but our own.",
+        description="Origins, such as https://a.example,http://localhost:3000, whose pages may call from a "
+        "browser: each named whole, without *. Empty: none but our own.",
     )
     gateway_on_disconnect: Literal["cancel", "stay"] = Field(
         default="cancel",
@@ -166,12 +166,12 @@ class GatewaySettings(Settings):
             )
         return is_open
 
+    @field_validator("gateway_origins")
+    @classmethod
+    def _check_origins(cls, text: str) -> str:
+        return ",".join(sorted(read_origins(text)))
+
     @property
     def origins(self) -> frozenset[str]:
         """Origins of pages that may call."""
-        return frozenset(_split_names(self.gateway_origins))
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    parts: Iterable[str] = (part.strip() for part in text.split(","))
-    return tuple(dict.fromkeys(part for part in parts if part))
+        return read_origins(self.gateway_origins)
