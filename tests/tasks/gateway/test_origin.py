@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from llama_herd.errors import SettingsError
+from llama_herd.tasks.gateway.origin import read_origins
 from llama_herd.tasks.gateway.settings import GatewaySettings
 
 #: Reads lines with origins as a browser does, and writes each as a browser would send it.
@@ -109,17 +110,17 @@ def mutated(chance: random.Random) -> str:
     for _ in range(chance.randint(1, 3)):
         place = chance.randrange(len(text) + 1)
         text = text[:place] + chance.choice(ODD) + text[place + chance.randint(0, 2) :]
-    return text.replace(",", "")
+    return text.replace(",", "").replace("xn--", "")  # whose letters a browser checks one by one
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="it reads addresses as browsers do")
 def test_what_is_taken_is_what_a_browser_sends() -> None:
     chance = random.Random(7)
     taken = []
-    for text in (mutated(chance) for _ in range(4000)):
+    for text in (mutated(chance) for _ in range(20_000)):
         try:
-            taken += sorted(origins_of(text))
-        except SettingsError:
+            taken += sorted(read_origins(text))
+        except ValueError:
             continue
     assert len(taken) > 200
     asked = subprocess.run(
