@@ -1,7 +1,10 @@
 """Files over HTTP: in by a form, out as they were, gone when they are deleted or their time is over."""
 
+import json
+import random
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +194,53 @@ def test_what_is_no_form_is_refused(api: BatchApi, gateway: GatewayThread) -> No
         answer = api.ask("POST", "/v1/files", raw, {"Content-Type": of})
         assert answer.status == 400, (raw, answer.raw)
     assert files_in(gateway) == before
+
+
+def odd_form(chance: random.Random) -> tuple[bytes, str]:
+    """A form that is nearly right, and its content type: names, values and the boundary may be anything."""
+
+    def text() -> str:
+        alphabet = chance.choice(
+            ("a", "0123456789", "9", '"', ";=", "\r\n", "%", "\u0663", "\xe9-'*", " :\t\0")
+        )
+        count = chance.choice((0, 1, 2, 8, 9, 10, 70, 71, 255, 256, 257, 1024, 1025))
+        return "".join(chance.choices(alphabet, k=count)) + chance.choice(("", "", "x", "\u00fc"))
+
+    def one_of(*good: str) -> str:
+        return text() if chance.random() < 0.2 else chance.choice(good)
+
+    boundary = one_of("b", "b" * 70)
+    names = ("purpose", "expires_after[anchor]", "expires_after[seconds]", "file")
+    parts = []
+    for name in chance.sample(names, chance.randint(2, 4)) + chance.choices(names, k=chance.randint(0, 1)):
+        value = {"purpose": "batch", "expires_after[anchor]": "created_at"}.get(name, "3600")
+        file = f'; filename="{one_of("a.jsonl")}"' if name == "file" else ""
+        disposition = f'{one_of("form-data")}; name="{one_of(name)}"{file}'
+        head = f"{one_of('Content-Disposition')}: {disposition}\r\n"
+        parts.append(f"--{boundary}\r\n{head}\r\n{one_of(value)}\r\n")
+    body = f"{''.join(parts)}--{boundary}--{one_of(chr(13) + chr(10))}".encode()
+    quoted = one_of(boundary, f'"{boundary}"')
+    kind = f"{one_of('multipart/form-data')}; {one_of('boundary')}={quoted}"
+    return body, re.sub(r"[\r\n\0]", "", kind)
+
+
+@pytest.mark.parametrize(
+    ("first", "num"),
+    [(0, 150), pytest.param(1000, 20_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+)
+def test_a_form_that_is_nearly_right_is_stored_or_told_why_not(
+    gateway: GatewayThread, first: int, num: int
+) -> None:
+    statuses = []
+    with closing(gateway.connect()) as connection:
+        for seed in range(first, first + num):
+            body, kind = odd_form(random.Random(seed))
+            connection.request("POST", "/v1/files", body, {"Content-Type": kind.encode()})
+            answer = connection.getresponse()
+            told = json.loads(answer.read())
+            assert answer.status == 200 or (answer.status == 400 and told["error"]["message"]), (seed, told)
+            statuses.append(answer.status)
+    assert set(statuses) == {200, 400}
 
 
 def test_what_follows_a_form_is_bounded(api: BatchApi, gateway: GatewayThread) -> None:

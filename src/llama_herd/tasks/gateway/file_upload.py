@@ -1,6 +1,7 @@
 """Uploads of files: the bytes go to the storage as they come, and the record is made when they are safe."""
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator
 
@@ -27,6 +28,7 @@ PIECE_BYTES = 1 << 20
 #: Most bytes of a form that are not the file's: fields, heads, and what comes before and after.
 MAX_OTHER_BYTES = 1 << 17
 
+_NUMBER = re.compile("[0-9]{1,9}")
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
 
 
@@ -125,7 +127,8 @@ def _expires_after(form: MultipartForm) -> ExpiresAfter | None:
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
         return None
-    given = {"anchor": anchor, "seconds": int(seconds) if seconds and seconds[:9].isdecimal() else seconds}
+    is_number = seconds is not None and _NUMBER.fullmatch(seconds)
+    given = {"anchor": anchor, "seconds": int(seconds) if seconds and is_number else seconds}
     try:
         return ExpiresAfter.model_validate(given)
     except ValidationError as error:

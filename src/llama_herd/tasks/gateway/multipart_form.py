@@ -10,6 +10,8 @@ from llama_herd.tasks.gateway.problem import Problem, bad_request
 #: Fields of a form, and bytes of one.
 MAX_FIELDS, MAX_FIELD_BYTES = 16, 1024
 MAX_NAME_CHARS = 255
+#: By RFC 2046.
+MAX_BOUNDARY_BYTES = 70
 
 
 class MultipartForm:
@@ -21,9 +23,12 @@ class MultipartForm:
     def __init__(self, content_type: str) -> None:
         """Raises Problem if the content type is not that of a form."""
         kind, options = parse_options_header(content_type)
-        boundary = options.get(b"boundary")
-        if kind != b"multipart/form-data" or not boundary:
+        boundary = options.get(b"boundary", b"")
+        if kind != b"multipart/form-data":
             raise bad_request("the body must be multipart/form-data with a file", "invalid_form")
+        if not 1 <= len(boundary) <= MAX_BOUNDARY_BYTES:
+            message = f"the boundary must be 1 to {MAX_BOUNDARY_BYTES} bytes long, got {len(boundary)}"
+            raise bad_request(message, "invalid_form", "Content-Type")
         self.filename: str | None = None
         self.fields: dict[str, str] = {}
         self._parser = MultipartParser(
