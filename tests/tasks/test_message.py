@@ -19,7 +19,14 @@ from redis import Redis
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.tasks import Client
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.message import TASK_NAME, Envelope, MessageHead, queue_name, trace_id_of
+from llama_herd.tasks.message import (
+    TASK_NAME,
+    Envelope,
+    MessageHead,
+    known_traceparent,
+    queue_name,
+    trace_id_of,
+)
 from llama_herd.tasks.settings import Settings
 from tests.tasks.herd import QUEUE
 
@@ -215,6 +222,17 @@ def test_a_header_that_names_no_trace_is_not_kept(header: Any) -> None:
     assert trace_id_of({"traceparent": header}) is None
     bare = Envelope.from_request({"id": "a", "traceparent": header}, None, QUEUE)
     assert "traceparent" not in json.loads(bare.text)["headers"]
+
+
+@pytest.mark.parametrize("tail", ["", "-", "-more", "-00-\xe9"])
+@pytest.mark.parametrize(("flags", "known"), [("00", "00"), ("01", "01"), ("fe", "00"), ("ff", "01")])
+def test_a_header_of_a_later_version_is_one_of_ours(tail: str, flags: str, known: str) -> None:
+    for version in range(1, 255):
+        later = f"{version:02x}-{TRACE_ID}-00f067aa0ba902b7-{flags}{tail}"
+        assert known_traceparent(later) == f"00-{TRACE_ID}-00f067aa0ba902b7-{known}"
+        bare = Envelope.from_request({"id": "a", "traceparent": later}, None, QUEUE)
+        assert json.loads(bare.text)["headers"]["traceparent"] == known_traceparent(later)
+        assert known_traceparent(f"{later[:55]}x") is None
 
 
 def test_our_client_refuses_a_header_that_names_no_trace(redis_url: str) -> None:

@@ -192,7 +192,7 @@ def test_a_gateway_does_all_that_is_asked_of_it(
     assert gateway.ask("GET", "/health/ready").status == 200
     assert gateway.ask("POST", "/v1/completions", body).status == 200
     assert gateway.ask("POST", "/v1/completions", {**body, "stream": True}).raw.endswith(b"[DONE]\n\n")
-    place = gateway.ask("POST", "/v1/jobs", LONG).headers["location"]
+    place = "/v1/" + gateway.ask("POST", "/v1/jobs", LONG).headers["location"]
     with gateway.send("GET", f"{place}/events") as answer:
         assert next(event for event in events_of(answer) if event.name == "token")
         found = gateway.ask("GET", "/v1/herd").json
@@ -202,7 +202,7 @@ def test_a_gateway_does_all_that_is_asked_of_it(
         assert [event.name for event in events_of(answer)][-1] == "end"
     assert gateway.ask("GET", place).json["state"] == "cancelled"
     assert gateway.ask("POST", f"{place}/purge").status == 204
-    waits = gateway.ask("POST", "/v1/jobs", SHORT | {"not_before": 2**52}).headers["location"]
+    waits = "/v1/" + gateway.ask("POST", "/v1/jobs", SHORT | {"not_before": 2**52}).headers["location"]
     assert gateway.ask("GET", waits).json["position"] is not None
     assert gateway.ask("POST", f"{waits}/purge").status == 204
     with Redis.from_url(server.url) as root:

@@ -133,7 +133,7 @@ def test_to_an_open_gateway_a_key_that_is_not_known_is_none(
             {"Host": "evil.example"},
             {"Origin": "http://x"},
         ):
-            body = {} if method == "POST" else None
+            body: object = {} if method == "POST" else None
             with_key, without = (gateway.ask(method, path, body, others | one) for one in (sent, {}))
             if "X-Forwarded-For" in others and without.status != 503:  # there it is a wrong one
                 assert (with_key.status, with_key.error["code"]) == (401, "invalid_api_key"), path
@@ -243,7 +243,7 @@ def test_a_damaged_key_is_named_and_harms_no_other(
 def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
     subscriber, producer, operator = (bearer(keys[role]) for role in KeyRole)
     assert gateway.ask("POST", "/v1/jobs", JOB, subscriber).error["code"] == "forbidden"
-    place = gateway.ask("POST", "/v1/jobs", JOB, producer).headers["location"]
+    place = "/v1/jobs/" + gateway.ask("POST", "/v1/jobs", JOB, producer).json["id"]
     assert gateway.ask("GET", place, headers=subscriber).json["state"] == "queued"
     assert gateway.ask("DELETE", place, headers=subscriber).status == 403
     assert gateway.ask("DELETE", place, headers=producer).status == 202
@@ -253,7 +253,7 @@ def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str
 
 def test_another_tenant_s_job_is_not_there(gateway: GatewayThread, redis: Redis, herd: Herd) -> None:
     own, other = bearer(made(redis, "own")), bearer(made(redis, "other", "acme"))
-    place = gateway.ask("POST", "/v1/jobs", JOB, own).headers["location"]
+    place = "/v1/jobs/" + gateway.ask("POST", "/v1/jobs", JOB, own).json["id"]
     assert gateway.ask("GET", place, headers=own).status == 200
     for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", ""), ("POST", "/purge")):
         assert gateway.ask(method, place + path, headers=other).status == 404
@@ -296,7 +296,7 @@ def test_two_tenants_may_give_the_same_name_to_their_jobs(
     first, second = (gateway.ask("POST", "/v1/jobs", JOB, headers) for headers in (own, other))
     assert first.status == second.status == 202
     assert first.json["id"] != second.json["id"]
-    assert gateway.ask("GET", first.headers["location"], headers=other).status == 404
+    assert gateway.ask("GET", f"/v1/jobs/{first.json['id']}", headers=other).status == 404
 
 
 def test_a_key_that_is_revoked_opens_nothing_more_and_breaks_nothing_off(
@@ -304,7 +304,7 @@ def test_a_key_that_is_revoked_opens_nothing_more_and_breaks_nothing_off(
 ) -> None:
     made(redis, "another")
     shown = bearer(made(redis, "one"))
-    place = closed_gateway.ask("POST", "/v1/jobs", JOB, shown).headers["location"]
+    place = "/v1/jobs/" + closed_gateway.ask("POST", "/v1/jobs", JOB, shown).json["id"]
     job_id = place.rpartition("/")[2]
     herd.claimed(job_id)
     herd.emit("one", started(job_id))

@@ -1,5 +1,7 @@
 """Our own endpoints over plain HTTP, with a worker played by hand."""
 
+from urllib.parse import urljoin
+
 import pytest
 from redis import Redis
 
@@ -28,12 +30,14 @@ def run_to_its_end(herd: Herd, job_id: str) -> None:
 def test_a_job_is_accepted_and_says_where_it_is(gateway: GatewayThread, herd: Herd) -> None:
     found = submitted(gateway)
     job_id = found.json["id"]
-    assert found.headers["location"] == f"/v1/jobs/{job_id}"
-    assert found.json["events"] == f"/v1/jobs/{job_id}/events"
-    shown = gateway.ask("GET", found.headers["location"]).json
+    place = urljoin("/v1/jobs", found.headers["location"])
+    assert place == f"/v1/jobs/{job_id}"
+    assert urljoin("/v1/jobs", found.json["events"]) == f"/v1/jobs/{job_id}/events"
+    assert urljoin("/below/v1/jobs", found.headers["location"]) == f"/below{place}"
+    shown = gateway.ask("GET", place).json
     assert (shown["state"], shown["position"], shown["result"]) == ("queued", 1, None)
     run_to_its_end(herd, job_id)
-    shown = gateway.ask("GET", found.headers["location"]).json
+    shown = gateway.ask("GET", place).json
     assert (shown["state"], shown["position"], shown["num_tokens"]) == ("done", None, 2)
     assert shown["result"]["text"] == "<2.1><3.1>"
 

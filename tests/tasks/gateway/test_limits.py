@@ -40,7 +40,7 @@ def test_a_body_that_is_too_long_is_not_read(redis_url: str, herd: Herd) -> None
         assert (found.status, found.error["code"]) == (413, "body_too_large")
 
 
-@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}, {"Origin": "https://evil.example"}])
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}, {"Origin": "http://x"}])
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_who_sends_a_body_that_is_not_wanted_hears_why(
     gateway: GatewayThread, herd: Herd, headers: dict[str, str], is_chunked: bool

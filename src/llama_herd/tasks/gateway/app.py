@@ -9,7 +9,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError
@@ -115,7 +115,14 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     """Answer a request that the router has refused: no such route, or no such method."""
     assert isinstance(error, HTTPException)
     code, message = _WRONG_ROUTES.get(error.status_code, ("bad_request", error.detail))
-    return _answer(request.scope, Problem(error.status_code, code, message, headers=error.headers or {}))
+    headers = {"Allow": ", ".join(_methods_at(request.scope))} if error.status_code == 405 else {}
+    return _answer(request.scope, Problem(error.status_code, code, message, headers=headers))
+
+
+def _methods_at(scope: Scope) -> list[str]:
+    """The methods of all routes that have this path."""
+    routes = [route for route in ROUTES if route.matches(scope)[0] is not Match.NONE]
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 class ErrorMiddleware:

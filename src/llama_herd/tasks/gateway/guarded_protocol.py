@@ -2,12 +2,14 @@
 
 uvicorn limits the bytes of an unfinished head, but not its time: half a request would hold a connection for
 ever, and so would a client that does not read its answer. uvicorn parses all bytes that have come in one go,
-which delays all other connections. It closes a connection while the client still sends, and then the client
-loses the answer.
+which delays all other connections. It closes a connection while the client still sends, or once the client
+sends no more, and then the client loses the answer. It takes a whole URL as the target of a request, which
+any server must understand, for a path.
 """
 
 import asyncio
 import json
+import re
 import resource
 import sys
 from collections.abc import Callable
@@ -21,6 +23,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from llama_herd.tasks.gateway.problem import Problem
 
 IDLE_S = 30.0
+KEEP_ALIVE_S = 75.0
+#: A client that sends no more may have gone away altogether: it counts as gone once it was sent nothing for
+#: so long.
+ONE_WAY_S = 0.5
 MAX_HEAD_BYTES = 32_768
 #: Bytes of a connection that are parsed before others have their turn. In chunks of one byte: some 15 ms.
 TURN_BYTES = 8192
@@ -32,6 +38,7 @@ OWN_FILES = 128
 MOST_FILES = 1 << 20
 
 _TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
+_WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 _WORDS = {431: "the head of the request is too long", 501: "only chunked is supported as Transfer-Encoding"}
 
 
@@ -48,7 +55,10 @@ def room_for_connections() -> int:
 
 
 class BoundedConnection(h11.Connection):
-    """h11's connection of a server. It refuses a head of more than `max_head_bytes`, finished or not."""
+    """h11's connection of a server. It refuses a head of more than `max_head_bytes`, finished or not.
+
+    A target with scheme and host becomes a path, and its host is the request's.
+    """
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
@@ -58,11 +68,28 @@ class BoundedConnection(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request) and _num_head_bytes(event) > self._max_head_bytes:
             raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
-        return event
+        return _with_path(event) if isinstance(event, h11.Request) else event
 
 
 def _num_head_bytes(request: h11.Request) -> int:
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+
+
+def _with_path(request: h11.Request) -> h11.Request:
+    """The request with a path as its target. Raises RemoteProtocolError for a URL that names nobody."""
+    found = _WHOLE_URL.fullmatch(request.target)
+    if found is None:
+        return request
+    host, path = found.groups()
+    if not host or b"@" in host:
+        raise h11.RemoteProtocolError("the target has no host, or a user")
+    others = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"host"]
+    return h11.Request(
+        method=request.method,
+        target=path if path.startswith(b"/") else b"/" + path,
+        headers=[(b"Host", host), *others],
+        http_version=request.http_version,
+    )
 
 
 class LingeringTransport:
@@ -71,8 +98,13 @@ class LingeringTransport:
     A connection that is closed while the client sends gives the client an error instead of the answer.
     """
 
-    def __init__(self, transport: asyncio.Transport, close_after_request: Callable[[], None]) -> None:
-        self.write = transport.write
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        write: Callable[[bytes], None],
+        close_after_request: Callable[[], None],
+    ) -> None:
+        self.write = write
         self.is_closing = transport.is_closing
         self.close = close_after_request
 
@@ -80,15 +112,21 @@ class LingeringTransport:
 class GuardedProtocol(H11Protocol):
     """Cuts off a client that takes longer than `idle_s` to send a head, or reads nothing for so long.
 
-    Connections beyond `max_connections` are closed at once.
+    Between two requests a connection may rest for `keep_alive_s`. Connections beyond `max_connections` are
+    closed at once.
     """
 
     idle_s = IDLE_S
+    keep_alive_s = KEEP_ALIVE_S
     max_head_bytes = MAX_HEAD_BYTES
     max_connections = MOST_FILES
     _idle: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _turn: asyncio.Handle | None = None
+    #: Runs once the client sends no more, from each time that it was sent something.
+    _one_way: asyncio.TimerHandle | None = None
+    #: Whether nothing has come since the last answer was over.
+    _is_resting = False
     #: Bytes that have come and wait for their turn.
     _waiting = b""
     #: Whether its last answer is over, and how many bytes may still come and be dropped.
@@ -110,9 +148,13 @@ class GuardedProtocol(H11Protocol):
         _cancel(self._idle)
         _cancel(self._stall)
         _cancel(self._turn)
+        _cancel(self._one_way)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_resting:
+            self._is_resting = False
+            self._restart_idle_timer()
         self._waiting += data
         if self._turn is None:
             self._take_turn()
@@ -131,18 +173,33 @@ class GuardedProtocol(H11Protocol):
         elif not self.flow.read_paused:
             self.transport.resume_reading()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Go on with the answer to a client that sends no more. Returns whether there is one."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not self.transport.can_write_eof():
+            return False
+        if self.conn.their_state is h11.SEND_BODY:
+            self._refuse(400, "the connection ended before the body did")
+            return False
+        cycle.keep_alive = False
+        self._restart_one_way_timer()
+        return True
+
     def handle_events(self) -> None:
         before: Any = self.cycle
         super().handle_events()
         if self.cycle is not before:
             _cancel(self._idle)
-            self.cycle.transport = LingeringTransport(self.transport, self._close_after_request)  # type: ignore[assignment]
+            self.cycle.transport = LingeringTransport(self.transport, self._write, self._close_after_request)  # type: ignore[assignment]
             # With both lengths a proxy may see another end: what follows could be another client's.
             if {name for name, _ in self.headers} >= _TWO_LENGTHS:
                 self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
-        self._restart_idle_timer()
+        _cancel(self._one_way)
+        if not self._is_closing_soon:
+            _cancel(self._idle)
+            self._is_resting = True
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -153,13 +210,27 @@ class GuardedProtocol(H11Protocol):
         _cancel(self._stall)
         super().resume_writing()
 
+    def _write(self, data: bytes) -> None:
+        """Send a part of an answer. To a client that is gone altogether the next but one fails."""
+        self.transport.write(data)
+        if self._one_way is not None:
+            self._restart_one_way_timer()
+
+    def _restart_one_way_timer(self) -> None:
+        _cancel(self._one_way)
+        self._one_way = self.loop.call_later(ONE_WAY_S, self.transport.close)
+
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read as HTTP with an error in the shape of all others."""
+        status = getattr(sys.exception(), "error_status_hint", 400)
+        self._refuse(status, _WORDS.get(status, "this is not HTTP/1.1"))
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer with an error, unless an answer has begun, and close."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        status = getattr(sys.exception(), "error_status_hint", 400)
-        problem = Problem(status, "bad_request", _WORDS.get(status, "this is not HTTP/1.1"))
+        problem = Problem(status, "bad_request", message)
         body = json.dumps(problem.body).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         head = h11.Response(status_code=status, headers=[*headers, ("connection", "close")])

@@ -72,7 +72,7 @@ class Accepted(BaseModel):
     """A job that is in the queue now."""
 
     id: str = Field(description="Id of the job.")
-    events: str = Field(description="Where its events are.")
+    events: str = Field(description="Where its events are, relative to the address of the request.")
 
 
 class Cancelled(BaseModel):
@@ -96,7 +96,9 @@ async def submit_job(request: Request) -> Response:
     except InvalidJob as error:
         raise Problem.from_error(error, bad_status=422) from None
     facts_of(request.scope).job_id = job_id
-    place = f"/v1/jobs/{job_id}"
+    place = (
+        f"jobs/{job_id}"  # relative, so that it holds behind a proxy that serves us under a path of its own
+    )
     accepted = Accepted(id=job_id, events=f"{place}/events")
     return JSONResponse(accepted.model_dump(), 202, headers={"Location": place, JOB_HEADER: job_id})
 

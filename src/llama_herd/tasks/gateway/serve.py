@@ -72,6 +72,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: Starlette, settings: GatewaySettings, on_start: Callable[[str], None]) -> None:
         limits = {
             "idle_s": settings.gateway_idle_s,
+            "keep_alive_s": settings.gateway_keep_alive_s,
             "max_head_bytes": settings.gateway_max_header_bytes,
             "max_connections": room_for_connections(),
         }
@@ -90,7 +91,7 @@ class Server(uvicorn.Server):
             server_header=False,
             ssl_certfile=settings.gateway_cert_file or None,
             ssl_keyfile=settings.gateway_key_file or None,
-            timeout_keep_alive=max(1, int(settings.gateway_idle_s)),
+            timeout_keep_alive=settings.gateway_keep_alive_s,  # type: ignore[arg-type]  # any number
             timeout_graceful_shutdown=settings.gateway_grace_s,  # type: ignore[arg-type]  # any number
             backlog=4096,
         )

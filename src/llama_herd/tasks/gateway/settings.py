@@ -69,6 +69,13 @@ class GatewaySettings(Settings):
         description="A client that takes this long to send a request whole, or to read what waits for it, is "
         "cut off.",
     )
+    gateway_keep_alive_s: float = Field(
+        default=75.0,
+        gt=0,
+        le=3600,
+        description="How long a connection may rest between two requests: longer than the balancer before it "
+        "keeps it, which is 60 for nginx and AWS.",
+    )
     gateway_heartbeat_s: float = Field(
         default=10.0,
         ge=0.05,
