@@ -11,6 +11,8 @@ TAKE_DEVELOPERS = frozenset({"llama_3", "phi_4", "granite", "harmony", "oddities
 #: Those that want null as the content of a turn without any, and those that want a call's arguments as text.
 WANT_NULL = frozenset({"deepseek_r1", "lfm_2"})
 WANT_TEXT = frozenset({"deepseek_r1"})
+#: Those that know no calls, and refuse a turn without content.
+WANT_EMPTY = frozenset({"phi_3", "phi_4", "zephyr"})
 #: Control tokens of these models.
 TOKENS = (
     *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>"),

@@ -16,7 +16,15 @@ from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from tests.model.text.templates import TAKE_DEVELOPERS, TAKE_PARTS, TEMPLATES, TOKENS, WANT_NULL, WANT_TEXT
+from tests.model.text.templates import (
+    TAKE_DEVELOPERS,
+    TAKE_PARTS,
+    TEMPLATES,
+    TOKENS,
+    WANT_EMPTY,
+    WANT_NULL,
+    WANT_TEXT,
+)
 from tests.model.tiny_folder import read_tokenizer, tiny_tokenizer
 
 if TYPE_CHECKING:
@@ -167,6 +175,8 @@ def known_to(name: str, chat: Chat) -> Chat:
             found["role"] = "system"
         if "tool_calls" in found and name in WANT_NULL:
             found = {"content": None, **found}
+        if "tool_calls" in found and name in WANT_EMPTY:
+            found = {"content": "", **found}
         if "tool_calls" in found and name in WANT_TEXT:
             found["tool_calls"] = [with_text(call) for call in found["tool_calls"]]
         messages.append(found)
@@ -221,6 +231,26 @@ def test_ids_equal_transformers(family: Family, name: str) -> None:
                 assert found == expected, title
                 num_equal += 1
     assert num_equal >= len(CHATS)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}])
+def test_a_call_is_taken_wherever_one_with_a_word_is(family: Family, name: str, content: Turn) -> None:
+    """Also by a template that knows no calls, with and without what came of it."""
+    came = {"role": "tool", "content": "22", "name": "weather", "tool_call_id": "call12345"}
+    for after in (turns("and"), [came, {"role": "assistant", "content": "22"}, *turns("and")]):
+        chats = [
+            Chat(
+                [*turns("is it on"), {"role": "assistant", **said, "tool_calls": [CALL]}, *after],
+                template=name,
+            )
+            for said in ({"content": "x"}, content)
+        ]
+        try:
+            family.templates.encode(chats[0])
+        except GenerationError:
+            continue  # it refuses the role of a tool, or a call that none answers
+        family.templates.encode(chats[1])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -32,6 +32,7 @@ PROBES = (
 ABSENT: ChatTurn = {}
 NULL: ChatTurn = {"content": None}
 EMPTY: ChatTurn = {"content": ""}
+_TOOL_TURN: ChatTurn = {"role": "tool", "content": "x", "name": "x", "tool_call_id": "call12345"}
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,15 @@ class CallForm:
 
     @classmethod
     def from_trials(cls, render: Render) -> Self:
-        """The first form that shows the call; else the first that renders, of those in transformers."""
+        """The first form that shows the call, else the first that renders: a call may come from elsewhere."""
         forms = [cls(*form) for form in product((ABSENT, NULL, EMPTY), (True, False))]
-        texts = [(form, _rendered_call(render, form)) for form in forms]
-        shown = [form for form, text in texts if _needle(0) in text]
-        rendered = [form for form, text in texts if text and form.no_content is not EMPTY]
-        return next(iter([*shown, *rendered, cls(ABSENT, takes_objects=True)]))
+        for after in (_TOOL_TURN, *_turns("user")):  # some templates refuse the role of a tool
+            texts = [(form, _rendered_call(render, form, after)) for form in forms]
+            shown = [form for form, text in texts if _needle(0) in text]
+            rendered = [form for form, text in texts if text]
+            if rendered:
+                return [*shown, *rendered][0]
+        return cls(ABSENT, takes_objects=True)
 
     def shaped(self, turn: ChatTurn) -> dict[str, object]:
         """A turn with calls in this form."""
@@ -94,13 +98,15 @@ def shaped(turn: ChatTurn, skills: Skills) -> dict[str, object]:
     return skills.call_form.shaped(found) if "tool_calls" in found else found
 
 
-def _rendered_call(render: Render, form: CallForm) -> str:
-    """Render a chat with a call in this form; empty if the template refuses it, or writes Python's None."""
+def _rendered_call(render: Render, form: CallForm, after: ChatTurn) -> str:
+    """Render a chat with a call in this form; empty if the template refuses it, or writes Python's None.
+
+    after: the turn that follows.
+    """
     function = {"name": _needle(0), "arguments": {"x": "x"}}
     call = {"id": "call12345", "type": "function", "function": function}
     turn = form.shaped({"role": "assistant", "tool_calls": [call]})
-    answer = {"role": "tool", "content": "x", "name": "x", "tool_call_id": "call12345"}
-    text = render([*_turns("user"), turn, answer]) or ""
+    text = render([*_turns("user"), turn, after]) or ""
     return "" if "None" in text else text
 
 

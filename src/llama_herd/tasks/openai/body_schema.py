@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from llama_herd.tasks.chat import MAX_MESSAGES, MAX_PARTS
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.request_body import (
     CHAT,
@@ -13,6 +14,7 @@ from llama_herd.tasks.openai.request_body import (
     Endpoint,
 )
 from llama_herd.tasks.openai.tokenizing import NEUTRAL as TOKENIZE_NEUTRAL
+from llama_herd.tasks.openai.turns import ANSWER_FIELDS
 from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.structured_outputs import FORM_FIELDS
 
@@ -49,7 +51,7 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     fields["top_k"] = {**sampling["top_k"], "minimum": -1, "description": "Keep the k likeliest. 0, -1: all."}
     fields |= {name: _ignored(values) for name, values in NEUTRAL.items()} | _STREAM
     if endpoint == CHAT:
-        fields["messages"] = job["messages"]
+        fields["messages"] = {**job["messages"], "anyOf": [_turns_schema(schema["$defs"]["ChatMessage"])]}
         fields |= {name: sampling[ours] for name, ours in CHAT_NAMES.items()}
         fields |= {name: job[name] for name in ("tools", *sorted(CHAT_SAME))}
         fields |= {name: sampling[name] for name in ("logprobs", "top_logprobs")}
@@ -101,6 +103,26 @@ def detokenize_schema() -> dict[str, Any]:
         "required": ["tokens"],
         "additionalProperties": False,
         "properties": properties,
+    }
+
+
+def _turns_schema(message: dict[str, Any]) -> dict[str, Any]:
+    """Turns as OpenAI's clients hold them, answers too. message: the schema of ours."""
+    ours = message["properties"]
+    parts = {"type": "array", "items": {"type": "object"}, "maxItems": MAX_PARTS}
+    properties = {
+        **ours,
+        "role": {**ours["role"], "enum": [*ours["role"]["enum"], "function"]},
+        "content": {
+            "anyOf": [{"type": "string"}, parts, {"type": "null"}],
+            "description": "What is said: a text, or parts of the type `text`, or `refusal` in an answer.",
+        },
+        **{name: {"description": told} for name, told in ANSWER_FIELDS.items()},
+    }
+    return {
+        "type": "array",
+        "maxItems": MAX_MESSAGES,
+        "items": {**message, "title": "ChatTurn", "properties": properties},
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.job import SOURCE_MESSAGE, GenerationJob
+from llama_herd.tasks.openai.turns import job_turns
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.structured_outputs import FORM_FIELDS
@@ -185,7 +186,7 @@ class RequestBody:
             self._refuse("best_of", NO_BEST_OF)
 
     def _messages(self, value: Any) -> None:
-        self.fields["messages"] = [_job_message(turn) for turn in value] if isinstance(value, list) else value
+        self.fields["messages"] = job_turns(value) if isinstance(value, list) else value
 
     def _tools(self, value: Any) -> None:
         if self._endpoint != CHAT and value != []:
@@ -227,27 +228,3 @@ def _numbered_field(field: str, number: int) -> str:
     """The name of a field of one of several prompts."""
     first, *rest = field.split(".")
     return ".".join((first, str(number), *rest)) if first == "prompt" else field
-
-
-def _job_message(turn: Any) -> Any:
-    """A turn in our form: no nulls, arguments of calls as templates take them, one name for reasoning."""
-    if not isinstance(turn, Mapping):
-        return turn
-    found = {name: value for name, value in turn.items() if value is not None}
-    if "reasoning" in found:  # vLLM's name; its answers, too, may be sent back as they came
-        found.setdefault("reasoning_content", found.pop("reasoning"))
-    if isinstance(calls := found.get("tool_calls"), list):
-        found["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
-    return found
-
-
-def _with_parsed_arguments(call: Any) -> Any:
-    """A call whose arguments are an object, which OpenAI writes as the text of one."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
