@@ -6,7 +6,8 @@ from urllib.parse import SplitResult, urlsplit
 MAX_URL_LENGTH = 2048
 
 _CHARACTERS = re.compile(r"[!-~]+")
-_HOST = re.compile(r"[a-z0-9._-]{1,253}|[0-9a-f:.]{2,45}")
+#: A name of labels, or an address.
+_HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?|[0-9a-f:.]{2,45}")
 
 
 def check_webhook_url(url: str) -> SplitResult:

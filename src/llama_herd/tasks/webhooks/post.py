@@ -17,7 +17,7 @@ from llama_herd.tasks.webhooks.connector import AddressRefused, Connector
 
 #: A receiver that takes longer than this to answer has not answered.
 TIMEOUT_S = 15.0
-#: Most bytes of an answer's head. What follows it is not read.
+#: Most bytes of an answer's head, and of all that comes before it. What follows it is not read.
 _MAX_HEAD_BYTES = 16_384
 _GONE = 410
 
@@ -69,8 +69,18 @@ async def post(
         return PostOutcome(f"the certificate is not valid: {error.verify_message}", is_silent=True)
     except OSError as error:
         return PostOutcome(f"no connection: {error.strerror or type(error).__name__}", is_silent=True)
+    except UnicodeError:  # a label of the host's name is empty, or longer than 63 characters
+        return PostOutcome("the host has no valid name", is_final=True)
+    except _TooLong:
+        return PostOutcome(
+            f"the answer's head, with what comes before it, has more than {_MAX_HEAD_BYTES} bytes"
+        )
     except h11.ProtocolError:
         return PostOutcome("the answer is no HTTP")
+
+
+class _TooLong(Exception):
+    """The answer has not begun after as many bytes as its whole head may have."""
 
 
 def _outcome_of(status: int) -> PostOutcome:
@@ -104,7 +114,12 @@ async def _exchange(reader: StreamReader, writer: StreamWriter, request: h11.Req
     for part in (request, h11.Data(data=body), h11.EndOfMessage()):
         writer.write(http.send(part) or b"")
     await writer.drain()
+    num_left = _MAX_HEAD_BYTES
     while not isinstance(event := http.next_event(), h11.Response):
         if event is h11.NEED_DATA:
-            http.receive_data(await reader.read(_MAX_HEAD_BYTES))
+            if not num_left:
+                raise _TooLong
+            data = await reader.read(num_left)
+            num_left -= len(data)
+            http.receive_data(data)
     return event.status_code
