@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from llama_herd.cli.terminal import harmless, show
+
 if TYPE_CHECKING:
     from llama_herd.tasks.security.acl import Role
 
@@ -58,11 +60,11 @@ def acl(
     path = write_users(folder, users, Dialect(redis))
     after = queues_of_users(folder)
     for name in users:
-        print(f"{name}: its password is in {folder / name}.password")
+        show(f"{name}: its password is in {folder / name}.password")
         if lost := before.get(name, frozenset()) - after[name]:
             note = f"{name} reaches {', '.join(sorted(lost))} no longer. Fix: name all models of its tenant"
-            print(f"warning: {note}", file=sys.stderr)
-    print(f"redis-server --aclfile {path}  # Redis {redis}{'' if redis == '6' else ' or newer'}")
+            print(f"warning: {harmless(note)}", file=sys.stderr)
+    show(f"redis-server --aclfile {path}  # Redis {redis}{'' if redis == '6' else ' or newer'}")
 
 
 def _name_and_roles(user: str) -> "tuple[str, list[Role]]":

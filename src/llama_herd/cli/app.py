@@ -31,6 +31,7 @@ from llama_herd.cli.redis import redis
 from llama_herd.cli.settings import settings
 from llama_herd.cli.status import status
 from llama_herd.cli.streams import safe_output, speak_utf8
+from llama_herd.cli.terminal import say
 from llama_herd.cli.tokenize import tokenize
 from llama_herd.cli.watch import watch
 from llama_herd.cli.webhooks import webhooks
@@ -49,7 +50,7 @@ class HerdGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except HerdError as error:
-            print(f"herd: {error}", file=sys.stderr)
+            say(str(error))
             raise typer.Exit(EXIT_BAD_INPUT) from None
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.connection import open_client
+from llama_herd.cli.terminal import show
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def cancel(
         raise BadInput("herd cancel needs one of: the id of a job, --queue MODEL, --batch RUN")
     override_settings(model_name=queue)
     with open_client() as client:
-        print(_cancel(client, job) if job is not None else _cancel_all(client, queue, batch, yes))
+        show(_cancel(client, job) if job is not None else _cancel_all(client, queue, batch, yes))
 
 
 def _cancel(client: "Client", job: str) -> str:

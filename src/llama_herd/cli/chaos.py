@@ -1,10 +1,11 @@
 """`herd chaos`: break a herd in every known way, and check that nothing is lost."""
 
 import json
-import sys
 from typing import Annotated
 
 import typer
+
+from llama_herd.cli.terminal import say, show
 
 MAX_JOBS = 1_000_000
 MAX_TOKENS = 4096
@@ -24,8 +25,8 @@ def list_faults() -> None:
     from llama_herd.chaos.plan import SCHEDULES
 
     for fault in FAULTS.values():
-        print(f"{fault.name:<18}{fault.description}")
-    print("\nschedules:", *sorted(path.stem for path in SCHEDULES.glob("*.json")))
+        show(f"{fault.name:<18}{fault.description}")
+    show(f"\nschedules: {' '.join(sorted(path.stem for path in SCHEDULES.glob('*.json')))}")
 
 
 @chaos.command("run")
@@ -62,7 +63,7 @@ def run_faults(
         with progress_display(is_quiet=as_json) as tell:
             report = run_chaos(plan, tell)
     except (WorkerDied, TimeoutError) as error:
-        print(f"herd: {error}", file=sys.stderr)
+        say(str(error))
         raise typer.Exit(1) from None
     print(json.dumps(report.to_dict())) if as_json else show_report(report)
     raise typer.Exit(report.exit_code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_herd.cli.connection import open_client
-from llama_herd.cli.terminal import table_console
+from llama_herd.cli.terminal import show, table_console
 
 if TYPE_CHECKING:
     from llama_herd.cli.folding_table import FoldingTable
@@ -57,7 +57,7 @@ def retry_dead(name: Name) -> None:
     """Run a job again under a new id, which is printed, or push a message back to its queue."""
     with open_client() as client:
         retried = client.retry(name)
-    print(retried.job_id or f"pushed back to {retried.queue}")
+    show(retried.job_id or f"pushed back to {retried.queue}")
 
 
 @dead.command("drop")

@@ -1,11 +1,11 @@
 """Settings for a command: its options become HERD_* variables, and these become settings."""
 
 import os
-import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TypeVar
 
+from llama_herd.cli.terminal import say
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.secret_files import secret_variables, warn_of_exposed_files
 from llama_herd.tasks.settings import PREFIX, Settings
@@ -29,7 +29,7 @@ def read_settings(kind: type[S]) -> S:
     """Read settings, and warn about unknown variables and exposed secrets. Raises SettingsError."""
     for name, nearest in unknown_variables().items():
         complaint = f"{name} is not a setting, so it has no effect. The nearest name is {nearest}"
-        print(f"herd: {complaint}", file=sys.stderr)
+        say(str(complaint))
     settings = kind.read()
     warn_of_exposed_files(kind)
     return settings

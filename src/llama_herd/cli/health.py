@@ -1,10 +1,11 @@
 """`herd health`: is the worker of this machine up? For container health checks."""
 
 import socket
-import sys
 from typing import Annotated, NoReturn
 
 import typer
+
+from llama_herd.cli.terminal import say
 
 
 def health(
@@ -42,5 +43,5 @@ def health(
 
 
 def _fail(complaint: str) -> NoReturn:
-    print(f"herd: {complaint}", file=sys.stderr)
+    say(str(complaint))
     raise typer.Exit(1)

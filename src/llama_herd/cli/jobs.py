@@ -1,13 +1,12 @@
 """`herd jobs`: the jobs that run or wait."""
 
-import sys
 from typing import Annotated, cast, get_args
 
 import typer
 
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import parse_duration
-from llama_herd.cli.terminal import table_console
+from llama_herd.cli.terminal import say, show, table_console
 
 STATES = ("running", "queued", "unserved", "delayed")
 
@@ -44,11 +43,11 @@ def jobs(
     if as_json:
         adapter = TypeAdapter(JobStatus)
         for job in found:
-            print(adapter.dump_json(job).decode())
+            show(adapter.dump_json(job).decode())
     elif not found:
         is_chosen = any(option is not None for option in (model, state, older_s))
         print("no such job runs or waits" if is_chosen else "no job runs or waits")
     else:
         table_console().print(jobs_view(found))
         if len(found) == limit:
-            print(f"herd: only the first {limit} are shown. Fix: --limit", file=sys.stderr)
+            say(f"only the first {limit} are shown. Fix: --limit")

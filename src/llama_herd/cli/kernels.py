@@ -1,9 +1,10 @@
 """`herd kernels`: the native kernels that multiply quantised weights on a CPU."""
 
-import sys
 from typing import Annotated
 
 import typer
+
+from llama_herd.cli.terminal import say, show
 
 kernels = typer.Typer(no_args_is_help=True, help="Native kernels, which multiply quantised weights on a CPU.")
 
@@ -34,9 +35,9 @@ def build_kernels(
     try:
         sets = INSTRUCTION_SETS if for_all else usable_sets()[:1]
     except BadInput as error:
-        print(f"no kernels: {error}; workers run without")
+        show(f"no kernels: {error}; workers run without")
         return
     for library in build(kernels_folder(read_settings(WorkerSettings)), sets):
         for removed in library.removed:
-            print(f"herd: removed, {removed}", file=sys.stderr)
-        print(library.path)
+            say(f"removed, {removed}")
+        show(str(library.path))

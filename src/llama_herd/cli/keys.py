@@ -1,13 +1,13 @@
 """`herd keys`: who may come in at the gateway."""
 
 import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from llama_herd.cli.connection import run_in_redis
+from llama_herd.cli.terminal import say, show
 from llama_herd.errors import NotPermitted
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def print_new_key(
     if role not in list(KeyRole):
         raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
     tenant = Settings.read(tenant=tenant).tenant if tenant else Settings.read().tenant
-    print(_run_as_gatekeeper(create_key(name, tenant, KeyRole(role), max_priority)))
+    show(_run_as_gatekeeper(create_key(name, tenant, KeyRole(role), max_priority)))
 
 
 @keys.command("list")
@@ -59,7 +59,7 @@ def list_keys(
     if not any(found) and not as_json:
         print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
     for fingerprint in found.unreadable:
-        print(f"herd: {harmless(UnreadableKey.for_fingerprint(fingerprint).args[0])}", file=sys.stderr)
+        say(str(UnreadableKey.for_fingerprint(fingerprint).args[0]))
     for key in found.keys:
         if as_json:
             print(json.dumps({name: value for name, value in asdict(key).items() if name != "digest"}))
@@ -74,7 +74,7 @@ def forget_key(name: Annotated[str, typer.Argument(help="Name or fingerprint of 
     """Forget a key. It opens nothing from now on; streams under way go on."""
     from llama_herd.tasks.security.api_keys import revoke_key
 
-    print(f"revoked {_run_as_gatekeeper(revoke_key(name))}")
+    show(f"revoked {_run_as_gatekeeper(revoke_key(name))}")
 
 
 def _run_as_gatekeeper(dialogue: "Dialogue[T]") -> T:

@@ -1,9 +1,10 @@
 """`herd pull`: a model of Hugging Face, into the cache that other tools share."""
 
-import sys
 from typing import Annotated
 
 import typer
+
+from llama_herd.cli.terminal import say, show
 
 
 def pull(
@@ -26,6 +27,6 @@ def pull(
     wanted = HubName.parse(name)
     found = fetch_with_bar(wanted, read_settings(WorkerSettings))
     if not found.is_new:
-        print(f"herd: it was there already: {found.choice.why}", file=sys.stderr)
-    print(found.path, flush=True)
-    print(f"herd: serve it by herd worker --model hf:{wanted}", file=sys.stderr)
+        say(f"it was there already: {found.choice.why}")
+    show(str(found.path))
+    say(f"serve it by herd worker --model hf:{wanted}")

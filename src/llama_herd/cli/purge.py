@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from llama_herd.cli.connection import open_client
+from llama_herd.cli.terminal import show
 from llama_herd.errors import BadInput
 
 
@@ -25,7 +26,7 @@ def purge(
         raise BadInput("herd purge needs either the id of a job or --all-ended")
     with open_client() as client:
         if job is None:
-            print(f"{client.purge_ended()} jobs purged")
+            show(f"{client.purge_ended()} jobs purged")
         else:
             client.purge(job, search=search)
             print("purged")

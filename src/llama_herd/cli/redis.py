@@ -2,12 +2,13 @@
 
 import json
 import signal
-import sys
 from pathlib import Path
 from threading import Event
 from typing import Annotated
 
 import typer
+
+from llama_herd.cli.terminal import say, show
 
 #: How often it looks whether the server still runs.
 POLL_S = 0.1
@@ -49,10 +50,10 @@ def redis(
             print(json.dumps(facts), flush=True)
         else:
             kept = "is lost when it ends (--dir FOLDER keeps it)" if folder is None else f"stays in {folder}"
-            print(f"export HERD_REDIS_URL={where}\n# its data {kept}; Ctrl-C ends it", flush=True)
+            show(f"export HERD_REDIS_URL={where}\n# its data {kept}; Ctrl-C ends it")
         while server.is_running and not asked.wait(POLL_S):
             pass
         has_died = not asked.is_set()
     if has_died:
-        print(f"herd: the Redis at {where} has ended by itself", file=sys.stderr)
+        say(f"the Redis at {where} has ended by itself")
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ def settings() -> None:
     Defaults are commented out. Secrets are masked.
     """
     from llama_herd.cli.environment import read_settings, variable_of
+    from llama_herd.cli.terminal import show
     from llama_herd.tasks.gateway.settings import GatewaySettings
     from llama_herd.tasks.redis_url import masked
     from llama_herd.worker.settings import WorkerSettings
@@ -21,5 +22,5 @@ def settings() -> None:
         safe = found.model_copy(update=hidden)
         for name, value in safe.model_dump(exclude=shown).items():
             mark = "" if name in found.model_fields_set else "#"
-            print(f"# {kind.model_fields[name].description}\n{mark}{variable_of(name)}={value}\n")
+            show(f"# {kind.model_fields[name].description}\n{mark}{variable_of(name)}={value}\n")
             shown.add(name)

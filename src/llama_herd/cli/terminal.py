@@ -3,6 +3,7 @@
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from unicodedata import category
 
 from llama_herd.errors import BadInput
 
@@ -15,13 +16,37 @@ FILE_WIDTH = 200
 #: A book of a thousand pages has 3 MB.
 MAX_STDIN_BYTES = 64 << 20
 
-#: Control characters except tab and line feed: they could move the cursor, or do worse.
-_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+#: Unicode's categories of characters that move the cursor, end lines, turn the text's direction, or hide.
+UNSEEN = ("Cc", "Cf", "Zl", "Zp")
+#: Those of them that texts are made of: emoji and several scripts join and separate letters by the last two.
+PLAIN = "\t\n\u200c\u200d"
+
+
+class _Shown(dict[int, int | None]):
+    """What `str.translate` makes of each character: itself, or nothing. It finds out once for each."""
+
+    def __missing__(self, code: int) -> int | None:
+        is_unseen = category(chr(code)) in UNSEEN and chr(code) not in PLAIN
+        self[code] = found = None if is_unseen else code
+        return found
+
+
+_SHOWN = _Shown()
 
 
 def harmless(text: str) -> str:
-    """`text` without its control characters; tabs and line feeds stay."""
-    return text.translate(_CONTROLS)
+    """`text` without its control and format characters; tabs and line feeds stay."""
+    return text.translate(_SHOWN)
+
+
+def say(line: str) -> None:
+    """Tell a person something beside what a command prints."""
+    print(f"herd: {harmless(line)}", file=sys.stderr, flush=True)
+
+
+def show(text: str, *, end: str = "\n") -> None:
+    """Print text, as it is where a file or a program reads it, and without what is unseen on a terminal."""
+    print(harmless(text) if sys.stdout.isatty() else text, end=end, flush=True)
 
 
 def text_or_stdin(text: str) -> str:

@@ -77,7 +77,7 @@ def _show(
     if is_chat:
         print(harmless(whole) + "\n")
     for token_id, piece in zip(ids, shown, strict=True):
-        print(f"{token_id:>7}  '{_visible(piece)}'")
+        print(f"{token_id:>7d}  '{harmless(_visible(piece))}'")
 
 
 def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":

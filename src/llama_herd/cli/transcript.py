@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from llama_herd.cli.terminal import harmless
+from llama_herd.cli.terminal import harmless, say, show
 from llama_herd.error_code import known_code
 from llama_herd.errors import HerdError
 from llama_herd.tasks.client.place_watch import Queued
@@ -28,7 +28,6 @@ class Transcript:
 
     def __init__(self, form: TranscriptForm) -> None:
         self._form = form
-        self._is_terminal = sys.stdout.isatty()
         self._events: list[Event] = []
 
     @property
@@ -55,30 +54,27 @@ class Transcript:
                 self._show_note("")
             self._events.append(event)
             if self._form == "events":
-                print(event.to_json(), flush=True)
+                show(event.to_json())
             elif self._form == "text" and isinstance(event, Token) and not event.choice:
-                self._print(event.text)
+                show(event.text, end="")
         if self.end is not None:
             self._finish(self.end)
 
     def _finish(self, end: End) -> None:
         if self._form == "result":
-            print(Result.from_events(self._events).model_dump_json())
+            show(Result.from_events(self._events).model_dump_json())
         elif self._form == "text":
             print()
             for choice in (Result.from_events(self._events).choices or ())[1:]:
-                print(f"\n--- {choice.index + 1} ---")
-                self._print(choice.text + "\n")
+                print(f"\n--- {choice.index + 1:d} ---")
+                show(choice.text)
         if self.exit_code and self._form != "events":
-            print(f"herd: job {end.job} ended: {_ending_note(end)}", file=sys.stderr)
+            say(f"job {end.job} ended: {_ending_note(end)}")
 
     def _show_note(self, note: str) -> None:
         """Show a line on standard error in place of the last one."""
         if sys.stderr.isatty():
-            print(f"\r\x1b[K{note}", end="", file=sys.stderr, flush=True)
-
-    def _print(self, text: str) -> None:
-        print(harmless(text) if self._is_terminal else text, end="", flush=True)
+            print(f"\r\x1b[K{harmless(note)}", end="", file=sys.stderr, flush=True)
 
 
 def _ending_note(end: End) -> str:
@@ -91,8 +87,6 @@ def tell_of_queue(client: "Client", job_id: str) -> None:
     Nothing is said of a job that does not exist yet, and nothing to producers and subscribers, who may not
     look at queues.
     """
-    from llama_herd.cli.terminal import harmless
-
     with suppress(HerdError):
         if note := client.job(job_id).note:
-            print(f"herd: job {job_id}: {harmless(note)}", file=sys.stderr)
+            say(f"job {job_id}: {note}")

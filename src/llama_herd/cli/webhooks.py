@@ -1,7 +1,6 @@
 """`herd webhooks`: who is told of the ends of jobs, and what was not delivered."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_herd.cli.connection import run_in_redis
-from llama_herd.cli.terminal import table_console
+from llama_herd.cli.terminal import say, show, table_console
 
 if TYPE_CHECKING:
     from llama_herd.cli.folding_table import FoldingTable
@@ -46,7 +45,7 @@ def configure_webhooks(
         _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret
     )
     made = run_in_redis(dialogue).secret
-    print("the secret stays" if made is None else made)
+    show("the secret stays" if made is None else made)
 
 
 @webhooks.command("show")
@@ -124,12 +123,10 @@ def listen_for_webhooks(
 
     secret = _secret(secret_file) if secret_file else run_in_redis(webhook_config_of(_tenant(tenant))).secret
     try:
-        listener = WebhookListener(
-            port, secret, lambda line: print(harmless(line).replace("\n", " "), flush=True)
-        )
+        listener = WebhookListener(port, secret, lambda line: show(harmless(line).replace("\n", " ")))
     except OSError:
         raise BadInput(f"cannot listen at 127.0.0.1:{port}. Fix: choose another --port") from None
-    print(f"herd: webhooks are received at {listener.url}", file=sys.stderr, flush=True)
+    say(f"webhooks are received at {listener.url}")
     with listener:
         try:
             listener.serve_forever()

@@ -19,6 +19,7 @@ from llama_herd.cli.job_options import (
     response_format,
     sampling_of,
 )
+from llama_herd.cli.terminal import show
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _cancel(run_id: str) -> None:
     from llama_herd.cli.batch.running_batch import end_batch
 
     with open_client() as client:
-        print(end_batch(client, run_id))
+        show(end_batch(client, run_id))
 
 
 def _watch(run_id: str, *, as_json: bool) -> int:

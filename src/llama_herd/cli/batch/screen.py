@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn
 from rich.text import Text
 
 from llama_herd.cli.batch.summary import Summary, progress_line
+from llama_herd.cli.terminal import harmless, show
 from llama_herd.live_console import is_live
 from llama_herd.tasks.batch_status import BatchStatus
 
@@ -56,17 +57,17 @@ class LineScreen:
 
     def show(self, status: BatchStatus) -> None:
         if monotonic() >= self._next_s:
-            print(progress_line(status), flush=True)
+            show(progress_line(status))
             self._next_s = monotonic() + LINE_S
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        show(text)
 
     def pause(self) -> None:
         pass
 
     def show_summary(self, summary: Summary) -> None:
-        print("\n".join(summary.lines()), flush=True)
+        show("\n".join(summary.lines()))
 
     def __enter__(self) -> Self:
         return self
@@ -104,14 +105,14 @@ class BarScreen:
         self._live.update(Group(self._progress, figures), refresh=True)
 
     def say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
+        self._console.print(harmless(text), soft_wrap=True)
 
     def pause(self) -> None:
         self._live.stop()
 
     def show_summary(self, summary: Summary) -> None:
         self._live.stop()
-        self._console.print("\n".join(summary.lines()))
+        self._console.print(harmless("\n".join(summary.lines())))
 
     def __enter__(self) -> Self:
         self._live.start()

@@ -1,11 +1,12 @@
 """`herd demo`: everything in one terminal, with nothing to set up."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from llama_herd.cli.terminal import say
 
 if TYPE_CHECKING:
     from llama_herd.cli.demo.screen import DemoScreen
@@ -51,7 +52,7 @@ def demo(
     try:
         report = Demo(settings, screen).run()
     except (WorkerDied, TimeoutError) as error:
-        print(f"herd: {error}", file=sys.stderr)
+        say(str(error))
         raise typer.Exit(1) from None
     steps = next_steps(named)
     if as_json:
@@ -71,7 +72,7 @@ def _serve_page(settings: "WorkerSettings", as_json: bool) -> None:
     try:
         WebDemo(settings).run()
     except WorkerDied as error:
-        print(f"herd: {error}", file=sys.stderr)
+        say(str(error))
         raise typer.Exit(1) from None
 
 

@@ -4,6 +4,7 @@ import asyncio
 import signal
 
 from llama_herd.cli.demo.demo import demo_settings
+from llama_herd.cli.terminal import show
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.tasks.client.async_client import AsyncClient
@@ -96,4 +97,4 @@ async def _until_ready(settings: WorkerSettings, worker: WorkerProcess) -> None:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    show(line)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.terminal import show
+
 if TYPE_CHECKING:
     from llama_herd.cli.doctor.finding import Finding
 
@@ -46,6 +48,6 @@ def doctor(
 
 def _show(finding: "Finding") -> None:
     state = typer.style(f"{finding.state:<4}", fg=COLOURS[finding.state])
-    typer.echo(f"{state}  {finding.subject:<11}  {finding.detail}")
+    show(f"{state}  {finding.subject:<11}  {finding.detail}")
     if finding.fix:
-        typer.echo(f"{'':<17}  fix: {finding.fix}")
+        show(f"{'':<17}  fix: {finding.fix}")
