@@ -15,24 +15,14 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.structured_outputs import ANY_OBJECT
+from llama_herd.worker.grammars.json_options import json_grammar
+from llama_herd.worker.grammars.narrowed_schema import narrowed_schema
 from llama_herd.worker.grammars.output_grammar import ANSWER, output_grammar
+from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, told, values
 from llama_herd.worker.grammars.whole_output import WholeOutput
-
-#: How JSON is written: with little white space, since a model may draw it without end, and as schemas say,
-#: whatever a schema's own `x-guidance` wants.
-JSON_OPTIONS: Any = {
-    "item_separator": ",",
-    "key_separator": ":",
-    "whitespace_flexible": True,
-    "whitespace_pattern": r" |\n[ \t]{0,24}",
-    "coerce_one_of": False,
-    "lenient": False,
-}
 
 #: What the engine says of keywords that it does not know.
 _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
-_FORMAT = re.compile(r"Unknown format: (.*)")
-_NAME = re.compile(r"\$?[A-Za-z0-9_]{1,64}")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
@@ -44,9 +34,6 @@ TRIED_BYTES = 32
 MAX_BYTE_S = 0.05
 
 NO_OBJECT = "must be the schema of an object"
-
-#: The way to a value in a schema.
-Path = tuple[str | int, ...]
 
 
 def judge_form(kind: str, text: str) -> HelperAnswer:
@@ -67,6 +54,8 @@ def _validated(kind: str, text: str) -> HelperAnswer:
     """Read the grammar of a form, if there is one, whatever time and memory that takes."""
     try:
         grammar = _grammar(kind, text)
+    except SchemaProblem as problem:
+        return HelperAnswer("failed", str(problem))
     except (ValueError, RecursionError) as error:
         return HelperAnswer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
@@ -87,8 +76,8 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
         )
         if found.kind != "text" and tool.must_hold:
             return HelperAnswer("failed", f"{tool.field}: {found.text}")
-        follows = schema if found.kind == "text" and schema is not None else ANY_OBJECT
-        tools.append((tool.name, f"%json {json.dumps({**follows, 'x-guidance': JSON_OPTIONS})}"))
+        grammar = found.text if found.kind == "text" else json_grammar(ANY_OBJECT)
+        tools.append((tool.name, f"%json {json.dumps(_only_part(grammar)['json_schema'])}"))
     grammars, answer = list[object](), None
     if output.answer is not None:
         found = _validated(output.answer.kind, output.answer.text)
@@ -96,7 +85,7 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
             return HelperAnswer("failed", f"{output.answer.field}: {found.text}")
         grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
 
-    def grammar(mark_ids: Mapping[str, int]) -> str:
+    def whole(mark_ids: Mapping[str, int]) -> str:
         lark = output_grammar(
             output.reasoning,
             output.format,
@@ -109,11 +98,11 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
         )
         return json.dumps({"grammars": [{"lark_grammar": lark}, *grammars]})
 
-    made = grammar(output.mark_ids)
+    made = whole(output.mark_ids)
     complaint = LLMatcher.validate_grammar(made)
     if complaint:
         return HelperAnswer("failed", f"tools: {_reason(complaint)}")
-    return _if_bearable(HelperAnswer("text", made), grammar({}))  # no byte is a control token
+    return _if_bearable(HelperAnswer("text", made), whole({}))  # no byte is a control token
 
 
 def _narrowed_to_objects(schema: object) -> dict[str, Any] | None:
@@ -131,9 +120,13 @@ def _types(schema: Mapping[str, Any]) -> list[object]:
 def _named_answer(grammar: str) -> dict[str, Any]:
     """The grammar of an answer, to be named by another one."""
     if grammar.startswith("{"):
-        (found,) = json.loads(grammar)["grammars"]
-        return {**found, "name": ANSWER}
+        return {**_only_part(grammar), "name": ANSWER}
     return {"lark_grammar": grammar, "name": ANSWER}
+
+
+def _only_part(grammar: str) -> dict[str, Any]:
+    (found,) = json.loads(grammar)["grammars"]
+    return dict(found)
 
 
 def parser_limits() -> LLParserLimits:
@@ -146,7 +139,7 @@ def parser_limits() -> LLParserLimits:
 def _grammar(kind: str, text: str) -> str:
     match kind:
         case "json":
-            return LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS)
+            return json_grammar(narrowed_schema(json.loads(text)))
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "choice":  # as an expression: the engine's own choices are parsed, and few thousand are too many
@@ -176,31 +169,18 @@ def _is_bearable(grammar: str) -> bool:
 
 def _schema_reason(complaint: str, text: str) -> str:
     """Say why a schema is refused, with the place of the first keyword that is not supported."""
-    places = _values_with_paths(json.loads(text))
+    places = values(json.loads(text))
     if found := _UNKNOWN.search(complaint):
         unknown = set(json.loads(found[1]))
         return _unsupported(path for path, _ in places if path and path[-1] in unknown)
-    if found := _FORMAT.search(complaint):
-        return _unsupported(path for path, value in places if path[-1:] == ("format",) and value == found[1])
     if complaint.startswith("oneOf"):
         return _unsupported(path for path, _ in places if path[-1:] == ("oneOf",))
     return _reason(complaint.partition(": ")[0])
 
 
 def _unsupported(paths: Iterator[Path]) -> str:
-    parts = [str(part) if _NAME.fullmatch(str(part)) else "?" for part in next(paths, ())]
-    return f"{'.'.join(parts) or 'a keyword'} is not supported"
-
-
-def _values_with_paths(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """All values of a schema, with their paths."""
-    yield path, value
-    if isinstance(value, Mapping):
-        for name, one in value.items():
-            yield from _values_with_paths(one, (*path, name))
-    elif isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from _values_with_paths(one, (*path, number))
+    path = next(paths, ())
+    return f"{told(path) if path else 'a keyword'} is not supported"
 
 
 def _reason(complaint: str) -> str:

@@ -1,0 +1,97 @@
+"""Schemas as llguidance follows them: narrowed where it would let more through than they say, or refused."""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, narrowed_bounds
+from llama_herd.worker.grammars.formats import FORMATS
+from llama_herd.worker.grammars.names import narrowed_names
+from llama_herd.worker.grammars.patterns import as_llguidance
+from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
+
+#: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
+_UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+
+
+def narrowed_schema(schema: Any) -> Any:
+    """A schema whose every word llguidance holds: what follows it follows the given one, too.
+
+    Narrowed are bounds of numbers, classes of characters in patterns, formats, and patterns that match
+    declared names only. Raises SchemaProblem, with the place, for what cannot be narrowed.
+    """
+    found = {path: one for path, one in places(schema).items() if isinstance(one, Mapping)}
+    for path, one in found.items():
+        _check(one, path, found)
+    divisors = [(*path, "multipleOf") for path, one in found.items() if "multipleOf" in one]
+    check_divisors((path, found[path[:-1]]["multipleOf"]) for path in divisors)
+    return _narrowed(schema, ())
+
+
+def _check(schema: Mapping[str, Any], path: Path, known: Collection[Path]) -> None:
+    """Raise SchemaProblem for what cannot be narrowed."""
+    if str(schema.get("$schema", "")).startswith("http://json-schema.org/draft-03/"):
+        raise SchemaProblem((*path, "$schema"), "is not supported: draft 3 has other keywords")
+    if not _is_known(schema.get("$ref"), known):
+        raise SchemaProblem((*path, "$ref"), "is not supported: it must name a schema, as one in $defs")
+    if schema.get("minProperties", 0) > max(1, len(schema.get("required", ()))) and (
+        schema.get("additionalProperties") is not False or schema.get("patternProperties")
+    ):
+        fix = "where undeclared names may repeat. Fix: additionalProperties: false"
+        raise SchemaProblem((*path, "minProperties"), f"is not supported {fix}")
+    for key in schema.keys() & {"const", "enum"}:
+        for way, value in values(schema[key], (*path, key)):
+            _check_constant(value, way)
+
+
+def _is_known(reference: object, known: Collection[Path]) -> bool:
+    """Whether a reference names one of these places, or something else than a place."""
+    if not isinstance(reference, str) or "#/" not in reference:
+        return True
+    steps = [
+        one.replace("~1", "/").replace("~0", "~") for one in unquote(reference).split("#/")[1].split("/")
+    ]
+    return any([str(part) for part in path][-len(steps) :] == steps for path in known)
+
+
+def _check_constant(value: object, path: Path) -> None:
+    if isinstance(value, str) and _UNWRITABLE.search(value):
+        raise SchemaProblem(path, "is not supported: it has a control character without a short escape")
+    if isinstance(value, int) and not _is_double(value):
+        raise SchemaProblem(path, "is not supported: it has more digits than a double holds")
+
+
+def _is_double(value: int) -> bool:
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False
+
+
+def _narrowed(schema: Any, path: Path) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    found = with_parts(schema, path, _narrowed)
+    bounds = narrowed_bounds(schema, path)
+    found = {key: value for key, value in found.items() if key not in BOUNDS} | bounds
+    found |= narrowed_names(found, path)
+    if isinstance(schema.get("pattern"), str):
+        try:
+            found["pattern"] = as_llguidance(schema["pattern"])
+        except ValueError as error:
+            raise SchemaProblem((*path, "pattern"), str(error)) from None
+    if "format" in schema:
+        patterns = _patterns(found.pop("format"), schema, path)
+        found["allOf"] = [*found.get("allOf", ()), *({"pattern": f"^(?:{one})$"} for one in patterns)]
+    return found
+
+
+def _patterns(value: object, schema: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The patterns of a format; none where nothing is a text."""
+    kinds = schema.get("type", "string")
+    if kinds != "string" and "string" not in kinds:
+        return ()
+    if value not in FORMATS:
+        raise SchemaProblem((*path, "format"), "is not supported")
+    return FORMATS[str(value)]
