@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.files.safetensors_model import SafetensorsModel, hf_name
+from llama_herd.model.files.safetensors_model import HEAD_NAME, SafetensorsModel, hf_name
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.llama2 import Llama
 from tests.model.forwards import greedy, logits_after, random_ids
@@ -104,12 +104,18 @@ def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path, says_so: bool | N
         assert torch.equal(model.weight("output.weight").blocks, model.weight("token_embd.weight").blocks)
 
 
-def test_a_head_that_is_stored_counts_only_when_it_is_not_tied(folder: Path) -> None:
-    with SafetensorsModel.open(folder) as model:
-        assert "output.weight" in model
+def test_a_head_of_its_own_counts_whatever_the_flag_says_and_a_copy_takes_no_memory(folder: Path) -> None:
     change_config(folder, tie_word_embeddings=True)
     with SafetensorsModel.open(folder) as model:
+        assert "output.weight" in model
+    change_weights(
+        folder, lambda tensors: tensors.update({HEAD_NAME: tensors["model.embed_tokens.weight"].clone()})
+    )
+    with SafetensorsModel.open(folder) as model:
         assert "output.weight" not in model
+    change_config(folder, tie_word_embeddings=False)
+    with SafetensorsModel.open(folder) as model:
+        assert "output.weight" in model
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

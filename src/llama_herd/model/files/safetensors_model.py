@@ -33,6 +33,8 @@ MAX_CONFIG_BYTES = 1 << 20
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
 
 HEAD_NAME = "lm_head.weight"
+#: Rows of two weights that are read at a time to compare them.
+COMPARED_ROWS = 1_024
 
 _OUTER_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -152,6 +154,8 @@ class SafetensorsModel(Closing):
         names = {hf_name(name, self.config.family): name for name in shapes if name != ROPE_NAME}
         config_json = with_defaults(self.metadata, self.config.family)
         is_tied = config_json.flag("tie_word_embeddings", HEAD_NAME not in tensors)
+        if is_tied and HEAD_NAME in tensors:  # a head of its own counts, whatever the flag says
+            is_tied = _is_same(tensors[HEAD_NAME], tensors.get(hf_name("token_embd.weight")))
         optional = {HEAD_NAME} if is_tied else set()
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
@@ -196,6 +200,17 @@ def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
             if not name.endswith(IGNORED_SUFFIX):
                 tensors[name] = StoredTensor(file, info)
     return tensors
+
+
+def _is_same(head: StoredTensor, embedding: StoredTensor | None) -> bool:
+    """Whether a head is a copy of the embedding; it is read up to the first difference."""
+    if embedding is None or head.info[1:3] != embedding.info[1:3]:
+        return False
+    first, second = (stored.file.rows(stored.info.name) for stored in (head, embedding))
+    return all(
+        bool((first.read(rows) == second.read(rows)).all())
+        for rows in (slice(start, start + COMPARED_ROWS) for start in range(0, len(first), COMPARED_ROWS))
+    )
 
 
 def _check_tensor(stored: StoredTensor, shape: Shape | None, family: str) -> None:
