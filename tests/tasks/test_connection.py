@@ -44,10 +44,12 @@ URL = "redis://me:hunter2@host:6380/1"
     ],
 )
 def test_one_address_serves_redis_py_and_celery(url: str, for_redis: str, for_celery: str) -> None:
-    assert checked_url(url) == for_redis
-    assert celery_url(url) == for_celery
+    for around in ("", " ", "\n", "\r\n", "\t "):  # as files and lines of .env leave it
+        assert checked_url(f"{url}{around}") == checked_url(f"{around}{url}") == for_redis
+        assert celery_url(f"{around}{url}{around}") == for_celery
+        assert is_same_redis(f"{url}{around}", for_redis)
+        connect(f"{url}{around}").close()
     assert is_same_redis(for_redis, for_celery)
-    connect(url).close()
 
 
 #: A password whose / ? # are not written as %2F %3F %23, and hosts that no name server could be asked for.

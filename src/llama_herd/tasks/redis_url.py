@@ -38,7 +38,7 @@ def checked_url(url: str) -> str:
 
 def _checked(url: str) -> str:
     """Raises ValueError. Its message repeats nothing of the URL except names of parameters."""
-    parts = _split(url)
+    parts = _split(url.strip())  # what a file or a line of .env leaves at its ends is never meant
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     scheme = parts.scheme
     if scheme == "redis+socket":

@@ -40,6 +40,10 @@ class WorkerStatus(BaseModel):
     device: str = Field(description="Where the model is.")
     slots: int = Field(description="Most rows of its batch.")
     loaded_percent: int = Field(default=100, description="Share of the model's layers that is on the device.")
+    started_ms: int = Field(default=0, description="When it had its model, in unix milliseconds; 0: not yet.")
+    max_length: int = Field(
+        default=0, description="Most tokens of a prompt together with its output; 0: not known."
+    )
     running: int = Field(default=0, description="Rows of its batch.")
     waiting: int = Field(default=0, description="Rows that wait in it for room.")
     steps: int = Field(default=0, description="Forward passes since it started.")

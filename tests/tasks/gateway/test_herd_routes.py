@@ -1,6 +1,7 @@
 """What the page is told of the herd: what `herd status --json` shows, and no more than a key may see."""
 
 import json
+from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,10 @@ from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd, started
 
 pytestmark = pytest.mark.redis
+
+
+def test_the_version_is_told(gateway: GatewayThread) -> None:
+    assert gateway.ask("GET", "/version").json == {"version": version("llama-herd")}
 
 
 def seen(gateway: GatewayThread, key: str = "") -> Any:

@@ -11,7 +11,10 @@ from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.events import End, Failure
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 
@@ -206,6 +209,19 @@ def test_other_models_are_not_found_while_one_is_served(gateway: GatewayThread, 
     assert all("Did you mean tales?" in one.error["message"] for one in mistyped)
     assert gateway.ask("GET", "/v1/models/tales").json["id"] == "tales"
     assert gateway.ask("GET", "/v1/models/other").status == 404
+
+
+def test_a_model_tells_what_all_of_its_workers_take(redis_url: str, redis: Redis) -> None:
+    kinds = {"a": (9_000, 4096), "b": (5_000, 8192), "c": (0, 0)}
+    for name, (started_ms, most) in kinds.items():
+        status = WorkerStatus(name=name, state="ready", model="tales", device="none", slots=1)
+        told = status.model_copy(update={"started_ms": started_ms, "max_length": most})
+        run_call(redis, Reports().report_worker(told))
+    with GatewayThread(redis_url, models="waits") as gateway:
+        listed = {one["id"]: one for one in gateway.ask("GET", "/v1/models").json["data"]}
+        assert gateway.ask("GET", "/v1/models/tales").json == listed["tales"]
+    assert (listed["tales"]["created"], listed["tales"]["max_model_len"]) == (5, 4096)
+    assert (listed["waits"]["created"], listed["waits"]["max_model_len"]) == (0, None)
 
 
 def test_a_standing_model_waits_for_its_worker(redis_url: str) -> None:

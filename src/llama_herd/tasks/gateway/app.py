@@ -44,6 +44,7 @@ ROUTES = (
     Route("/health/live", health.live, methods=["GET"]),
     Route("/health/ready", health.ready, methods=["GET"]),
     Route("/v1/herd", herd_routes.show_herd, methods=["GET"]),
+    Route("/version", herd_routes.show_version, methods=["GET"]),
     Route("/v1/models", openai_routes.list_models, methods=["GET"]),
     Route("/v1/models/{model}", openai_routes.get_model, methods=["GET"]),
     Route("/v1/completions", openai_routes.create_completion, methods=["POST"]),

@@ -1,5 +1,6 @@
 """The herd as `herd status` shows it, within what the caller may see."""
 
+from importlib.metadata import version
 from typing import Self
 
 from pydantic import BaseModel, Field
@@ -44,6 +45,18 @@ class HerdView(BaseModel):
         if not caller.role.may(KeyRole.OPERATOR):
             seen |= dict.fromkeys(FOR_OPERATORS)
         return cls(tenant=caller.tenant, role=caller.role, **seen)
+
+
+class Version(BaseModel):
+    """Which version of llama-herd answers."""
+
+    version: str = Field(description="That of the package.")
+
+
+async def show_version(request: Request) -> Response:
+    """The version of this gateway, as vLLM tells its own."""
+    await context_of(request).admit(request, KeyRole.SUBSCRIBER)
+    return Response(Version(version=version("llama-herd")).model_dump_json(), media_type="application/json")
 
 
 async def show_herd(request: Request) -> Response:

@@ -1,5 +1,7 @@
 """OpenAI's endpoints for completions, chats and models."""
 
+from collections.abc import Iterable
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -11,6 +13,7 @@ from llama_herd.tasks.gateway.tenant_client import model_not_found
 from llama_herd.tasks.openai.answer_schema import Model, ModelList
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.security.api_keys import KeyRole
+from llama_herd.tasks.worker_status import WorkerStatus
 
 
 async def _answer(endpoint: Endpoint, request: Request) -> "CompletionAnswer":
@@ -39,7 +42,8 @@ async def create_chat_completion(request: Request) -> CompletionAnswer:
 async def list_models(request: Request) -> Response:
     """The models that jobs are taken for."""
     _, client = await context_of(request).admit(request, KeyRole.SUBSCRIBER)
-    found = ModelList(data=tuple(Model(id=name) for name in await client.models()))
+    workers = await client.workers()
+    found = ModelList(data=tuple(_model_object(name, workers) for name in await client.models()))
     return JSONResponse(found.model_dump())
 
 
@@ -49,4 +53,12 @@ async def get_model(request: Request) -> Response:
     name, names = request.path_params["model"], await client.models()
     if name not in names:
         raise model_not_found(name, names)
-    return JSONResponse(Model(id=name).model_dump())
+    return JSONResponse(_model_object(name, await client.workers()).model_dump())
+
+
+def _model_object(name: str, workers: Iterable[WorkerStatus]) -> Model:
+    """A model, by what its live workers say of it."""
+    own = [worker for worker in workers if worker.model == name]
+    started_ms = min((worker.started_ms for worker in own if worker.started_ms), default=0)
+    length = min((worker.max_length for worker in own if worker.max_length), default=None)
+    return Model(id=name, created=started_ms // 1000, max_model_len=length)

@@ -14,7 +14,7 @@ from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.health import Health
-from llama_herd.tasks.gateway.herd_routes import HerdView
+from llama_herd.tasks.gateway.herd_routes import HerdView, Version
 from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView
 from llama_herd.tasks.gateway.operations import ERRORS, OPERATIONS, Operation
 from llama_herd.tasks.job import GenerationJob
@@ -35,7 +35,7 @@ from llama_herd.tasks.security.api_keys import KeyRole
 
 MODELS: tuple[type[BaseModel], ...] = (
     *(FileObject, FileList, FileDeleted, BatchBody, BatchObject, BatchList),
-    *(GenerationJob, Accepted, JobView, Cancelled, HerdView),
+    *(GenerationJob, Accepted, JobView, Cancelled, HerdView, Version),
     *(Queued, Started, Token, End),
     *(TokenizeAnswer, DetokenizeAnswer),
     *(Completion, ChatCompletion, ChatCompletionChunk, Model, ModelList, ErrorAnswer, Health),
@@ -60,6 +60,8 @@ FILE_FORM = {
     },
 }
 
+#: What statuses say that are not of a request that went as asked.
+_OUTCOMES = {204: "there is nothing to send", 503: "not so"}
 #: What a route that needs no key answers, too: a wrong key and a long head are refused everywhere.
 _OF_ALL = (401, 431)
 
@@ -115,8 +117,11 @@ def _operation_object(operation: Operation) -> dict[str, Any]:
         "parameters": [*path, *told],
         **({"requestBody": {"required": True, **_content(body)}} if operation.body else {}),
         "responses": {
-            str(status): {"description": what, **answer}
-            for status, what in ((operation.status, "as asked"), (operation.otherwise, "not so"))
+            str(status): {
+                "description": _OUTCOMES.get(status, "as asked"),
+                **({} if status == 204 else answer),
+            }
+            for status in (operation.status, operation.otherwise)
             if status
         }
         | errors,

@@ -9,7 +9,8 @@ class Operation(NamedTuple):
     """One method of one path, as the description of the API lists it.
 
     body, answer: names of schemas; events: that of each event of the answer, if it is, or may be, a stream;
-    otherwise: another status that comes with the same answer. queries, headers: names, and what they say.
+    otherwise: another status that comes with the same answer, or 204, that comes with none. queries, headers:
+    names, and what they say.
     """
 
     method: str
@@ -89,6 +90,7 @@ OPERATIONS = (
         f"{_JOB}/events",
         "A job's events, recorded ones first, up to its end. 204 if you have seen its end.",
         events="Event",
+        otherwise=204,
         role="subscriber",
         queries=(SEEN_TOO,),
         headers=(SEEN,),
@@ -169,6 +171,7 @@ OPERATIONS = (
         answer="HerdView",
         role="subscriber",
     ),
+    Operation("get", "/version", "The version of this gateway.", answer="Version", role="subscriber"),
     Operation(
         "get",
         "/health",

@@ -209,8 +209,14 @@ class Model(AnswerModel):
 
     id: str = Field(description="Its name.")
     object: Literal["model"] = Field(default="model", description="Type of this object.")
-    created: int = Field(default=0, description="Always 0.")
+    created: int = Field(
+        default=0, description="When the first of its workers had it, in unix seconds; 0: none has."
+    )
     owned_by: str = Field(default="llama-herd", description="Always llama-herd.")
+    max_model_len: int | None = Field(
+        default=None,
+        description="Most tokens of a prompt together with its output, at each worker; null: not known.",
+    )
 
 
 class ModelList(AnswerModel):

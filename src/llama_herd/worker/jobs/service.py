@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any, Self
 from uuid import uuid4
 
@@ -71,6 +71,7 @@ class Service:
     def __init__(self, model: LoadedModel, settings: WorkerSettings, worker: str) -> None:
         self._settings = settings
         self._worker = worker
+        self._started_ms = int(1000 * time())
         self._model = model
         self._paused_queues = set[str]()
         self._spoilt = SpoiltQueues()
@@ -255,6 +256,8 @@ class Service:
             model=self._settings.served_model,
             device=self._settings.device,
             slots=self._settings.slots,
+            started_ms=self._started_ms,
+            max_length=min(self._model.max_length, self._model.plan.kv_cache_tokens),
             running=stats.num_running,
             waiting=self._engine.num_waiting,
             steps=stats.num_steps,
