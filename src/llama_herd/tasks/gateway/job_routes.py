@@ -72,7 +72,7 @@ class Accepted(BaseModel):
     """A job that is in the queue now."""
 
     id: str = Field(description="Id of the job.")
-    events: str = Field(description="Where its events are, relative to the address of the request.")
+    events: str = Field(description="Where its events are, from the root of the gateway.")
 
 
 class Cancelled(BaseModel):
@@ -96,11 +96,10 @@ async def submit_job(request: Request) -> Response:
     except InvalidJob as error:
         raise Problem.from_error(error, bad_status=422) from None
     facts_of(request.scope).job_id = job_id
-    place = (
-        f"jobs/{job_id}"  # relative, so that it holds behind a proxy that serves us under a path of its own
-    )
-    accepted = Accepted(id=job_id, events=f"{place}/events")
-    return JSONResponse(accepted.model_dump(), 202, headers={"Location": place, JOB_HEADER: job_id})
+    accepted = Accepted(id=job_id, events=f"/v1/jobs/{job_id}/events")
+    # Relative to the request's own address, which a proxy may have put below a path.
+    headers = {"Location": f"jobs/{job_id}", JOB_HEADER: job_id}
+    return JSONResponse(accepted.model_dump(), 202, headers=headers)
 
 
 async def get_job(request: Request) -> Response:
