@@ -148,6 +148,16 @@ def test_a_body_that_ends_early_is_told(gateway: GatewayThread, herd: Herd) -> N
             assert found.status in ((400,) if reads else (400, 404)), path
 
 
+@pytest.mark.parametrize(
+    "sent", [b"X: " + b"x" * 40_000, b"Transfer-Encoding: gzip", b"Content-Length: x", b"\0"]
+)
+def test_a_head_request_that_is_refused_has_no_body_and_holds_up_no_end(redis_url: str, sent: bytes) -> None:
+    with GatewayThread(redis_url) as gateway:
+        raw = b"HEAD /health/live HTTP/1.1\r\nHost: localhost\r\n" + sent + b"\r\n\r\n"
+        (found,) = exchange(gateway, raw, ["HEAD" if b"X: " in sent else "GET"], halves=True)
+        assert 400 <= found.status < 500
+
+
 def test_a_stream_goes_on_to_a_client_that_sends_no_more(gateway: GatewayThread, herd: Herd) -> None:
     herd.submit("a")
     herd.claimed("a")

@@ -39,7 +39,11 @@ MOST_FILES = 1 << 20
 
 _TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
 _WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
-_WORDS = {431: "the head of the request is too long", 501: "only chunked is supported as Transfer-Encoding"}
+#: By h11's hint of a status. What a client must mend is not answered with 501, at which clients try again.
+_REFUSALS = {
+    431: (431, "the head of the request is too long"),
+    501: (400, "only chunked is supported as Transfer-Encoding"),
+}
 
 
 def room_for_connections() -> int:
@@ -63,9 +67,17 @@ class BoundedConnection(h11.Connection):
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
         self._max_head_bytes = max_head_bytes
+        #: Whether the request is a HEAD, whose answer has no body.
+        self.is_head = False
+
+    def start_next_cycle(self) -> None:
+        super().start_next_cycle()
+        self.is_head = False
 
     def next_event(self) -> Any:
         event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.is_head = event.method == b"HEAD"
         if isinstance(event, h11.Request) and _num_head_bytes(event) > self._max_head_bytes:
             raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
         return _with_path(event) if isinstance(event, h11.Request) else event
@@ -135,7 +147,7 @@ class GuardedProtocol(H11Protocol):
 
     def __init__(self, config: Config, *args: Any, **options: Any) -> None:
         super().__init__(config, *args, **options)
-        self.conn = BoundedConnection(self.max_head_bytes)
+        self.conn: BoundedConnection = BoundedConnection(self.max_head_bytes)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -222,8 +234,8 @@ class GuardedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read as HTTP with an error in the shape of all others."""
-        status = getattr(sys.exception(), "error_status_hint", 400)
-        self._refuse(status, _WORDS.get(status, "this is not HTTP/1.1"))
+        hint = getattr(sys.exception(), "error_status_hint", 400)
+        self._refuse(*_REFUSALS.get(hint, (400, "this is not HTTP/1.1")))
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error, unless an answer has begun, and close."""
@@ -234,9 +246,16 @@ class GuardedProtocol(H11Protocol):
         body = json.dumps(problem.body).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         head = h11.Response(status_code=status, headers=[*headers, ("connection", "close")])
-        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+        for event in (head, h11.Data(data=b"" if self.conn.is_head else body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self._close_after_request()
+
+    def shutdown(self) -> None:
+        """End in order, unless what was sent last was no HTTP: that must not hold up the others."""
+        if self.conn.our_state is h11.ERROR:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def _close_after_request(self) -> None:
         """Close once the client has sent the request that it is sending."""
