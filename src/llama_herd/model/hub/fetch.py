@@ -7,23 +7,36 @@ on behind it. A file that has come whole is checked by its digest before anybody
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from time import sleep
+from typing import BinaryIO
 
 from llama_herd.errors import HubUnavailable, ModelFileError
 from llama_herd.model.hub.choice import ChosenFiles, Room, choose
 from llama_herd.model.hub.listing import HubFile, RepoListing, cache_folder, storage_folder
 from llama_herd.model.hub.name import HubName
+from llama_herd.model.hub.request import (
+    Busy,
+    NoSuchRange,
+    announced_bytes,
+    answer_of,
+    begin_of,
+    pieces_of,
+    translated,
+)
 from llama_herd.size_text import size_text
 
 #: Hears how many bytes of all files have come.
 ProgressHook = Callable[[int, int], None]
 
 HASHED_BYTES = 1 << 20
+
+#: How often a file is asked for: so often, and once more for so many bytes that have come of it.
+MAX_TRIES, TRY_BYTES = 5, 16 << 20
+LONGEST_PAUSE_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ def fetch_model(
     `tell` hears what is going to be fetched. Raises HubUnavailable, and ModelFileError with the fix.
     """
     try:
-        with _translated(name.repo):
+        with translated(name.repo, cache_folder()):
             listing = RepoListing.from_hub(name.repo)
     except HubUnavailable as error:
         found = find_model(name, room)
@@ -68,10 +81,10 @@ def fetch_model(
     if missing:
         tell(choice)
     for file in missing:
-        with _translated(name.repo):
+        with translated(name.repo, cache_folder()):
             _fetch_file(listing, file, _counting_all(done, choice.num_bytes, note))
         done += file.num_bytes
-    with _translated(name.repo):
+    with translated(name.repo, cache_folder()):
         _note_newest_commit(listing)
     return HubModel(listing.folder / choice.name, choice, bool(missing))
 
@@ -110,8 +123,7 @@ def _note_newest_commit(listing: RepoListing) -> None:
 def _download(listing: RepoListing, file: HubFile, blob: Path, note: Callable[[int], None]) -> None:
     """Fetch a file to where the cache has it, behind what has come of it before."""
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+    from huggingface_hub.utils import WeakFileLock
 
     lock = cache_folder() / ".locks" / storage_folder(listing.repo).name / f"{file.digest}.lock"
     part = blob.with_name(f"{blob.name}.incomplete")
@@ -126,16 +138,63 @@ def _download(listing: RepoListing, file: HubFile, blob: Path, note: Callable[[i
             here = out.seek(0, os.SEEK_END)
             _check_room(part.parent, file, file.num_bytes - here)
             note(here)
-            http_get(
-                hf_hub_url(listing.repo, file.name, revision=listing.commit),
-                out,
-                resume_size=here,
-                headers=build_hf_headers(),
-                expected_size=file.num_bytes,
-                tqdm_class=_meter(note),
-            )
+            _receive(hf_hub_url(listing.repo, file.name, revision=listing.commit), out, file, note)
         _check_digest(part, file)
         part.replace(blob)
+
+
+def _receive(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None]) -> None:
+    """Fetch what is missing of a file, again where a connection breaks. Raises what `answer_of` does.
+
+    A hub that breaks off again and again is given up: only new bytes earn it more tries.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+
+    most_bytes, num_tries = out.tell(), 0
+    while out.tell() < file.num_bytes:
+        try:
+            _receive_some(url, out, file, note)
+            problem: Exception = HubUnavailable(f"the hub broke off within {file.name}")
+        except NoSuchRange:
+            out.truncate(0)
+            problem = HubUnavailable(f"the hub has fewer bytes of {file.name} than it says")
+        except HfHubHTTPError:
+            raise
+        except (Busy, HTTPError) as error:
+            problem = error
+        if out.seek(0, os.SEEK_END) >= file.num_bytes:
+            return
+        most_bytes, num_tries = max(most_bytes, out.tell()), num_tries + 1
+        if num_tries > MAX_TRIES + most_bytes // TRY_BYTES:
+            raise problem
+        sleep(min(num_tries, LONGEST_PAUSE_S))
+
+
+def _receive_some(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None]) -> None:
+    """Write what one answer brings. Raises ModelFileError before more comes than the hub has listed."""
+    with answer_of(url, begin=out.tell()) as answer:
+        begin = begin_of(answer)
+        if begin != out.tell():  # all of it, or as much as another hub has
+            out.truncate(0)
+            if begin:
+                raise NoSuchRange
+        num_left = file.num_bytes - begin
+        if (announced_bytes(answer) or 0) > num_left:
+            raise _too_much(file, out)
+        for piece in pieces_of(answer):
+            num_left -= len(piece)
+            if num_left < 0:
+                raise _too_much(file, out)
+            out.write(piece)
+            note(file.num_bytes - num_left)
+
+
+def _too_much(file: HubFile, out: BinaryIO) -> ModelFileError:
+    out.truncate(0)
+    return ModelFileError(
+        f"{file.name}: more bytes are to come than the {file.num_bytes} that the hub has listed, so none is "
+        "kept. Fix: fetch it again; if that does not help, check HF_ENDPOINT"
+    )
 
 
 def _check_room(folder: Path, file: HubFile, num_bytes: int) -> None:
@@ -166,60 +225,3 @@ def _digest(path: Path, num_digits: int, num_bytes: int) -> str:
         while chunk := file.read(HASHED_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _meter(note: Callable[[int], None]) -> Any:
-    """A class that the hub's code takes for its bar, and that only counts the bytes of one file."""
-
-    class Meter:
-        def __init__(self, *, initial: int = 0, **_: object) -> None:
-            self.num_done = initial
-
-        def update(self, num_bytes: float | None = 1) -> None:
-            self.num_done += int(num_bytes or 0)
-            note(self.num_done)
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None: ...
-
-    return Meter
-
-
-@contextmanager
-def _translated(repo: str) -> Iterator[None]:
-    """Raise errors of the hub's code as ours. Their own texts hold URLs, which may be signed."""
-    from huggingface_hub import constants, errors
-
-    try:
-        yield
-    except errors.GatedRepoError:
-        raise ModelFileError(
-            f"{repo}: is given to those only who have accepted its terms. Fix: accept them at "
-            f"{constants.ENDPOINT}/{repo}, and set HF_TOKEN to a token of the same account"
-        ) from None
-    except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        raise ModelFileError(
-            f"{repo}: there is no such repository, or it is private. Fix: check the name, or set HF_TOKEN to "
-            "a token that may read it"
-        ) from None
-    except errors.HfHubHTTPError as error:
-        raise _refused(repo, error.response.status_code) from None
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError):
-        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it does not answer"
-        raise HubUnavailable(f"{constants.ENDPOINT} is not asked: {reason}") from None
-    except errors.HTTPError as error:  # of the transport: no name, no connection, a proxy that refuses
-        raise HubUnavailable(f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})") from None
-    except OSError as error:
-        if error.errno is None:  # the hub's code, of fewer bytes than were announced
-            raise HubUnavailable(f"{constants.ENDPOINT} broke off") from None
-        raise ModelFileError(f"{repo}: cannot be kept in {cache_folder()}: {error.strerror}") from None
-
-
-def _refused(repo: str, status: int) -> ModelFileError | HubUnavailable:
-    if status in (401, 403):
-        return ModelFileError(f"{repo}: the hub refuses the token (status {status}). Fix: set HF_TOKEN anew")
-    return HubUnavailable(f"the hub answered with status {status} when asked for {repo}")

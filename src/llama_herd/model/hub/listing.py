@@ -1,16 +1,24 @@
 """The files of a repository: those that the hub lists, or those that are in the cache."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json import JSONDecodeError
 from pathlib import Path
-from typing import Self
+from time import monotonic
+from typing import Any, Self
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.hub.request import answer_of, pieces_of
 
 #: More files than any model has.
 MAX_FILES = 20_000
+#: More bytes than their list has, and a longer time than it takes.
+MAX_LIST_BYTES, MAX_LIST_S = 16 << 20, 120.0
+#: More values than their list has.
+MAX_LIST_VALUES = 1 << 20
+#: Longest name of a file that the common systems keep.
+MAX_NAME_BYTES = 255
 
 #: A plain relative path, which cannot lead out of a folder: the hub's names are not ours.
 _SAFE_NAME = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
@@ -38,23 +46,26 @@ class RepoListing:
 
     @classmethod
     def from_hub(cls, repo: str) -> Self:
-        """Ask the hub. Raises what huggingface_hub raises, and ModelFileError for an answer that is wrong."""
-        from huggingface_hub import HfApi
+        """Ask the hub. Raises what `answer_of` does, and ModelFileError for an answer that is wrong."""
+        from huggingface_hub import constants
+        from huggingface_hub.utils import validate_repo_id
 
-        unusable = f"{repo}: what should be the hub does not answer as the hub does. Fix: check HF_ENDPOINT"
-        try:
-            info = HfApi().model_info(repo, files_metadata=True)
-        except (AttributeError, KeyError, TypeError, JSONDecodeError):
-            raise ModelFileError(unusable) from None
-        siblings = info.siblings or []
-        if _COMMIT.fullmatch(info.sha or "") is None or len(siblings) > MAX_FILES:
-            raise ModelFileError(unusable)
-        files = (
-            HubFile(one.rfilename, one.size or 0, (one.lfs.sha256 if one.lfs else one.blob_id) or "")
-            for one in siblings
-        )
-        usable = (one for one in files if _SAFE_NAME.fullmatch(one.name) and _DIGEST.fullmatch(one.digest))
-        return cls(repo, info.sha or "", tuple(usable))
+        validate_repo_id(repo)
+        content = bytearray()
+        until_s = monotonic() + MAX_LIST_S
+        with answer_of(f"{constants.ENDPOINT}/api/models/{repo}?blobs=true") as answer:
+            for piece in pieces_of(answer):
+                content += piece
+                if len(content) > MAX_LIST_BYTES or monotonic() > until_s:
+                    raise _unusable(repo)
+        listed = _parsed(bytes(content))
+        commit, siblings = listed.get("sha"), listed.get("siblings") or []
+        if not (isinstance(commit, str) and _COMMIT.fullmatch(commit) and isinstance(siblings, list)):
+            raise _unusable(repo)
+        files = tuple(file for one in siblings[:MAX_FILES] if (file := _listed_file(one)) is not None)
+        if len(siblings) > MAX_FILES or (siblings and not files):
+            raise _unusable(repo)
+        return cls(repo, commit, files)
 
     @classmethod
     def from_cache(cls, repo: str) -> Self | None:
@@ -69,6 +80,42 @@ class RepoListing:
     def folder(self) -> Path:
         """Where the files are in the cache."""
         return storage_folder(self.repo) / "snapshots" / self.commit
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """The hub's list, counted before it is read; empty if it is none."""
+    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_LIST_VALUES:
+        return {}
+    try:
+        listed = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return listed if isinstance(listed, dict) else {}
+
+
+def _listed_file(one: object) -> HubFile | None:
+    """A file as the hub lists it; None if it is not one that can be fetched and kept."""
+    if not isinstance(one, dict):
+        return None
+    lfs = one.get("lfs")
+    digest = lfs.get("sha256") if isinstance(lfs, dict) else one.get("blobId")
+    name, num_bytes = one.get("rfilename"), one.get("size")
+    if not (isinstance(name, str) and isinstance(digest, str)):
+        return None
+    if not isinstance(num_bytes, int) or isinstance(num_bytes, bool) or not 0 <= num_bytes < 1 << 63:
+        return None
+    is_safe = (
+        name.isprintable()
+        and len(name.encode(errors="replace")) <= MAX_NAME_BYTES
+        and _SAFE_NAME.fullmatch(name)
+    )
+    return HubFile(name, num_bytes, digest) if is_safe and _DIGEST.fullmatch(digest) else None
+
+
+def _unusable(repo: str) -> ModelFileError:
+    return ModelFileError(
+        f"{repo}: what should be the hub does not answer as the hub does. Fix: check HF_ENDPOINT"
+    )
 
 
 def _files_below(folder: Path) -> Iterator[HubFile]:
