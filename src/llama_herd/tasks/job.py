@@ -49,7 +49,7 @@ MAX_NOTES = 16
 #: beside it. They are joined and written in one go by whoever wants the whole result.
 MAX_SCORES = 524_288
 #: Most of these that a prompt may have, since all of them come in one event. A worker checks it.
-MAX_PROMPT_SCORES = 262_144
+MAX_PROMPT_SCORES = 131_072
 YEAR_MS = 31_536_000_000
 SOURCES = ("prompt", "prompt_ids", "messages")
 CHAT_FIELDS = (

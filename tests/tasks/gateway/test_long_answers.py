@@ -14,7 +14,7 @@ from llama_herd.tasks.gateway import completion_answer
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.openai import many_prompts
 from llama_herd.tasks.openai.json_pieces import json_pieces
-from llama_herd.tasks.openai.response import response_body
+from llama_herd.tasks.openai.response import choices_of
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started
 
@@ -73,9 +73,9 @@ def test_long_answers_are_made_beside_the_loop(
 
     def seen(*asked: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return response_body(*asked)
+        return choices_of(*asked)
 
-    monkeypatch.setattr(many_prompts, "response_body", seen)
+    monkeypatch.setattr(many_prompts, "choices_of", seen)
     short = {"model": "tales", "prompt": ["a", "b"]}
     assert gateway.ask("POST", COMPLETIONS, short).status == 200
     assert not any("long-answers" in name for name in threads)

@@ -15,6 +15,9 @@ from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
 from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.task_cancel import cancel_tasks
 
+#: Longer parts of a body are sent before the next event is written.
+PART_BYTES = 16_384
+
 
 async def stream_body(
     events: AsyncGenerator[list[Event]],
@@ -41,6 +44,10 @@ async def stream_body(
                             part, spoke_s = b"", monotonic()
                     else:
                         part += b"".join(write(event))
+                        if len(part) > PART_BYTES:  # others have their turn
+                            yield part
+                            part, spoke_s = b"", monotonic()
+                            await asyncio.sleep(0)
                 if not part and idle is not None:
                     part = idle()
                 if not part and monotonic() - spoke_s >= heartbeat_s / 2:

@@ -7,7 +7,7 @@ from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.request_body import Endpoint
-from llama_herd.tasks.openai.response import response_body
+from llama_herd.tasks.openai.response import choices_of, response_frame
 from llama_herd.tasks.result import Result
 
 
@@ -35,12 +35,12 @@ class JoinedAnswer:
 
     def add(self, result: Result) -> None:
         """Write the outputs for the next prompt."""
-        body = response_body(*self._head, result)
-        for choice in body.pop("choices"):
+        for choice in choices_of(self._head[0], result):
             numbered = {**choice, "index": len(self._choices)}
             self._choices.append("".join(json_pieces(numbered)).encode())
-        self._usages.append(body.pop("usage"))
-        self._fields = self._fields or body
+        frame = response_frame(*self._head, result)
+        self._usages.append(frame.pop("usage"))
+        self._fields = self._fields or frame
 
     def pieces(self) -> list[bytes]:
         """The answer as JSON."""

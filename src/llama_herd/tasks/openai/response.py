@@ -1,5 +1,6 @@
 """A job's result as the body of an OpenAI response."""
 
+from collections.abc import Iterator
 from time import time
 from typing import Any
 
@@ -16,22 +17,31 @@ FINGERPRINT = f"llama-herd-{own_version()}"
 
 def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> dict[str, Any]:
     """The result in the form of its endpoint."""
+    choices = list(choices_of(endpoint, result))
+    return {**response_frame(endpoint, job_id, model, result), "choices": choices}
+
+
+def choices_of(endpoint: Endpoint, result: Result) -> Iterator[dict[str, Any]]:
+    """The outputs in the form of an endpoint, each made when it is asked for."""
     is_chat = endpoint == CHAT
     make = _chat_choice if is_chat else _completion_choice
-    outputs = result.choices or (result,)
-    choices = [{"index": index, **make(one, result.pieces)} for index, one in enumerate(outputs)]
     echo = None if is_chat else Echo.from_result(result)
-    if echo is not None:
-        choices = [echo.before(choice) for choice in choices]
-    elif result.prompt_logprobs is not None:
-        for choice in choices:
+    for index, one in enumerate(result.choices or (result,)):
+        choice = {"index": index, **make(one, result.pieces)}
+        if echo is not None:
+            choice = echo.before(choice)
+        elif result.prompt_logprobs is not None:
             choice["prompt_logprobs"] = _prompt_logprobs(result)
+        yield choice
+
+
+def response_frame(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> dict[str, Any]:
+    """An answer without its choices."""
     return {
         "id": answer_id(endpoint, job_id),
-        "object": "chat.completion" if is_chat else "text_completion",
+        "object": "chat.completion" if endpoint == CHAT else "text_completion",
         "created": int(time()),
         "model": model,
-        "choices": choices,
         "usage": None if result.usage is None else result.usage.model_dump(),
         "system_fingerprint": FINGERPRINT,
     }

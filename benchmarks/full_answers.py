@@ -1,0 +1,82 @@
+"""Answers as long as a job allows: what a worker writes whose model never ends, with all scores."""
+
+from typing import Any
+
+from benchmarks.stand_in import StandIn
+from llama_herd.tasks.events import End, Event, Started, Token, Usage
+from llama_herd.tasks.job import MAX_PROMPT_SCORES, GenerationJob
+from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.script_events import EmitEntry
+
+#: Four bytes, as an estimate takes them for a token.
+WORD = "abc "
+#: Tokens of an event, as a fast worker gathers them where nobody watches.
+EVENT_TOKENS = 64
+SCORE = -10.123456
+
+
+def full_events(job_id: str, epoch: int, seq: int, job: GenerationJob) -> list[Event]:
+    """The events of a job whose outputs all have their full length, and their scores."""
+    asked = job.sampling
+    same: dict[str, Any] = {"job": job_id, "epoch": epoch}
+    num_prompt = _num_prompt(job)
+    pieces = {number: f"ab{number:02}" for number in range(64)}
+    echoed: dict[str, Any] = {}
+    if job.echo:
+        echoed = {
+            "prompt_ids": _ids(num_prompt),
+            "prompt_text": job.prompt or WORD * num_prompt,
+            "pieces": pieces,
+        }
+    about = {"attempt": 1, "worker": "w", "model": "m", "seed": 1, "n": asked.n}
+    events: list[Event] = [Started(seq=seq + 1, prompt_tokens=num_prompt, **about, **echoed, **same)]
+    prompt: dict[str, Any] = {}
+    if asked.prompt_logprobs is not None:
+        prompt = {"prompt_logprobs": (SCORE,) * (num_prompt - 1)}
+        prompt |= {"top_prompt_logprobs": (_top(asked.prompt_logprobs),) * (num_prompt - 1)}
+    for choice in range(asked.n):
+        for start in range(0, max(1, asked.max_tokens), EVENT_TOKENS):
+            ids = _ids(min(EVENT_TOKENS, asked.max_tokens - start))
+            own: dict[str, Any] = {"ids": ids, "text": WORD * len(ids), "choice": choice}
+            if asked.logprobs:
+                own |= {"logprobs": (SCORE,) * len(ids), "pieces": pieces}
+                own |= {"top_logprobs": (_top(asked.top_logprobs),) * len(ids)}
+            events.append(Token(seq=seq + 1 + len(events), i=start, **own, **prompt, **same))
+            prompt = {}
+    num_out = asked.n * asked.max_tokens
+    usage = Usage(prompt_tokens=num_prompt, completion_tokens=num_out, total_tokens=num_prompt + num_out)
+    last = {"finish_reason": "length", "n": num_out, "attempts": 1, "usage": usage}
+    return [*events, End(seq=seq + 1 + len(events), **last, **same)]
+
+
+def _num_prompt(job: GenerationJob) -> int:
+    """As many as there can be: a byte each, up to the scores that a worker gives."""
+    num = len(job.prompt_ids or ()) or max(1, job.num_prompt_bytes)
+    top = job.sampling.prompt_logprobs
+    return num if top is None else min(num, MAX_PROMPT_SCORES // (1 + top))
+
+
+def _ids(num: int) -> tuple[int, ...]:
+    return tuple(number % 64 for number in range(num))
+
+
+def _top(num: int) -> tuple[tuple[int, float], ...]:
+    return tuple((number, SCORE - number) for number in range(num))
+
+
+class FullStandIn(StandIn):
+    """A worker without a model whose answers are as long as they can be."""
+
+    def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
+        job = GenerationJob.model_validate_json(claim.body)
+        num_ids, entries = claim.n, list[EmitEntry]()
+        for event in full_events(job_id, claim.epoch, claim.seq, job):
+            entries.append(EmitEntry.from_event(event, num_ids))
+            num_ids += len(event.ids) if isinstance(event, Token) else 0
+        return entries
+
+
+if __name__ == "__main__":
+    import sys
+
+    FullStandIn(sys.argv[1], *sys.argv[2:3]).run()

@@ -1,0 +1,438 @@
+"""How long the worst inputs that are let through hold up a gateway, and what memory they take.
+
+    python -m benchmarks.hostile_input [--write]
+
+A gateway process, a Redis, and a worker without a model whose answers are as long as a job allows. Each
+entry, which are all routes of the application and what a gateway reads besides, gets its worst inputs one
+after the other. Meanwhile another connection asks for `/health/live` all the time: the longest wait is the
+longest pause of the gateway's loop.
+Memory is the most that the process took meanwhile, above what it took before.
+"""
+
+import json
+import os
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.harness import Benchmark, main
+from benchmarks.processes import process
+from benchmarks.report import Row, Table
+from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.connection import connect
+from llama_herd.tasks.gateway.app import ROUTES
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.reports import MAX_REPORTS, Reports
+from llama_herd.tasks.worker_status import WorkerStatus
+from tests.cli.gateway_process import GatewayProcess
+
+MAX_BODY_BYTES = 4_194_304
+#: What a gateway reads besides requests.
+BESIDE = ("lines of a batch", "answers to webhooks")
+
+CHAT: dict[str, Any] = {"model": "tales", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+COMPLETION: dict[str, Any] = {"model": "tales", "prompt": "x", "max_tokens": 1}
+SERVING = WorkerStatus(name="w", state="ready", model="tales", device="none", slots=1)
+#: Names of one input, and what does it on a stage.
+Inputs = Mapping[str, Callable[["Stage"], None]]
+
+
+@dataclass
+class Stage:
+    """A gateway with all that is around it. `made`: ids that earlier inputs have made."""
+
+    url: str
+    pid: int
+    redis: Any
+    folder: Path
+    made: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+        """Send a request and read all of its answer; JSON is parsed if it is short."""
+        place = urlsplit(self.url)
+        connection = HTTPConnection(place.hostname or "", place.port, timeout=120)
+        raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        with suppress(HTTPException, OSError):
+            connection.request(method, path, raw, headers)
+            found = connection.getresponse()
+            num_bytes, first = 0, b""
+            while part := found.read(1 << 20):
+                first, num_bytes = first or part, num_bytes + len(part)
+            connection.close()
+            if num_bytes < 1 << 20 and found.getheader("content-type", "").startswith("application/json"):
+                return json.loads(first)
+        return {}
+
+    @property
+    def memory_kib(self) -> int:
+        return self._status("VmRSS")
+
+    @property
+    def peak_kib(self) -> int:
+        return self._status("VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def _status(self, name: str) -> int:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def shapes(fields: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Bodies near the limit with these fields, each of the kind that something takes long to read."""
+    front = json.dumps(fields)[:-1]
+    room = MAX_BODY_BYTES - len(front) - 64
+
+    def body(value: str) -> bytes:
+        return f'{front}, "x": {value}}}'.encode()
+
+    yield "nested", body("[" * (room // 2) + "]" * (room // 2))
+    yield "objects", body("[" + ",".join(["{}"] * (room // 3)) + "]")
+    yield "names", body("{" + ",".join(f'"{number}":0' for number in range(room // 12)) + "}")
+    yield "escapes", body('"' + "\\u0041" * (room // 6) + '"')
+    yield "backslashes", body('"' + "\\\\" * (room // 2) + '"')
+    yield "numbers", body("[" + ",".join(["1e-300"] * (room // 7)) + "]")
+    yield "a number", body("9" * room)
+    yield "as much as is counted", body("[" + ",".join(["1.25"] * 32_000) + "]")
+    yield "a text", body('"' + "x" * room + '"')
+
+
+def bodies(path: str, fields: Mapping[str, Any]) -> Inputs:
+    """The inputs of a route that reads JSON."""
+    return {name: lambda stage, raw=raw: stage.ask("POST", path, raw) for name, raw in shapes(fields)}  # type: ignore[misc]
+
+
+def post(path: str, **fields: Any) -> Callable[[Stage], None]:
+    return lambda stage: stage.ask("POST", path, fields)
+
+
+def get(path: str) -> Callable[[Stage], None]:
+    """`path` may name what was made before."""
+    return lambda stage: stage.ask("GET", path.format(**stage.made))
+
+
+def answers(path: str, fields: Mapping[str, Any]) -> Inputs:
+    """Inputs whose answers are as long as they may be, whole and as streams."""
+    return {
+        "the longest answer": post(path, **fields),
+        "the longest stream": post(path, **fields, stream=True),
+    }
+
+
+MANY_SCORES = {**CHAT, "n": 8, "logprobs": True, "top_logprobs": 20, "max_tokens": 1200}
+#: About as much as a prompt of 300,000 scores has, of 250 bytes each, that are tokens each.
+MANY_PROMPTS = {
+    **COMPLETION,
+    "prompt": ["x" * 250] * 88,
+    "n": 8,
+    "echo": True,
+    "logprobs": 10,
+    "max_tokens": 0,
+}
+ONE_PROMPT = {**COMPLETION, "prompt": "x" * 24_000, "echo": True, "logprobs": 20, "max_tokens": 1}
+MANY_TEXTS = {**COMPLETION, "prompt": ["x" * 8000] * 250, "n": 8, "echo": True, "max_tokens": 1}
+
+
+def submit_scored(stage: Stage) -> None:
+    fields = {"prompt": "x" * 24_000, "model": "tales", "echo": True}
+    sampling = {"n": 8, "max_tokens": 1500, "logprobs": True, "top_logprobs": 19, "prompt_logprobs": 20}
+    stage.made["job"] = stage.ask("POST", "/v1/jobs", {**fields, "sampling": sampling})["id"]
+    stage.ask("GET", f"/v1/jobs/{stage.made['job']}/events")
+
+
+def upload(stage: Stage, content: bytes) -> str:
+    line = b"--b\r\nContent-Disposition: form-data; name="
+    form = (
+        line
+        + b'"purpose"\r\n\r\nbatch\r\n'
+        + line
+        + b'"file"; filename="x.jsonl"\r\n\r\n'
+        + content
+        + b"\r\n--b--\r\n"
+    )
+    found = stage.ask("POST", "/v1/files", form, **{"Content-Type": "multipart/form-data; boundary=b"})
+    return str(found.get("id", ""))
+
+
+def run_batch(stage: Stage, content: bytes) -> None:
+    """Upload it and wait until the batch has ended."""
+    asked = {
+        "input_file_id": upload(stage, content),
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    stage.made["batch"] = batch = str(stage.ask("POST", "/v1/batches", asked).get("id", ""))
+    stage.made["file"] = asked["input_file_id"]
+    until_s = monotonic() + 60
+    while batch and monotonic() < until_s:
+        state = stage.ask("GET", f"/v1/batches/{batch}")
+        if state.get("status") in ("completed", "failed", "cancelled", "expired"):
+            stage.made["output"] = state.get("output_file_id") or stage.made["file"]
+            return
+
+
+def batch_lines() -> Inputs:
+    head = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}
+    made: dict[str, Callable[[Stage], None]] = {
+        name: lambda stage, raw=raw: run_batch(stage, raw + b"\n")  # type: ignore[misc]
+        for name, raw in shapes({**head, "body": CHAT})
+    }
+    scored = json.dumps({**head, "body": MANY_SCORES}).encode()
+    return {**made, "the longest answer": lambda stage: run_batch(stage, scored)}
+
+
+def told_by_webhook(once: bytes, endless: bytes) -> Callable[[Stage], None]:
+    """A job whose webhook goes to a host that answers so."""
+
+    def act(stage: Stage) -> None:
+        came = threading.Event()
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                self.request.recv(65_536)
+                with suppress(OSError):
+                    self.request.sendall(once)
+                    while endless:
+                        self.request.sendall(endless * 1000)
+                came.set()
+
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+            hook = f"http://127.0.0.1:{server.server_address[1]}/"
+            stage.ask("POST", "/v1/jobs", {"prompt": "x", "webhook": hook, "webhook_secret": secret})
+            came.wait(20)
+            server.shutdown()
+
+    return act
+
+
+def fill_lists(stage: Stage) -> None:
+    """As many workers and batches as are listed, with long names."""
+    reports = Reports()
+    for number in range(MAX_REPORTS):
+        status = WorkerStatus(name=f"w{number}", state="ready", model="tales", device="x" * 99, slots=1)
+        run_call(stage.redis, reports.report_worker(status))
+        batch = BatchStatus(run_id=f"b{number}", state="done", input_name="x" * 200)
+        run_call(stage.redis, reports.report_batch(batch))
+
+
+def show_herd(stage: Stage) -> None:
+    fill_lists(stage)
+    stage.ask("GET", "/v1/herd")
+
+
+def many_files(stage: Stage) -> None:
+    """As many files as a tenant may have by a copy of one record, then all of them in one page."""
+    file_id = upload(stage, b"{}")
+    record, index = f"herd:default:file:{file_id}", "herd:default:files"
+    if stage.redis.exists(record) and stage.redis.exists(index):
+        content, pipe = stage.redis.dump(record), stage.redis.pipeline(transaction=False)
+        for number in range(10_000):
+            name = f"file-{number:024x}"
+            pipe.restore(f"herd:default:file:{name}", 0, content, replace=True)
+            pipe.zadd(index, {name: number})
+        pipe.execute()
+    stage.ask("GET", "/v1/files?limit=10000")
+
+
+FORM = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n'
+#: The worst inputs of each route, as the application's table has them; a route without a body gets itself.
+ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
+    ("GET", "/"): {"a path": get("/")},
+    ("GET", "/page/{name}"): {"a long name": get(f"/page/{'x' * 8000}")},
+    ("GET", "/docs"): {"a path": get("/docs")},
+    ("GET", "/openapi.json"): {"a path": get("/openapi.json")},
+    ("GET", "/health"): {"a path": get("/health")},
+    ("GET", "/health/live"): {"a path": get("/health/live")},
+    ("GET", "/health/ready"): {"a path": get("/health/ready")},
+    ("GET", "/v1/models"): {"a path": get("/v1/models")},
+    ("GET", "/v1/models/{model}"): {"a long name": get(f"/v1/models/{'x' * 8000}")},
+    ("POST", "/v1/completions"): {
+        **bodies("/v1/completions", COMPLETION),
+        **answers("/v1/completions", MANY_PROMPTS),
+        "the longest answer to one": post("/v1/completions", **ONE_PROMPT),
+        "the longest stream of one": post("/v1/completions", **ONE_PROMPT, stream=True),
+        "the longest texts": post("/v1/completions", **MANY_TEXTS),
+        "a refused product": post("/v1/completions", **{**MANY_PROMPTS, "prompt": ["x" * 250] * 256}),
+    },
+    ("POST", "/v1/chat/completions"): {
+        **bodies("/v1/chat/completions", CHAT),
+        **answers("/v1/chat/completions", MANY_SCORES),
+        "messages": post("/v1/chat/completions", **{**CHAT, "messages": CHAT["messages"] * 4096}),
+        "tools": post(
+            "/v1/chat/completions",
+            **CHAT,
+            tools=[
+                {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": "object"}}}
+                for n in range(128)
+            ],
+        ),
+        "a schema": post(
+            "/v1/chat/completions",
+            **CHAT,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"enum": ["(a+)+$" * 30] * 1000}},
+            },
+        ),
+    },
+    ("POST", "/tokenize"): {
+        **bodies("/tokenize", {"model": "tales", "prompt": "x"}),
+        "the longest prompt": post("/tokenize", model="tales", prompt="x" * 262_144, return_token_strs=True),
+    },
+    ("POST", "/detokenize"): {
+        **bodies("/detokenize", {"model": "tales", "tokens": [1]}),
+        "the most tokens": post("/detokenize", model="tales", tokens=[1] * 65_536),
+    },
+    ("POST", "/v1/jobs"): {
+        **bodies("/v1/jobs", {"model": "tales", "prompt": "x"}),
+        "the most scores": submit_scored,
+    },
+    ("GET", "/v1/jobs/{id}"): {"the most scores": get("/v1/jobs/{job}")},
+    ("GET", "/v1/jobs/{id}/events"): {"the most scores": get("/v1/jobs/{job}/events")},
+    ("DELETE", "/v1/jobs/{id}"): {
+        "one that has ended": lambda stage: stage.ask("DELETE", f"/v1/jobs/{stage.made['job']}")
+    },
+    ("POST", "/v1/jobs/{id}/purge"): {
+        "the most scores": lambda stage: stage.ask("POST", f"/v1/jobs/{stage.made['job']}/purge")
+    },
+    ("POST", "/v1/files"): {
+        "a file of 64 MiB": lambda stage: stage.made.update(file=upload(stage, b"x" * (64 << 20))),
+        "headers without an end": lambda stage: stage.ask(
+            "POST",
+            "/v1/files",
+            b"--b\r\n" + b"a: b\r\n" * 500_000,
+            **{"Content-Type": "multipart/form-data; boundary=b"},
+        ),
+        "many parts": lambda stage: stage.ask(
+            "POST", "/v1/files", FORM * 50_000, **{"Content-Type": "multipart/form-data; boundary=b"}
+        ),
+    },
+    ("GET", "/v1/files"): {"as many as there may be": many_files},
+    ("GET", "/v1/files/{id}"): {"one": get("/v1/files/{file}")},
+    ("GET", "/v1/files/{id}/content"): {"64 MiB": get("/v1/files/{file}/content")},
+    ("DELETE", "/v1/files/{id}"): {
+        "64 MiB": lambda stage: stage.ask("DELETE", f"/v1/files/{stage.made['file']}")
+    },
+    ("POST", "/v1/batches"): bodies(
+        "/v1/batches", {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}
+    ),
+    ("GET", "/v1/batches"): {"a page": get("/v1/batches?limit=100")},
+    ("GET", "/v1/batches/{id}"): {
+        "one": lambda stage: stage.ask("GET", f"/v1/batches/{stage.made.get('batch', 'x')}")
+    },
+    ("POST", "/v1/batches/{id}/cancel"): {
+        "one": lambda stage: stage.ask("POST", f"/v1/batches/{stage.made.get('batch', 'x')}/cancel")
+    },
+    ("GET", "/v1/herd"): {"as many workers and batches as are listed": show_herd},
+}
+BESIDE_INPUTS: Mapping[str, Inputs] = {
+    "lines of a batch": batch_lines(),
+    "answers to webhooks": {
+        "answers that are none yet": told_by_webhook(b"", b"HTTP/1.1 100 x\r\n\r\n"),
+        "a header without an end": told_by_webhook(b"HTTP/1.1 200 x\r\na: ", b"x"),
+        "a body without an end": told_by_webhook(b"HTTP/1.1 200 x\r\n\r\n", b"x"),
+    },
+}
+
+
+def routes() -> list[tuple[str, str]]:
+    """All that the application answers."""
+    return [
+        (method, route.path) for route in ROUTES for method in sorted(route.methods or ()) if method != "HEAD"
+    ]
+
+
+def entries() -> dict[str, Inputs]:
+    """All entries by their names, each with its worst inputs."""
+    return {f"{method} {path}": ROUTE_INPUTS[method, path] for method, path in routes()} | dict(BESIDE_INPUTS)
+
+
+class Pulse:
+    """Asks a gateway whether it lives, all the time, and keeps the longest wait."""
+
+    def __init__(self, url: str) -> None:
+        self._url = urlsplit(url)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self.longest_s = 0.0
+
+    def __enter__(self) -> "Pulse":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        connection = HTTPConnection(self._url.hostname or "", self._url.port, timeout=120)
+        while not self._is_over.wait(0.002):
+            started_s = perf_counter()
+            connection.request("GET", "/health/live")
+            connection.getresponse().read()
+            self.longest_s = max(self.longest_s, perf_counter() - started_s)
+
+
+@dataclass(frozen=True)
+class Plan:
+    only: str = ""  # entries whose names have this
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    variables = {"HERD_GATEWAY_WEBHOOK_PRIVATE": "true", "HERD_GATEWAY_REQUEST_LOG": "off"}
+    with ExitStack() as open_ones:
+        server = open_ones.enter_context(EmbeddedRedis())
+        folder = Path(open_ones.enter_context(TemporaryDirectory()))
+        redis = connect(server.url)
+        open_ones.callback(redis.close)
+        run_call(redis, Reports().report_worker(SERVING))
+        open_ones.enter_context(process("-m", "benchmarks.full_answers", server.url))
+        gateway = open_ones.enter_context(GatewayProcess(server.url, folder / "log", **variables))
+        yield Stage(gateway.url, gateway.process.pid, redis, folder)
+
+
+def measure(plan: Plan) -> Iterator[Table]:
+    with stage() as at:
+        rows = [_row(at, name, found) for name, found in entries().items() if plan.only in name]
+    yield Table(rows, "The longest pause of a gateway's loop, and its memory above idle, by its worst input")
+
+
+def _row(at: Stage, name: str, inputs: Inputs) -> Row:
+    """The worst of an entry's inputs."""
+    pauses, memories = {}, {}
+    for one, act in inputs.items():
+        before_kib = at.memory_kib
+        at.forget_peak()
+        with Pulse(at.url) as pulse:
+            act(at)
+        pauses[one], memories[one] = pulse.longest_s, max(0, at.peak_kib - before_kib) / 1024
+        if os.environ.get("EACH"):
+            print(f"{name} / {one}: {pauses[one]:.3f} s, {memories[one]:.1f} MiB", flush=True)
+    slowest, largest = max(pauses, key=pauses.__getitem__), max(memories, key=memories.__getitem__)
+    return {
+        "entry": f"`{name}`" if " /" in name else name,
+        "inputs": len(inputs),
+        "pause, ms": 1000 * pauses[slowest],
+        "by": slowest,
+        "MiB": memories[largest],
+        "by ": largest,
+    }
+
+
+HOSTILE = Benchmark("hostile_input", __doc__, Plan(), measure)
+
+if __name__ == "__main__":
+    main(HOSTILE)
