@@ -7,7 +7,7 @@ gap for the delivery tag. So a lost message can be pushed again under a new tag.
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
@@ -113,6 +113,10 @@ class MessageHead(NamedTuple):
         return cls(named.get(b"id"), named.get(b"task"), named.get(b"origin"))
 
 
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A job's message without its delivery tag, and its queue."""
@@ -133,18 +137,25 @@ class Envelope:
         return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
-    def from_request(cls, request: Mapping[str, Any], embed: Mapping[str, Any] | None, queue: str) -> Self:
+    def from_request(
+        cls,
+        request: Mapping[str, Any],
+        embed: Mapping[str, Any] | None,
+        queue: str,
+        dumps: Callable[[object], str] = _dumps,
+    ) -> Self:
         """The envelope of a bare message, made from what Celery knows of it.
 
         `request` is Celery's request dictionary. `embed`, the third part of the message's body, holds links,
         chains and chords. Arguments are left out, since they contain the prompt. `queue` is the queue that
-        the message came from; the routing in the message itself is only its sender's claim.
+        the message came from; the routing in the message itself is only its sender's claim. `dumps` writes
+        JSON: kombu's has types of its own.
         """
         headers = {name: request[name] for name in _KEPT_HEADERS if request.get(name) is not None}
         if trace := known_traceparent(request.get(TRACEPARENT)):
             headers[TRACEPARENT] = trace
         properties = {name: request[name] for name in ("correlation_id", "reply_to") if request.get(name)}
-        return cls._build(request["id"], queue, headers, embed or _NO_EMBED, properties)
+        return cls._build(request["id"], queue, headers, embed or _NO_EMBED, properties, dumps)
 
     @classmethod
     def _build(
@@ -154,8 +165,9 @@ class Envelope:
         headers: Mapping[str, Any],
         embed: Mapping[str, Any],
         properties: Mapping[str, Any],
+        dumps: Callable[[object], str] = _dumps,
     ) -> Self:
-        body = base64.b64encode(_dumps([[], {}, embed]).encode()).decode()
+        body = base64.b64encode(dumps([[], {}, embed]).encode()).decode()
         message = {
             # First, because the scripts replace the first gap, and headers come from outside.
             "properties": {
@@ -172,7 +184,7 @@ class Envelope:
             "content-encoding": "utf-8",
             "body": body,
         }
-        return cls(queue, _dumps(message))
+        return cls(queue, dumps(message))
 
     def with_tag(self, delivery_tag: str) -> str:
         """The message as it is in the queue's list."""
@@ -185,7 +197,3 @@ def _around_id(queue: str, ignore_result: bool, traceparent: str | None) -> Sequ
     headers = {"lang": "py", "root_id": _ID_GAP} | ({"ignore_result": True} if ignore_result else {})
     headers |= {TRACEPARENT: traceparent} if traceparent else {}
     return tuple(Envelope._build(_ID_GAP, queue, headers, _NO_EMBED, {}).text.split(_ID_GAP))
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -33,9 +33,10 @@ def check_worker_start(conf: Any, settings: Settings) -> None:
 
 
 def refuse_compression() -> None:
-    """Make kombu refuse every compressed message: a few kilobytes could unpack to gigabytes."""
+    """Make kombu unpack no message: a few kilobytes could become gigabytes. It still packs those it sends."""
     for content_type in compression.encoders():
-        compression.register(_refuse, _refuse, content_type)
+        pack, _ = compression.get_encoder(content_type)
+        compression.register(pack, _refuse, content_type)
 
 
 def _refuse(body: bytes) -> NoReturn:

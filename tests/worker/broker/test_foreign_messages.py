@@ -5,6 +5,7 @@ import os
 import pickle
 import secrets
 import socket
+from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,8 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 from celery.exceptions import InvalidTaskError
+from hypothesis import Phase, given, settings, strategies as st
+from kombu.utils.json import dumps
 from redis import Redis
 
 from llama_herd.errors import GenerationError
@@ -23,6 +26,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import TASK_NAME
 from tests.local.processes import PATIENCE_S, wait_until
+from tests.worker.broker.kombu_values import HEADERS, nested
 from tests.worker.broker.test_hostile_messages import (
     BOMBS,
     JOB,
@@ -113,6 +117,31 @@ def test_a_header_that_nobody_can_read_is_an_error_of_the_job(
     redis.lpush(QUEUE, message(body_of(json.dumps(JOB)), id=job_id, **headers))
     result = client.result(job_id, timeout_s=PATIENCE_S)
     assert result.finish_reason == ("length" if "herd_refusal" in headers else "error")
+
+
+@pytest.mark.parametrize("num_examples", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_no_value_of_any_header_or_property_ends_a_worker(
+    num_examples: int, shop: Celery, client: Client, redis: Redis
+) -> None:
+    """Each header and property of Celery's, and whatever kombu's JSON can carry."""
+    shop.send_task(TASK_NAME, kwargs=JOB, queue="looked at")
+    sent = json.loads(redis.lindex("looked at", 0) or b"")
+    places = [*product(["headers"], HEADERS), *product(["properties"], sent["properties"])]
+
+    def law(values: list[Any]) -> None:
+        ids = []
+        for (part, name), value in zip(places, values, strict=True):
+            ids.append(str(uuid4()))
+            raw = json.loads(message(body_of(json.dumps(JOB)), id=ids[-1]))
+            redis.lpush(QUEUE, dumps(raw | {part: {**raw[part], name: value}}))
+        client.result(client.submit(**JOB), timeout_s=PATIENCE_S)
+        letters = {letter.task_id for letter in run_call(redis, DeadLetters().letters(1000))}
+        for job_id in ids:
+            assert job_id in letters or client.result(job_id, timeout_s=PATIENCE_S)
+
+    values = st.lists(nested, min_size=len(places), max_size=len(places))
+    limits = settings(max_examples=num_examples, phases=[Phase.generate], database=None)
+    limits(given(values)(law))()
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zlib"}])

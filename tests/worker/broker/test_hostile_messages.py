@@ -95,9 +95,13 @@ def first_protocol(job_id: str) -> bytes:
     return json.dumps(top | {"headers": {}}).encode()
 
 
+#: Kombu's JSON of a decimal; to read it raises an ArithmeticError.
+NO_DECIMAL = {"__type__": "decimal", "__value__": "x"}
+
 #: What would end the worker in one of its threads, after the message was taken for a good one.
 KILLERS = {
     "id that is no UTF-8": lambda: first_protocol("\ud800"),
+    "decimal that is none": lambda: message(body_of(json.dumps(JOB)), a=NO_DECIMAL),
     "name that is a dictionary": lambda: message(body_of(json.dumps(JOB)), shadow={"a": 1}),
 }
 

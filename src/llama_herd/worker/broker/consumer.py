@@ -1,6 +1,5 @@
 """Celery's consumer, made safe: no message can end it, whatever is in it."""
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -20,6 +19,7 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.long_messages import NUM_BYTES, accept_compression
+from llama_herd.worker.broker.message_json import read_json, write_json
 from llama_herd.worker.broker.queue_channel import UNREADABLE
 from llama_herd.worker.broker.request import JobRequest, QuietRequest, is_refused, refuse
 from llama_herd.worker.logs import error_name
@@ -188,9 +188,9 @@ def upgrade_first_protocol(message: Message) -> None:
     """
     if "task" in message.headers:
         return
-    fields = json.loads(message.body)
+    fields = read_json(message.body)
     fields["group"] = fields.get("taskset")
     headers = {name: fields.get(name) for name in _HEADERS}
     message.headers = {**message.headers, **headers}
     embed = {name: fields.get(name) for name in _EMBED}
-    message.body = json.dumps([fields["args"], fields["kwargs"], embed]).encode()
+    message.body = write_json([fields["args"], fields["kwargs"], embed]).encode()

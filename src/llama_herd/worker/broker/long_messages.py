@@ -20,12 +20,25 @@ from llama_herd.tasks.message import TASK_NAME, Envelope, MessageHead
 #: Most bytes of lzma's dictionary, whose size the message sets; the default preset and lower ones need less.
 LZMA_BYTES = 16 << 20
 
-#: Makers of objects with `decompress` and `eof`, by kombu's names. Other formats are not unpacked.
-FORMATS: dict[str, Callable[[], Any]] = {
-    "application/x-gzip": zlib.decompressobj,
-    "application/x-bz2": bz2.BZ2Decompressor,
-    "application/x-lzma": partial(lzma.LZMADecompressor, memlimit=LZMA_BYTES),
-}
+#: The logarithm of the most bytes of zstd's window, whose size the message sets: as much.
+ZSTD_WINDOW_LOG = 24
+
+
+def _formats() -> dict[str, Callable[[], Any]]:
+    """Makers of objects with `decompress` and `eof`, by kombu's names. Other formats are not unpacked."""
+    found: dict[str, Callable[[], Any]] = {
+        "application/x-gzip": zlib.decompressobj,
+        "application/x-bz2": bz2.BZ2Decompressor,
+        "application/x-lzma": partial(lzma.LZMADecompressor, memlimit=LZMA_BYTES),
+    }
+    zstd: Any = getattr(compression, "zstd", None)
+    if hasattr(zstd, "DecompressionParameter"):  # Python's own or its backport, not the older zstandard
+        options = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG}
+        found["application/zstd"] = partial(zstd.ZstdDecompressor, options=options)
+    return found
+
+
+FORMATS = _formats()
 
 
 #: The header of a stand-in: how long the message was.

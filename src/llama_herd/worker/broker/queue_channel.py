@@ -32,7 +32,15 @@ from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
 log = structlog.get_logger(__name__)
 
 #: What reading a hostile message can raise, besides the errors of the connection itself.
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError)
+UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 
 class RawMessage(virtual.Message):  # type: ignore[misc]

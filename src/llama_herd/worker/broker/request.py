@@ -46,7 +46,8 @@ class JobRequest(QuietRequest):
         errors: list[FieldError] = []
         read = {name: _read(name, headers.get(name), errors) for name in _READERS}
         unread = {name: None for name, value in read.items() if value is None}
-        super().__init__(message, headers={**headers, **unread, "eta": None}, **options)
+        kept = {"timelimit": read["timelimit"], "eta": None}
+        super().__init__(message, headers={**headers, **unread, **kept}, **options)
         given = headers.get(REFUSAL)
         refusal = given if isinstance(given, InvalidJob) else InvalidJob(errors) if errors else None
         self._request_dict |= {DUE_MS: read["eta"], REFUSAL: refusal}
@@ -113,7 +114,7 @@ def _limits_s(pair: Any) -> list[float | None]:
     for limit_s in (hard_s, soft_s):
         if limit_s is not None and not (isfinite(limit_s) and limit_s >= 0):
             raise ValueError
-    return [hard_s, soft_s]
+    return [None if limit_s is None else float(limit_s) for limit_s in (hard_s, soft_s)]
 
 
 #: How each header is read, and the complaint about a bad one.

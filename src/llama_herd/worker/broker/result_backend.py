@@ -6,6 +6,7 @@ Celery judges errors by type alone, and would retry for ever what Redis will nev
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
+import structlog
 from celery.backends.redis import RedisBackend
 from redis import Redis
 from redis.client import Pipeline
@@ -16,6 +17,9 @@ from llama_herd.errors import GenerationError
 from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 from llama_herd.worker.insisting import insist
+from llama_herd.worker.logs import error_name
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -92,6 +96,18 @@ class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
 
     def _get_client(self) -> type[Redis]:
         return StoringRedis
+
+    def _call_task_errbacks(self, request: Any, exc: BaseException, traceback: Any) -> None:
+        """Call or send the errbacks; if that cannot be done, the task keeps its own error.
+
+        Celery would store what is wrong with the errback in its place.
+        """
+        try:
+            super()._call_task_errbacks(request, exc, traceback)
+        except Exception as error:
+            if isinstance(error, RedisError) and is_temporary(error):
+                raise
+            log.error("errback not sent", task_id=request.id, error=error_name(error))
 
 
 def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:

@@ -1,6 +1,5 @@
 """A Celery message as a worker reads it: it names a job on record, or carries the job itself."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple, Self
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.job import SOURCES, GenerationJob
 from llama_herd.tasks.message import Envelope
+from llama_herd.worker.broker.message_json import UnreadableJson, as_plain_json, read_json, write_json
 from llama_herd.worker.broker.request import DUE_MS, REFUSAL
 from llama_herd.worker.settings import WorkerSettings
 
@@ -16,10 +16,7 @@ _NUMBER = re.compile("[0-9]{1,16}")
 #: Recorded in place of a job that could not be read. It has no prompt, so it never runs.
 NO_JOB = GenerationJob.model_construct()
 
-
-#: Arguments of a message that cannot be read.
-_MALFORMED = [None]
-
+_MALFORMED = "cannot be read ({}). Fix: send JSON of [args, kwargs, links], as Celery writes it"
 _LEAVE_OUT = "Fix: .si() instead of .s() leaves the result of the task before it out"
 _NO_TEXT = (
     "must be given as keyword arguments of the task, such as prompt and sampling. A positional argument is "
@@ -39,14 +36,15 @@ class TaskMessage(NamedTuple):
     @classmethod
     def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: WorkerSettings) -> Self:
         """Read a message's body, which is JSON of [args, kwargs, embed]."""
-        args, kwargs, embed = _parts(body)
-        if not args and not kwargs and _is_ours(headers):
-            return cls(embed=embed)
         try:
-            envelope = Envelope.from_request(headers, embed, settings.queue)
-        except RecursionError:  # links that can be read, but are too deep to be written again
-            args, embed = _MALFORMED, None
-            envelope = Envelope.from_request(headers, embed, settings.queue)
+            args, kwargs, embed = _parts(body)
+            if not args and not kwargs and _is_ours(headers):
+                return cls(embed=embed)
+            envelope = Envelope.from_request(headers, embed, settings.queue, write_json)
+            args, kwargs = as_plain_json([args, kwargs])
+        except UnreadableJson as error:  # some links can be read that are too deep to be written
+            envelope = Envelope.for_unread(headers["id"], settings.queue, {})
+            return cls(NO_JOB, envelope, InvalidJob([FieldError("message", _MALFORMED.format(error))]))
         if headers.get(REFUSAL) is not None:
             return cls(NO_JOB, envelope, headers[REFUSAL], embed)
         try:
@@ -96,11 +94,8 @@ def _not_before(fields: dict[str, Any], due_ms: int | None) -> dict[str, Any]:
 
 
 def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
-    """Arguments, keyword arguments and embed. A malformed body has a wrong argument."""
-    try:
-        args, kwargs, embed = json.loads(body)
-    except (ValueError, TypeError, RecursionError):
-        args, kwargs, embed = None, None, None
-    if isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None):
-        return args, kwargs, embed
-    return _MALFORMED, {}, None
+    """Arguments, keyword arguments and embed. Raises UnreadableJson."""
+    match read_json(body):
+        case [list(args), dict(kwargs), dict() | None as embed]:
+            return args, kwargs, embed
+    raise UnreadableJson("it is no such list")
