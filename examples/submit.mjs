@@ -31,7 +31,8 @@ const call = {
   keys: [
     `herd:default:{${id}}:job`,
     ...['pending', 'pending:deadlines', 'delayed', 'waiting', 'served'].map((name) => `herd:default:${name}`),
-    ...['', ...['urgent', '3', '6', '9', 'low'].map((lane) => `\x06\x16${lane}`)].map((lane) => queue + lane),
+    queue,
+    ...['urgent', ...'123456789', 'low'].map((lane) => `${queue}\x06\x16${lane}`),
     `herd:default:pending:${queue}`,
   ],
   arguments: [id, maxJobs, maxTokens, JSON.stringify(job), JSON.stringify(message), '', '', String(tokens)],

@@ -4,11 +4,13 @@ from collections import Counter
 from random import Random
 
 import pytest
+from kombu import Connection
 
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Swept
+from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT, lane_of, lanes_in_turn
+from llama_herd.tasks.priority import LANES, LOW, NORMAL, TURN, URGENT, lane_of, lanes_in_turn, lists_of
 from tests.tasks.herd import QUEUE, Herd, age_messages, sweep
 
 pytestmark = pytest.mark.redis
@@ -46,6 +48,27 @@ def test_all_lists_count_as_one_queue(herd: Herd) -> None:
         submit(herd, f"job-{number}", priority)
     assert run_call(herd.redis, herd.ledger.queue_depth(QUEUE)) == 4
     assert herd.redis.hget(herd.ledger.key("waiting"), f"{QUEUE}:jobs") == b"4"
+
+
+@pytest.mark.parametrize("num_steps", range(1, 11))
+def test_whatever_steps_of_priority_a_producer_has_its_messages_are_read_in_its_order(
+    herd: Herd, redis_url: str, num_steps: int
+) -> None:
+    """And they count, for whoever submits and for whoever scales."""
+    for seed in range(3):
+        steps = sorted(Random(seed).sample(range(10), num_steps)) if seed else list(range(num_steps))
+        herd.redis.delete(*lists_of(QUEUE))
+        with Connection(redis_url, transport_options={"priority_steps": steps}) as connection:
+            channel = connection.channel()
+            for priority in range(10):
+                message = {"properties": {"priority": priority, "delivery_tag": str(priority)}}
+                channel._put(QUEUE, message)
+            lists = [channel._q_for_pri(QUEUE, step) for step in steps]
+        assert [list for list in map(QUEUE.__add__, LANES) if list in lists] == lists
+        assert sum(depths(herd).values()) == 10
+        assert run_call(herd.redis, herd.ledger.queue_depth(QUEUE)) == 10
+        (counts,) = run_call(herd.redis, Overview().counts(QUEUE)).queues
+        assert counts.num_messages == 10
 
 
 def test_seven_of_eight_messages_are_the_most_urgent() -> None:

@@ -8,9 +8,11 @@ MIN_PRIORITY, MAX_PRIORITY = -10, 10
 SEPARATOR = "\x06\x16"
 
 URGENT, NORMAL, LOW = f"{SEPARATOR}urgent", "", f"{SEPARATOR}low"
-#: The lists of a queue, by the ends of their names, in the order in which workers ask them. The lists with
-#: numbers are Celery's own, for messages with a priority in Celery's sense.
-LANES = (URGENT, NORMAL, *(f"{SEPARATOR}{number}" for number in (3, 6, 9)), LOW)
+#: Celery's own lists, for messages with a priority in Celery's sense, of which 0 is the most urgent: one for
+#: each number that its `priority_steps` can name.
+CELERY = tuple(f"{SEPARATOR}{number}" for number in range(1, 10))
+#: The lists of a queue, by the ends of their names, in the order in which workers ask them.
+LANES = (URGENT, NORMAL, *CELERY, LOW)
 
 #: Every eighth message is taken from another lane than the most urgent one.
 TURN = 8
@@ -41,7 +43,7 @@ def urgency_of(lane: str) -> int:
 def lanes_in_turn(num_taken: int) -> Sequence[str]:
     """The order in which to ask the lanes, after `num_taken` messages of the queue.
 
-    No lane starves: it gets one of TURN messages, or one of 5 x TURN if all lanes are full.
+    No lane starves: it gets one of TURN messages, or one of 11 x TURN if all lanes are full.
     """
     turn, place = divmod(num_taken, TURN)
     if place < TURN - 1:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import number, text
-from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS
 
 #: Most queues in one answer, and most running jobs that are assigned to their queues.
@@ -145,7 +145,7 @@ class Overview(Keys):
     @staticmethod
     def line_names(queue: str) -> tuple[str, ...]:
         """The lists of a queue's waiting jobs that are due, one a lane."""
-        return tuple(f"pending:{queue}{lane}" for lane in LANES)
+        return tuple(f"pending:{queue}{lane}" for lane in (URGENT, NORMAL, LOW))
 
     def jobs(
         self,

@@ -41,18 +41,22 @@ class TaskMessage(NamedTuple):
             if not args and not kwargs and _is_ours(headers):
                 return cls(embed=embed)
             envelope = Envelope.from_request(headers, embed, settings.queue, write_json)
-            args, kwargs = as_plain_json([args, kwargs])
         except UnreadableJson as error:  # some links can be read that are too deep to be written
-            envelope = Envelope.for_unread(headers["id"], settings.queue, {})
-            return cls(NO_JOB, envelope, InvalidJob([FieldError("message", _MALFORMED.format(error))]))
+            return cls(NO_JOB, Envelope.for_unread(headers["id"], settings.queue, {}), _malformed(error))
         if headers.get(REFUSAL) is not None:
             return cls(NO_JOB, envelope, headers[REFUSAL], embed)
         try:
-            fields = _with_result(args, kwargs)
+            fields = _with_result(*as_plain_json([args, kwargs]))
             job = GenerationJob.parse(_not_before(fields, headers.get(DUE_MS)), settings)
             return cls(job, envelope, embed=embed)
         except InvalidJob as error:
             return cls(NO_JOB, envelope, error, embed)
+        except UnreadableJson as error:
+            return cls(NO_JOB, envelope, _malformed(error), embed)
+
+
+def _malformed(error: UnreadableJson) -> InvalidJob:
+    return InvalidJob([FieldError("message", _MALFORMED.format(error))])
 
 
 def _is_ours(headers: Mapping[str, Any]) -> bool:

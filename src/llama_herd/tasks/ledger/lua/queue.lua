@@ -9,5 +9,7 @@ local function own_queue(key, queue)
   return queue
 end
 
--- What follows a queue's name in the names of its lists: see llama_herd.tasks.priority.
-local LANES = {'', '\006\022urgent', '\006\0223', '\006\0226', '\006\0229', '\006\022low'}
+-- What follows a queue's name in the names of its lists: see llama_herd.tasks.priority. Celery's own, those with a
+-- number, come last.
+local LANES = {'\006\022urgent', '\006\022low', ''}
+for number = 1, 9 do LANES[#LANES + 1] = '\006\022' .. number end

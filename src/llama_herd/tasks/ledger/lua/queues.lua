@@ -87,7 +87,7 @@ local function look_at(queue, lists)
 end
 
 -- Celery's own lanes, for messages with a priority in Celery's sense, count as plain.
-local PLAIN = {'', '\006\0223', '\006\0226', '\006\0229'}
+local PLAIN = {unpack(LANES, 3)}
 
 local answer = {now, redis.call('XLEN', dead), redis.call('ZCOUNT', quarantine, '-inf', '+inf')}
 for _, queue in ipairs(names) do

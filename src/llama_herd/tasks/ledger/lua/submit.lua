@@ -1,6 +1,6 @@
 -- SUBMIT: accept a job. Its record, its pending mark and its message are made together.
--- KEYS: 1 job record, 2 pending, 3 pending:deadlines, 4 delayed, 5 waiting, 6 served, 7 queue, 8 to 12 its other lists,
---       13 pending:<list> of the list in which the job's message is to wait
+-- KEYS: 1 job record, 2 pending, 3 pending:deadlines, 4 delayed, 5 waiting, 6 served, 7 queue, 8 to 18 its other lists,
+--       19 pending:<list> of the list in which the job's message is to wait
 -- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
 --       4 body, 5 envelope, 6 deadline (ms, + and ms after it is due, or ''), 7 not before (ms or ''), 8 estimated tokens,
 --       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list),
