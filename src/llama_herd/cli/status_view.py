@@ -29,6 +29,10 @@ _JOB: ColumnKinds = {
 }
 
 
+#: What becomes of messages in lists that no worker asks.
+STRAYS = "a worker takes them within a second; else see herd doctor"
+
+
 def only_model(found: Status, model: str | None) -> Status:
     """The part of a status that is about one model; all of it without a model."""
     if model is None:
@@ -63,6 +67,8 @@ def status_view(whole: Status, model: str | None = None) -> Group:
 def warning_lines(found: Status, served_models: Sequence[str]) -> Iterable[str]:
     """A line for each queue that nobody serves, and for each worker in trouble."""
     for queue in found.queues:
+        if queue.stray:
+            yield f"{queue.stray:,} messages of {queue.queue} are in lists of another separator: {STRAYS}"
         if not queue.is_served:
             yield unserved_note(queue.model, queue.unserved_s, served_models)
     for worker in found.workers:

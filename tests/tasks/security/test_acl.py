@@ -101,6 +101,7 @@ COMMANDS: dict[str, set[Role]] = {
     "TYPE {q}": {W},
     "TYPE {q}2": set(),
     "SADD _kombu.binding.{q} x": {P, W},
+    "SSCAN _kombu.binding.{q} 0": {W, O, G},
     # results
     "GET {r}celery-task-meta-1": {S, W, O},
     "SETEX {r}celery-task-meta-1 9 x": {W},
@@ -135,7 +136,7 @@ ON_ANOTHER_KIND: dict[str, set[Role]] = {
     "DEL {q}": {W, O, G},
     "EXPIRE {q} 0": {P, W, O, G},
     "TYPE {j}:job": {W},
-    "LPUSH _kombu.binding.{q} x": {P, W, O},
+    "LPUSH _kombu.binding.{q} x": {P, W, O, G},
     "LPUSH {j}:job x": {P, W, O, G},
     "SADD {j}:job x": {P, W},
     "LPUSH {j}:events x": {P, W, O, G},

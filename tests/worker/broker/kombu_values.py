@@ -24,7 +24,8 @@ _MORE: dict[type, st.SearchStrategy[Any]] = {
 
 def of_type(kind: type) -> st.SearchStrategy[Any]:
     """Values of one type; times with a zone and without one; no NaN, since it differs from itself."""
-    found: st.SearchStrategy[Any] = st.from_type(kind).filter(lambda value: not (isinstance(value, Decimal) and value.is_nan()))
+    values: st.SearchStrategy[Any] = st.from_type(kind)
+    found = values.filter(lambda value: not (isinstance(value, Decimal) and value.is_nan()))
     return found | _MORE[kind] if kind in _MORE else found
 
 

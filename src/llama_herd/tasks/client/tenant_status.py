@@ -54,6 +54,8 @@ class QueueStatus:
     """Jobs that have ended at these workers."""
     num_failed: int
     """Those of them that failed."""
+    stray: int = 0
+    """Messages in lists of another `sep` than kombu's: workers lead them into the queue's own."""
 
     @property
     def is_served(self) -> bool:
@@ -146,6 +148,7 @@ def _queue_status(
         ttft_s=max(first_tokens, default=None),
         num_ended=sum(worker.num_ended for worker in own),
         num_failed=sum(worker.num_failed for worker in own),
+        stray=counts.num_stray,
     )
 
 

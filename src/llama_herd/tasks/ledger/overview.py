@@ -27,7 +27,7 @@ INDEXES: tuple[Index, ...] = get_args(Index)
 #: The lanes in the order in which QUEUES answers.
 _LANES = ("normal", "urgent", "low")
 
-_QUEUES = Script("queues", "clock", "queue", builds_keys=True)
+_QUEUES = Script("queues", "clock", "queue", "strays", builds_keys=True)
 _JOBS = Script("jobs", "clock", "listed")
 SCRIPTS = (_QUEUES, _JOBS)
 
@@ -47,6 +47,7 @@ class QueueCounts:
     num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_left: jobs that the next sweep is to
     bring back, delayed ones whose time has come and those of dead workers, as far as QUEUES has looked.
     num_taken: jobs that workers took within the last `span_ms`. served_ms: the last report of a worker.
+    num_stray: messages in lists that workers do not ask; they count in the normal lane.
     """
 
     queue: str
@@ -61,6 +62,7 @@ class QueueCounts:
     span_ms: int
     served_ms: int
     lanes: tuple[LaneCounts, ...]
+    num_stray: int = 0
 
     @property
     def num_messages(self) -> int:
@@ -174,7 +176,7 @@ def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
 
 
 def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
-    read = list(map(int, numbers))
+    *read, num_stray = map(int, numbers)
     counts, lanes = read[: -2 * len(_LANES)], read[-2 * len(_LANES) :]
     jobs, tokens, delayed, delayed_tokens, left, left_tokens, running, taken, span_ms, served_ms = counts
     told = zip(_LANES, lanes[::2], lanes[1::2], strict=True)
@@ -191,6 +193,7 @@ def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
         span_ms=span_ms,
         served_ms=served_ms,
         lanes=tuple(map(LaneCounts._make, told)),
+        num_stray=num_stray,
     )
 
 

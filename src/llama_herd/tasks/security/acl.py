@@ -49,6 +49,7 @@ from llama_herd.tasks.ledger.stored_files import (
     redis_time_ms,
     storage_seen,
 )
+from llama_herd.tasks.ledger.strays import binding_key
 from llama_herd.tasks.ledger.webhook_configs import all_configs, hold_sender_role
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.priority import lists_of
@@ -179,7 +180,8 @@ class Acl:
             *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_sender_role(ANY, 1)),
         )
         # What scripts find by names that they read, and what a purge searches.
-        found = {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
+        found = {binding_key(queue) for queue in self.queues}
+        found |= {ledger.key(name) for name in ("{*}:job", "worker:*", "batch:*", "unacked", "unacked_index")}
         channels = frozenset({ledger.channel(ANY), ledger.notices_to(ANY)})
         others = Rights(
             CONNECTION | SUBSCRIPTION | _PASS_ON | WAIT,

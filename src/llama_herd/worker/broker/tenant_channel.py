@@ -36,6 +36,10 @@ class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
     def _get_client(self) -> type[Redis]:
         return SendingRedis
 
+    def _q_for_pri(self, queue: str, pri: int) -> str:
+        """Of a queue that is no model's the plain list: which others its workers ask, only they know."""
+        return str(super()._q_for_pri(queue, pri if queue.startswith("herd.") else 0))
+
     def _put(self, queue: str, message: Any, **options: Any) -> None:
         if self.tenant is not None and not may_receive(queue, self.tenant):
             raise ForeignQueue(f"a message of tenant {self.tenant} may not go into another tenant's queue")

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import JobOrigin, Swept
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
+from llama_herd.tasks.ledger.strays import gather_strays
 from llama_herd.tasks.ledger.sweep import due_for_sweep, sweep_tenant
 from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 from llama_herd.worker.jobs.event_log import EventAuthor
@@ -39,6 +40,7 @@ class Sweeper(threading.Thread):
         self._overflow = overflow
         self._is_stopping = threading.Event()
         self._complaint = ""
+        self._known_separators: set[tuple[str, str]] = set()
 
     def stop(self) -> None:
         self._is_stopping.set()
@@ -46,7 +48,7 @@ class Sweeper(threading.Thread):
 
     def run(self) -> None:
         while not self._is_stopping.wait(INTERVAL_S):
-            for act in (self._overflow.shed, self._sweep):
+            for act in (self._overflow.shed, self._gather, self._sweep):
                 try:
                     act()
                 except RedisError as error:
@@ -73,6 +75,23 @@ class Sweeper(threading.Thread):
                     self._tell(tenancy, answer.jobs)
                 else:
                     self._complain(answer)
+
+    def _gather(self) -> None:
+        """Lead messages home from lists that nobody asks; log once for each separator that there are such."""
+        queues = self._tenancies.queues
+        for start in range(0, len(queues), MAX_TURNS):
+            has_more = True
+            while has_more and not self._is_stopping.is_set():
+                found = run_call(self._redis, gather_strays(queues[start : start + MAX_TURNS]))
+                has_more = any(one.num_moved and one.has_more for one in found)
+                for one in found:
+                    if one.num_moved and one[:2] not in self._known_separators:
+                        self._known_separators.add(one[:2])
+                        log.warning(
+                            "messages of a producer with its own sep are led into the queue's lists",
+                            queue=one.queue,
+                            separator=repr(one.separator),
+                        )
 
     def _tell(self, tenancy: Tenancy, job_ids: Rows[str]) -> None:
         """Log which jobs were put back. They may be of a model that other workers serve."""

@@ -6,7 +6,7 @@
 -- Answers: now, dead letters, poisoned jobs, then for each queue: name, waiting jobs and their tokens, those of them that
 --       are delayed and their tokens, jobs that the next sweep will bring back and their tokens, running jobs, jobs taken
 --       lately, in how many ms, when a worker last reported that it serves the queue, then for each lane (plain, urgent,
---       low): messages, when the oldest job was due; 0: unknown
+--       low): messages, when the oldest job was due; 0: unknown; at last the messages in stray lists, which count as plain
 -- The names of lists and records are built here, so this script needs a single Redis, not a cluster.
 local waiting, served, leases, dead, quarantine, delayed = unpack(KEYS)
 local before, after, max_queues, max_looks = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -87,12 +87,28 @@ local function look_at(queue, lists)
 end
 
 -- Celery's own lanes, for messages with a priority in Celery's sense, count as plain.
-local PLAIN = {unpack(LANES, 3)}
+local function plain_lists(queue)
+  local lists = {unpack(LANES, 3)}
+  for _, sep in ipairs(separators_of(queue)) do
+    for number = 1, 9 do lists[#lists + 1] = sep .. number end
+  end
+  return lists
+end
+
+local function num_stray(queue, lists)
+  local num = 0
+  for place = #LANES - 1, #lists do
+    local found = redis.pcall('LLEN', queue .. lists[place])
+    num = num + (type(found) == 'number' and found or 0)
+  end
+  return num
+end
 
 local answer = {now, redis.call('XLEN', dead), redis.call('ZCOUNT', quarantine, '-inf', '+inf')}
 for _, queue in ipairs(names) do
   local count = counts[queue]
-  local plain, plain_due = look_at(queue, PLAIN)
+  local lists = plain_lists(queue)
+  local plain, plain_due = look_at(queue, lists)
   local urgent, urgent_due = look_at(queue, {'\006\022urgent'})
   local low, low_due = look_at(queue, {'\006\022low'})
   answer[#answer + 1] = {
@@ -100,6 +116,6 @@ for _, queue in ipairs(names) do
     count.left or 0, count.lefttokens or 0, count.running,
     math.floor(count.taken or 0), count.since and now - count.since or 0,
     math.floor(tonumber(redis.call('ZSCORE', served, queue) or 0)),
-    plain, plain_due, urgent, urgent_due, low, low_due}
+    plain, plain_due, urgent, urgent_due, low, low_due, num_stray(queue, lists)}
 end
 return answer
