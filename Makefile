@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 KERNELS = $(VENV)-kernels
 S3      = $(VENV)-s3
+CLIENTS = $(VENV)-clients
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 # Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
 TORCH_INDEX_URL ?=
@@ -14,7 +15,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +24,7 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-programs test-faults test-kernels test-s3: export PYTHONDONTWRITEBYTECODE =
+quick test test-programs test-faults test-kernels test-s3 test-clients: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not (worker or long or slow or gpu or fault or program)"
@@ -44,6 +45,9 @@ test-kernels: $(KERNELS)/.ready ## run the GPU's kernels in Triton's interpreter
 
 test-s3: $(S3)/.ready ## run files and batches on a real S3 server process (45 more packages, in an environment of their own)
 	@$(S3)/bin/python -m pytest -q tests/s3
+
+test-clients: $(CLIENTS)/.ready ## read every kind of answer with older clients of OpenAI's, and with that for Node
+	@$(BIN)/python -m pytest -q -m "not slow" tests/clients
 
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write
@@ -94,7 +98,7 @@ docs: $(VENV)/.docs ## build the pages and the reference of the Python client as
 	@$(BIN)/mkdocs build -q && echo "Built. Open build/site/index.html"
 
 clean: ## remove the environments
-	rm -rf $(VENV) $(KERNELS)
+	rm -rf $(VENV) $(KERNELS) $(S3) $(CLIENTS)
 
 $(BIN)/python:
 	@test -d src/llama_herd/tasks || \
@@ -147,6 +151,12 @@ $(S3)/.ready: pyproject.toml | $(VENV)/.ready
 	@$(BIN)/python -m venv $(S3)
 	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(S3)/bin/python $(PACKAGES))/base.pth
 	@$(S3)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[s3-test]'
+	@touch $@
+
+$(CLIENTS)/.ready: tests/clients/versions.txt | $(VENV)/.ready
+	@echo "Installing older versions of openai in $(CLIENTS) ..."
+	@sed 's/.*==\([0-9]*\).*/\1 &/' $< | while read -r major wanted; do \
+	  $(PIP) install -q --upgrade --target $(CLIENTS)/$$major $$wanted || exit; done
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.

@@ -222,7 +222,7 @@ def test_its_errors_are_the_client_s_own(openai: "OpenAI", server: EmbeddedRedis
     assert (wrong.value.param, wrong.value.code) == ("max_tokens", "invalid_job")
     with pytest.raises(BadRequestError) as long:
         openai.completions.create(**{**TALE, "prompt": "a tale " * 2000})
-    assert long.value.code == "prompt_too_long"
+    assert long.value.code == "context_length_exceeded"
     tools: Any = [{"type": "function", "function": {"name": "f"}}]
     with pytest.raises(BadRequestError, match="tool_choice") as no_calls:
         openai.chat.completions.create(**CHAT, tools=tools, tool_choice="required")

@@ -62,7 +62,7 @@ class SamplingParams(StrictModel):
     )
     repetition_penalty: float = Field(
         default=1.0,
-        gt=0,
+        ge=0.01,
         le=10,
         description="Above 1: tokens that the prompt or the output contains become less likely.",
     )
@@ -88,7 +88,7 @@ class SamplingParams(StrictModel):
         default={}, max_length=MAX_BIASES, description="Added to the logits of these ids."
     )
     seed: int | None = Field(
-        default=None, ge=0, lt=2**63, description="Absent: derived from the id of the job."
+        default=None, ge=-(2**63), lt=2**63, description="Absent: derived from the id of the job."
     )
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], MaxItems(MAX_STOPS)] = Field(
         default=(), description=f"Strings that end the output, each 1 to {MAX_STOP_BYTES} UTF-8 bytes long."

@@ -97,7 +97,7 @@ def test_the_prompt_that_fails_is_named(redis_url: str, gateway: GatewayThread, 
     with StandIn(redis_url, verdict=fails_at("c")):
         body = gateway.ask("POST", COMPLETIONS, asked("a", "b", "c", stream=is_stream)).raw.decode()
     told = json.loads(body.rpartition("data: ")[2])["error"]
-    assert (told["code"], told["param"]) == ("prompt_too_long", "prompt.2")
+    assert (told["code"], told["param"]) == ("context_length_exceeded", "prompt.2")
     assert told["message"] == (
         "prompt.2: 99 tokens, but prompt and completion may have at most 9. Fix: set max_tokens"
     )

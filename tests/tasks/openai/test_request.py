@@ -40,6 +40,7 @@ def complaint(endpoint: Endpoint, **body: Any) -> str:
         (CHAT, {"truncate_prompt_tokens": -1, "prompt_logprobs": 2}, {"truncate_prompt_tokens": -1}),
         (COMPLETIONS, {"temperature": None, "stop": None, "logprobs": None, "user": "u"}, {"temperature": 1}),
         (CHAT, {"stream": False, "store": False}, {"n": 1}),
+        (CHAT, {"seed": -(2**63), "add_generation_prompt": True}, {"seed": -(2**63)}),
     ],
 )
 def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
@@ -97,7 +98,16 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
         (CHAT, {"response_format": {"type": "secret"}}, "response_format: must have the type"),
         (CHAT, {"structured_outputs": {"regex": "secret", "choice": []}}, "structured_outputs: must have"),
         (CHAT, {"functions": [{"name": "secret"}]}, "functions: only supported as []"),
-        (CHAT, {"reasoning_effort": "low"}, "reasoning_effort: not supported"),
+        (CHAT, {"reasoning_effort": "secret"}, "reasoning_effort: must be one of none, minimal, low"),
+        (COMPLETIONS, {"reasoning_effort": "low"}, "reasoning_effort: not supported"),
+        (CHAT, {"guided_json": {}}, "guided_json: not supported: vLLM has given it up, too. Fix: structured"),
+        (CHAT, {"add_generation_prompt": False}, "add_generation_prompt: only supported as true"),
+        (CHAT, {"repetition_penalty": 5e-324}, "repetition_penalty: input should be greater than or equal"),
+        (
+            CHAT,
+            {"seed": 2**63},
+            "seed: input should be less than 9223372036854775808, got 9223372036854775808",
+        ),
         (COMPLETIONS, {"chat_template_kwargs": {}}, "chat_template_kwargs: not supported"),
         (CHAT, {"chat_template": "{{ secret }}"}, "chat_template: "),
         (CHAT, {"messages": [{"role": "secret", "content": "secret"}]}, "messages.0.role: input"),
@@ -227,6 +237,16 @@ def test_what_else_a_template_may_write_of_reaches_it() -> None:
     found = job(CHAT, **fields)
     assert (found.documents, found.chat_template) == (({"text": "x"},), "rag")
     assert found.chat_template_kwargs == {"think": False}
+
+
+def test_how_much_to_think_is_told_to_the_template() -> None:
+    assert job(CHAT, reasoning_effort="low").chat_template_kwargs == {"reasoning_effort": "low"}
+    own = {"reasoning_effort": "high", "x": 1}
+    assert job(CHAT, reasoning_effort="none", chat_template_kwargs=own).chat_template_kwargs == {
+        "reasoning_effort": "high",
+        "enable_thinking": False,
+        "x": 1,
+    }
 
 
 def test_what_the_body_leaves_out_is_as_the_caller_says() -> None:

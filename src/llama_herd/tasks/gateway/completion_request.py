@@ -1,5 +1,6 @@
 """A request for completions or a chat, read and checked: a job for each prompt, and how it is answered."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,6 +14,7 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
+from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: Nobody watches an answer that is not streamed: its events may be few.
 UNWATCHED_MS = 500
@@ -22,6 +24,8 @@ LONG_BYTES = 262_144
 
 #: Fields of a body that say how it is answered, and when.
 OWN_FIELDS = ("stream", "stream_options", "priority")
+#: Of the name of a model elsewhere.
+MAX_MODEL_CHARS = 256
 #: Fields of `stream_options`. The second may only be false.
 STREAM_OPTIONS = ("include_usage", "include_obfuscation")
 
@@ -57,7 +61,8 @@ class CompletionRequest:
         rest = {name: value for name, value in body.items() if name not in OWN_FIELDS}
         is_stream = _is_stream(body, errors)
         has_usage = _has_usage(body, is_stream, errors)
-        found = RequestBody(endpoint, rest)
+        foreign = _foreign_model(rest)
+        found = RequestBody(endpoint, {**rest, "model": None} if foreign else rest)
         found.errors += errors
         if body.get("priority") is not None:
             found.fields["priority"] = body["priority"]
@@ -67,8 +72,8 @@ class CompletionRequest:
         if not is_stream and not key:  # under a key the same job may be asked for as a stream
             jobs = [job.model_copy(update={"flush_ms": UNWATCHED_MS}) for job in jobs]
         keeps_jobs = keeps_jobs_of(headers, "stay" if key else settings.gateway_on_disconnect)
-        model, trace = jobs[0].model or settings.default_model, traceparent_of(headers)
-        size = check_answer_size(endpoint, jobs)
+        model = foreign or jobs[0].model or settings.default_model
+        trace, size = traceparent_of(headers), check_answer_size(endpoint, jobs)
         return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, keeps_jobs, size)
 
     @property
@@ -86,6 +91,14 @@ class CompletionRequest:
         if self.endpoint == CHAT:
             return "messages"
         return "prompt" if len(self.jobs) == 1 else f"prompt.{number}"
+
+
+def _foreign_model(body: Mapping[str, Any]) -> str:
+    """The name of a model that none can have here, as those of a hub; else empty. No job is made for it."""
+    name = body.get("model")
+    if not isinstance(name, str) or len(name) > MAX_MODEL_CHARS or not name.isprintable():
+        return ""
+    return "" if re.fullmatch(MODEL_PATTERN, name) else name
 
 
 def _is_stream(body: Mapping[str, Any], errors: list[FieldError]) -> bool:

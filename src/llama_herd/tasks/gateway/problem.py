@@ -28,13 +28,14 @@ from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.events import End
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
-from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES, NEUTRAL
+from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
+from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES
 from llama_herd.tasks.sampling import SamplingParams
 
 #: Names of fields that may be logged.
 _FIELDS = frozenset(
     name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
-).union(NEUTRAL, CHAT_NAMES, (BODY, "stream", "stream_options", "traceparent"))
+).union(NEUTRAL, REFUSED, CHAT_NAMES, (BODY, "reasoning_effort", "stream", "stream_options", "traceparent"))
 #: At the beginning of a message: the job's field with the prompt, and any field.
 _PROMPT_FIELD = re.compile(r"^prompt(_ids)?\b")
 _FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
@@ -48,6 +49,9 @@ _OPENAI_TYPES = {
     409: "conflict_error",
     429: "rate_limit_error",
 }
+
+#: Codes of jobs for which OpenAI's clients know another.
+OPENAI_CODES: Mapping[str, str] = {ErrorCode.PROMPT_TOO_LONG: "context_length_exceeded"}
 
 
 @dataclass(eq=False)
@@ -99,6 +103,7 @@ class Problem(HerdError):
             message, param = _in_route_words(end.error.message, source)
             problem = cls.from_error(GenerationError(end.error.code, message, end.error.retriable))
             problem.param = param
+            problem.code = OPENAI_CODES.get(problem.code, problem.code)
             return problem
         if end.finish_reason == "deadline":
             return cls.from_error(DeadlineExceeded())

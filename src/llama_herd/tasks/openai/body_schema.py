@@ -4,12 +4,13 @@ from typing import Any
 
 from llama_herd.tasks.chat import MAX_MESSAGES, MAX_PARTS
 from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.openai.other_fields import NEUTRAL, Neutral
 from llama_herd.tasks.openai.request_body import (
     CHAT,
     CHAT_NAMES,
     CHAT_SAME,
     COMPLETION_SAME,
-    NEUTRAL,
+    EFFORTS,
     SAME,
     Endpoint,
 )
@@ -49,12 +50,17 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     fields |= {name: job[name] for name in sorted(FORM_FIELDS)}
     fields["stop"] = {"anyOf": [{"type": "string"}, sampling["stop"]], "description": "Ends the output."}
     fields["top_k"] = {**sampling["top_k"], "minimum": -1, "description": "Keep the k likeliest. 0, -1: all."}
-    fields |= {name: _ignored(values) for name, values in NEUTRAL.items()} | _STREAM
+    fields |= {name: _ignored(one) for name, one in NEUTRAL.items()} | _STREAM
     if endpoint == CHAT:
         fields["messages"] = {**job["messages"], "anyOf": [_turns_schema(schema["$defs"]["ChatMessage"])]}
         fields |= {name: sampling[ours] for name, ours in CHAT_NAMES.items()}
         fields |= {name: job[name] for name in ("tools", *sorted(CHAT_SAME))}
         fields |= {name: sampling[name] for name in ("logprobs", "top_logprobs")}
+        fields["reasoning_effort"] = {
+            "enum": list(EFFORTS),
+            "description": "How much to think, for templates that know `reasoning_effort`; `none` also sets "
+            "their `enable_thinking` to false.",
+        }
     else:
         prompt = [job["prompt"], job["prompt_ids"]]
         fields["prompt"] = {
@@ -86,7 +92,10 @@ def tokenize_schema() -> dict[str, Any]:
     fields = {
         name: job[name] for name in ("model", "prompt", "messages", *sorted(COMPLETION_SAME | CHAT_SAME))
     }
-    neutral = {name: {**_ignored((value,)), "default": value} for name, value in TOKENIZE_NEUTRAL.items()}
+    neutral = {
+        name: {**_ignored(Neutral("this holds anyway", (value,))), "default": value}
+        for name, value in TOKENIZE_NEUTRAL.items()
+    }
     told = {"type": "boolean", "description": "Also say what each of them stands for."}
     properties = {**neutral, **fields, "tools": job["tools"], "return_token_strs": told}
     one_of = [{"required": ["prompt"]}, {"required": ["messages"]}]
@@ -126,7 +135,7 @@ def _turns_schema(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ignored(values: tuple[Any, ...] | None) -> dict[str, Any]:
-    if values is None:
-        return {"description": "Ignored."}
-    return {"enum": list(values), "description": "Has no effect, and no other value is taken."}
+def _ignored(one: Neutral) -> dict[str, Any]:
+    if one.values is None:
+        return {"description": f"Ignored: {one.why}."}
+    return {"enum": list(one.values), "description": f"No other value is taken: {one.why}."}

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.close_names import close_names, did_you_mean
 from llama_herd.tasks.job import SOURCE_MESSAGE, GenerationJob
+from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
 from llama_herd.tasks.openai.turns import job_turns
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
@@ -22,24 +23,6 @@ COMPLETIONS, CHAT = ENDPOINTS
 #: Named as the field of an error that concerns no single field.
 BODY = "body"
 
-#: Fields that are ignored, each with the values that may be ignored; None: any value.
-NEUTRAL: Mapping[str, tuple[Any, ...] | None] = {
-    "user": None,
-    "metadata": None,
-    "service_tier": None,
-    "safety_identifier": None,
-    "prompt_cache_key": None,
-    "parallel_tool_calls": None,
-    "stream": (False,),
-    "store": (False,),
-    "echo": (False,),
-    "suffix": ("",),
-    "best_of": (1,),
-    "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "modalities": (["text"],),
-}
-
 #: Names that only chats have, each with our name.
 CHAT_NAMES = {"max_completion_tokens": "max_tokens"}
 #: Fields of a chat, OpenAI's and vLLM's, that mean the same here; a `chat_template` is a name, no text.
@@ -51,6 +34,9 @@ CHAT_SAME = frozenset(
 )
 #: vLLM's field of a completion that means the same here.
 COMPLETION_SAME = frozenset(("add_special_tokens",))
+
+#: How much a model is to think, in OpenAI's words.
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 #: Why a field of completions is refused, unless it is as said there.
 NO_SUFFIX = 'only supported as "": a text is continued here, and no gap in it is filled'
@@ -73,6 +59,7 @@ class RequestBody:
         self._endpoint = endpoint
         self._body = body
         self._prompts: list[Any] = []
+        self._effort_options: dict[str, Any] = {}  # of the template
         self._source, read = ("messages", self._messages) if endpoint == CHAT else ("prompt", self._prompt)
         self._special: dict[str, Callable[[Any], None]] = {
             self._source: read,
@@ -82,7 +69,9 @@ class RequestBody:
             "top_k": lambda value: self.sampling.update(top_k=0 if value == -1 else value),
             "logprobs": self._logprobs,
         }
-        if endpoint == COMPLETIONS:
+        if endpoint == CHAT:
+            self._special["reasoning_effort"] = self._effort
+        else:
             self._special |= {"echo": self._echo, "suffix": self._suffix, "best_of": self._best_of}
         for name, value in body.items():
             if value is None:
@@ -91,6 +80,9 @@ class RequestBody:
                 self._special[name](value)
             else:
                 self._read_field(name, value)
+        options = self.fields.get("chat_template_kwargs", {})
+        if self._effort_options and isinstance(options, Mapping):
+            self.fields["chat_template_kwargs"] = {**self._effort_options, **options}
         if self.fields.get("echo") and self.sampling.get("logprobs"):  # of the prompt, too
             self.sampling.setdefault("prompt_logprobs", self.sampling.get("top_logprobs", 0))
 
@@ -154,9 +146,10 @@ class RequestBody:
         elif name in FORM_FIELDS or name in (CHAT_SAME if is_chat else COMPLETION_SAME):
             self.fields[name] = value
         elif name not in NEUTRAL:
-            self._refuse(name, f"not supported{self._suggestion(name)}")
-        elif (neutral := NEUTRAL[name]) is not None and value not in neutral:
-            self._refuse(name, f"only supported as {' or '.join(map(json.dumps, neutral))}")
+            why = f": {REFUSED[name]}" if name in REFUSED else self._suggestion(name)
+            self._refuse(name, f"not supported{why}")
+        elif (values := NEUTRAL[name].values) is not None and value not in values:
+            self._refuse(name, f"only supported as {' or '.join(map(json.dumps, values))}")
 
     def _suggestion(self, name: str) -> str:
         """Suggest known fields for an unknown one, as long as the error still names fields."""
@@ -187,6 +180,15 @@ class RequestBody:
 
     def _messages(self, value: Any) -> None:
         self.fields["messages"] = job_turns(value) if isinstance(value, list) else value
+
+    def _effort(self, value: Any) -> None:
+        """How much to think is a matter of the template: some know the effort, others whether to think."""
+        if not isinstance(value, str) or value not in EFFORTS:
+            self._refuse("reasoning_effort", f"must be one of {', '.join(EFFORTS)}")
+            return
+        self._effort_options = {"reasoning_effort": value}
+        if value == "none":
+            self._effort_options["enable_thinking"] = False
 
     def _tools(self, value: Any) -> None:
         if self._endpoint != CHAT and value != []:
