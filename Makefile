@@ -5,6 +5,7 @@ BIN     = $(VENV)/bin
 KERNELS = $(VENV)-kernels
 S3      = $(VENV)-s3
 CLIENTS = $(VENV)-clients
+API     = $(VENV)-api
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 # Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
 TORCH_INDEX_URL ?=
@@ -15,7 +16,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +25,7 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-programs test-faults test-kernels test-s3 test-clients: export PYTHONDONTWRITEBYTECODE =
+quick test test-programs test-faults test-kernels test-s3 test-clients test-api: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not (worker or long or slow or gpu or fault or program)"
@@ -48,6 +49,9 @@ test-s3: $(S3)/.ready ## run files and batches on a real S3 server process (45 m
 
 test-clients: $(CLIENTS)/.ready ## read every kind of answer with older clients of OpenAI's, and with that for Node
 	@$(BIN)/python -m pytest -q -m "not slow" tests/clients
+
+test-api: $(API)/.ready ## send the gateway what schemathesis makes of its description, for ten minutes
+	@$(API)/bin/python -m pytest -q -m slow tests/tasks/gateway/test_description.py
 
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write
@@ -98,7 +102,7 @@ docs: $(VENV)/.docs ## build the pages and the reference of the Python client as
 	@$(BIN)/mkdocs build -q && echo "Built. Open build/site/index.html"
 
 clean: ## remove the environments
-	rm -rf $(VENV) $(KERNELS) $(S3) $(CLIENTS)
+	rm -rf $(VENV) $(KERNELS) $(S3) $(CLIENTS) $(API)
 
 $(BIN)/python:
 	@test -d src/llama_herd/tasks || \
@@ -157,6 +161,13 @@ $(CLIENTS)/.ready: tests/clients/versions.txt | $(VENV)/.ready
 	@echo "Installing older versions of openai in $(CLIENTS) ..."
 	@sed 's/.*==\([0-9]*\).*/\1 &/' $< | while read -r major wanted; do \
 	  $(PIP) install -q --upgrade --target $(CLIENTS)/$$major $$wanted || exit; done
+	@touch $@
+
+$(API)/.ready: pyproject.toml | $(VENV)/.ready
+	@echo "Installing schemathesis in $(API) ..."
+	@$(BIN)/python -m venv $(API)
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(API)/bin/python $(PACKAGES))/base.pth
+	@$(API)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[api-test]'
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.

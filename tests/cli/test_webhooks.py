@@ -66,6 +66,12 @@ def test_a_secret_is_shown_once_and_stays_until_another_is_wanted(redis: Redis, 
     other = herd_webhooks(redis_url, "set", URL, "--tenant", "acme", "--new-secret").strip()
     assert other.startswith("whsec_")
     assert other != secret
+    assert secret in str(redis.hget("herd:webhooks", "acme"))  # it signs for a day more
+    shown = herd_webhooks(redis_url, "show", "--tenant", "acme")
+    assert json.loads(shown)["old_until_ms"] > json.loads(shown)["created_ms"]
+    last = herd_webhooks(redis_url, "set", URL, "--tenant", "acme", "--new-secret", "--at-once").strip()
+    assert not any(one in shown for one in (secret, other, last))
+    assert not any(one in str(redis.hget("herd:webhooks", "acme")) for one in (secret, other))
     assert "removed; 0" in herd_webhooks(redis_url, "remove", "--tenant", "acme")
     assert not redis.keys("*")
 
@@ -143,7 +149,7 @@ def test_a_listener_checks_and_tells_what_comes(redis: Redis, redis_url: str, tm
             run_call(redis, herd.ledger.cancel("a"))
             told = process.stdout.readline()
             wait_until(lambda: not redis.exists("herd:default:outbox"), "it is delivered")
-            herd_webhooks(redis_url, "set", url, "--new-secret")
+            herd_webhooks(redis_url, "set", url, "--new-secret", "--at-once")
             wait_until(lambda: _end_and_count(redis, herd), "the sender has the new secret")
             refused = next(line for line in process.stdout if "refused" in line)
     finally:

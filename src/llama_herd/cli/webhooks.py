@@ -35,14 +35,21 @@ def configure_webhooks(
         typer.Option("--jobs/--no-jobs", help="Tell of all jobs, or only of those that name an address."),
     ] = True,
     secret_file: SecretFile = None,
-    new_secret: Annotated[bool, typer.Option("--new-secret", help="Make another secret.")] = False,
+    new_secret: Annotated[
+        bool,
+        typer.Option("--new-secret", help="Make another secret. The one before signs beside it for a day."),
+    ] = False,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="The secret before signs no more: others know it.")
+    ] = False,
 ) -> None:
     """Say where to tell of ends. A new secret is printed: nobody can see it again."""
     from llama_herd.tasks.webhooks import setup
 
     secret = None if secret_file is None else _secret(secret_file)
+    overlap_s = 0 if at_once else setup.OVERLAP_S
     dialogue = setup.store_webhooks(
-        _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret
+        _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret, overlap_s=overlap_s
     )
     made = run_in_redis(dialogue).secret
     show("the secret stays" if made is None else made)
@@ -55,7 +62,8 @@ def show_webhooks(tenant: Tenant = None) -> None:
     from llama_herd.tasks.webhooks.setup import webhook_config_of
 
     config = run_in_redis(webhook_config_of(_tenant(tenant)))
-    facts = {name: value for name, value in asdict(config).items() if name != "secret"}
+    secrets = ("secret", "old_secret")
+    facts = {name: value for name, value in asdict(config).items() if name not in secrets}
     print(json.dumps(facts | {"url": url_without_query(config.url)}))
 
 

@@ -2,23 +2,26 @@
 
 import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 from redis import Redis
+from standardwebhooks import WebhookVerificationError
 
 from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
-from llama_herd.tasks.ledger.webhook_configs import SENDER
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
+from llama_herd.tasks.ledger.webhook_configs import SENDER, WebhookConfig, store_config
+from llama_herd.tasks.webhook_secret import new_secret
 from llama_herd.tasks.webhooks import host_queue
-from llama_herd.tasks.webhooks.setup import remove_webhooks, retry_webhook, store_webhooks
+from llama_herd.tasks.webhooks.setup import OVERLAP_S, remove_webhooks, retry_webhook, store_webhooks
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.conftest import SECRET, Tenant
-from tests.tasks.webhooks.receiver import Receiver, Silence
+from tests.tasks.webhooks.receiver import Receiver, Request, Silence
 from tests.tasks.webhooks.sender_thread import SenderThread
 from tests.tls import Identity, TlsFront, needs_openssl
 
@@ -40,6 +43,54 @@ def test_an_end_arrives_signed_and_without_text(tenant: Tenant, redis_url: str) 
     data = {"id": "a.b", "state": "cancelled", "finish_reason": "cancelled"}
     assert message == {"type": "job.cancelled", "data": data}
     assert b"secret prompt" not in request.body
+
+
+def test_while_a_secret_changes_both_sign(tenant: Tenant, redis_url: str) -> None:
+    """A receiver that knows either verifies, until the time of the old one is over."""
+
+    def changed(**options: Any) -> WebhookConfig:
+        dialogue = store_webhooks("default", receiver.url, (), jobs=True, **options)
+        return run_dialogue(tenant.herd.redis, dialogue).config
+
+    def verifies(request: Request, secret: str) -> bool:
+        with suppress(WebhookVerificationError):
+            return bool(request.verified(secret))
+        return False
+
+    with Receiver() as receiver:
+        tenant.set(receiver.url)
+        steps = [
+            changed(secret=None, renews=True),
+            changed(secret=None),  # as when the address changes meanwhile: both stay
+            changed(secret=None, renews=True),  # the first one is out
+            changed(secret=None, renews=True, overlap_s=0),
+        ]
+        first, _, third, last = (step.secret for step in steps)
+        good = [{first, SECRET}, {first, SECRET}, {third, first}, {last}]
+        every = {SECRET, *(step.secret for step in steps)}
+        for number, (config, secrets) in enumerate(zip(steps, good, strict=True)):
+            run_calls(tenant.herd.redis, store_config(config))
+            with SenderThread(redis_url):
+                tenant.end(f"a{number}")
+                request = receiver.wait_for(number + 1)[number]
+                tenant.wait_until_delivered()
+            assert {one for one in every if verifies(request, one)} == secrets
+    both = steps[0]
+    assert both.old_until_ms - both.created_ms == 1000 * OVERLAP_S
+    assert both.secrets_at(both.old_until_ms - 1) == (both.secret, SECRET)
+    assert both.secrets_at(both.old_until_ms) == (both.secret,)
+
+
+def test_a_secret_that_is_brought_takes_the_place_of_the_one_before(tenant: Tenant) -> None:
+    def stored(secret: str) -> WebhookConfig:
+        dialogue = store_webhooks("default", "https://example.com/", (), jobs=True, secret=secret)
+        return run_dialogue(tenant.herd.redis, dialogue).config
+
+    other = new_secret()
+    assert stored(SECRET).secrets_at(0) == (SECRET,)
+    assert stored(SECRET).secrets_at(0) == (SECRET,)
+    assert stored(other).secrets_at(0) == (other, SECRET)
+    assert stored(other).secrets_at(0) == (other, SECRET)
 
 
 def test_what_ended_before_anybody_sends_arrives(tenant: Tenant, redis_url: str) -> None:

@@ -25,7 +25,7 @@ class WebhookConfig:
     """Where a tenant's webhooks go.
 
     hosts: further hosts that jobs may name. jobs: whether it is told of all jobs, not only of those that name
-    an address.
+    an address. old_secret: the one before, which signs as well until `old_until_ms`; empty: none.
     """
 
     tenant: str
@@ -34,6 +34,13 @@ class WebhookConfig:
     hosts: tuple[str, ...]
     jobs: bool
     created_ms: int
+    old_secret: str = field(default="", repr=False)
+    old_until_ms: int = 0
+
+    def secrets_at(self, now_ms: int) -> tuple[str, ...]:
+        """What signs at this time, in unix milliseconds: while receivers change to a new secret, both."""
+        is_old_good = self.old_secret and now_ms < self.old_until_ms
+        return (self.secret, self.old_secret) if is_old_good else (self.secret,)
 
     def to_json(self) -> str:
         facts = {name: getattr(self, name) for name in self.__slots__ if name != "tenant"}
@@ -45,9 +52,15 @@ class WebhookConfig:
         try:
             facts = json.loads(raw)
             hosts = tuple(str(host) for host in facts["hosts"])
-            words = {name: str(facts[name]) for name in ("url", "secret")}
             return cls(
-                tenant, hosts=hosts, jobs=bool(facts["jobs"]), created_ms=int(facts["created_ms"]), **words
+                tenant,
+                url=str(facts["url"]),
+                secret=str(facts["secret"]),
+                hosts=hosts,
+                jobs=bool(facts["jobs"]),
+                created_ms=int(facts["created_ms"]),
+                old_secret=str(facts.get("old_secret", "")),
+                old_until_ms=int(facts.get("old_until_ms", 0)),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise RecordUnreadable(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import ssl
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, urlsplit
@@ -43,14 +43,14 @@ def webhook_body(entry: WebhookEntry) -> str:
     return json.dumps(message, separators=(",", ":"))
 
 
-def webhook_headers(entry: WebhookEntry, body: str, secret: str) -> Mapping[str, str]:
-    """The headers of one try: the signature holds for its time."""
+def webhook_headers(entry: WebhookEntry, body: str, secrets: Iterable[str]) -> Mapping[str, str]:
+    """The headers of one try: the signatures, one by each secret, hold for its time."""
     now = datetime.now(UTC)
     return {
         "Content-Type": "application/json",
         "webhook-id": entry.message,
         "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": Webhook(secret).sign(entry.message, now, body),
+        "webhook-signature": " ".join(Webhook(secret).sign(entry.message, now, body) for secret in secrets),
     }
 
 

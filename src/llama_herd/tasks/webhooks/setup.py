@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from time import time
 from typing import Literal, NamedTuple
 
@@ -12,6 +13,8 @@ from llama_herd.tasks.ledger.webhook_configs import WebhookConfig, drop_config, 
 from llama_herd.tasks.webhook_secret import check_webhook_secret, new_secret
 from llama_herd.tasks.webhook_url import check_webhook_url
 
+#: How long the secret before signs beside a new one, so that receivers can change to it one by one.
+OVERLAP_S = 86_400
 #: Dead messages that one call lets be due again.
 _LOT = 1000
 
@@ -35,20 +38,33 @@ def checked_secret(text: str) -> str:
 
 
 def store_webhooks(
-    tenant: str, url: str, hosts: Sequence[str], *, jobs: bool, secret: str | None, renews: bool = False
+    tenant: str,
+    url: str,
+    hosts: Sequence[str],
+    *,
+    jobs: bool,
+    secret: str | None,
+    renews: bool = False,
+    overlap_s: float = OVERLAP_S,
 ) -> Dialogue[NewWebhooks]:
     """Say where a tenant is told of ends. Without `secret` that of before stays, unless `renews`.
 
-    Raises BadInput.
+    overlap_s: for how long one that does not stay signs beside the new one. Raises BadInput, and
+    RecordUnreadable.
     """
     _check_addresses(url, hosts)
-    before: WebhookConfig | None = None
-    if secret is None and not renews:
-        before = yield find_config(tenant)
-    chosen = secret or (before.secret if before else new_secret())
-    config = WebhookConfig(tenant, url, chosen, tuple(sorted(set(hosts))), jobs, int(1000 * time()))
+    before: WebhookConfig | None = yield find_config(tenant)
+    stays = before is not None and secret in (None, before.secret) and not renews
+    chosen = before.secret if before and stays else secret or new_secret()
+    now_ms = int(1000 * time())
+    config = WebhookConfig(tenant, url, chosen, tuple(sorted(set(hosts))), jobs, now_ms)
+    if before and stays:
+        config = replace(config, old_secret=before.old_secret, old_until_ms=before.old_until_ms)
+    elif before and overlap_s:
+        until_ms = now_ms + int(1000 * overlap_s)
+        config = replace(config, old_secret=before.secret, old_until_ms=until_ms)
     yield store_config(config)
-    return NewWebhooks(config, None if before or secret else chosen)
+    return NewWebhooks(config, None if stays or secret else chosen)
 
 
 def _check_addresses(url: str, hosts: Sequence[str]) -> None:

@@ -1,0 +1,34 @@
+"""What schemathesis makes of the description, right and wrong: `make test-api`; elsewhere it is skipped."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stand_in import StandIn
+from tests.tasks.gateway.gateway_thread import GatewayThread
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+CHECKS = (
+    "not_a_server_error",
+    "response_schema_conformance",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+    "allow_header_conformance",
+)
+FOR_S = 600
+
+
+def test_every_answer_is_as_described(gateway: GatewayThread, stand_in: StandIn, tmp_path: Path) -> None:
+    pytest.importorskip("schemathesis", reason="needs schemathesis: make test-api")
+    command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{gateway.url}/openapi.json"]
+    options = ["--checks", ",".join(CHECKS), "--max-time", str(FOR_S), "--continue-on-failure", "--no-color"]
+    told = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path)
+    assert told.returncode == 0, told.stdout
+    (num,) = re.findall(r"(\d+) generated, \1 passed", told.stdout)
+    assert int(num) > 1000
