@@ -175,6 +175,28 @@ def test_a_stream_goes_on_to_a_client_that_sends_no_more(gateway: GatewayThread,
     assert b"event: end" in seen
 
 
+def test_what_is_sent_beside_an_answer_under_way_does_not_end_it(redis_url: str, herd: Herd) -> None:
+    herd.submit("a")
+    herd.claimed("a")
+    herd.emit("one", started("a"))
+    asked = [Asked("GET", path) for path in ("/health/live", "/v1/jobs/a/events", "/health/live")]
+    first, second, third = (message(one, body=b"") for one in asked)
+    with GatewayThread(redis_url, idle_s=0.2, heartbeat_s=0.1) as gateway:
+        place = urlsplit(gateway.url)
+        with closing(socket.create_connection((place.hostname, place.port), timeout=20)) as client:
+            client.sendall(first + second)
+            seen = b""
+            while b"event: started" not in seen:
+                seen += client.recv(4096)
+            client.sendall(third)
+            while seen.count(b"\n:") < 8:  # heartbeats, for longer than a head may take
+                seen += client.recv(4096)
+            herd.emit("one", end("a", 2, 0))
+            while seen.count(b'"live"') < 2:
+                seen += client.recv(4096)
+    assert b"event: end" in seen
+
+
 def test_a_whole_url_is_its_path(gateway: GatewayThread, over: Herd) -> None:
     place = urlsplit(gateway.url).netloc
     for asked in taken():

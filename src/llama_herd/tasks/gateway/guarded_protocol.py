@@ -202,6 +202,7 @@ class GuardedProtocol(H11Protocol):
         super().handle_events()
         if self.cycle is not before:
             _cancel(self._idle)
+            self._is_resting = False
             self.cycle.transport = LingeringTransport(self.transport, self._write, self._close_after_request)  # type: ignore[assignment]
             # With both lengths a proxy may see another end: what follows could be another client's.
             if {name for name, _ in self.headers} >= _TWO_LENGTHS:
