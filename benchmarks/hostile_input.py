@@ -88,28 +88,33 @@ class Stage:
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def shapes(fields: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Bodies near the limit with these fields, each of the kind that something takes long to read."""
-    front = json.dumps(fields)[:-1]
-    room = MAX_BODY_BYTES - len(front) - 64
+#: Values of so many bytes, each of the kind that something takes long to read.
+SHAPES: Mapping[str, Callable[[int], str]] = {
+    "nested": lambda room: "[" * (room // 2) + "]" * (room // 2),
+    "objects": lambda room: "[" + ",".join(["{}"] * (room // 3)) + "]",
+    "names": lambda room: "{" + ",".join(f'"{number}":0' for number in range(room // 12)) + "}",
+    "escapes": lambda room: '"' + "\\u0041" * (room // 6) + '"',
+    "backslashes": lambda room: '"' + "\\\\" * (room // 2) + '"',
+    "numbers": lambda room: "[" + ",".join(["1e-300"] * (room // 7)) + "]",
+    "a number": lambda room: "9" * room,
+    "as much as is counted": lambda room: "[" + ",".join(["1.25"] * 32_000) + "]",
+    "a text": lambda room: '"' + "x" * room + '"',
+}
 
-    def body(value: str) -> bytes:
-        return f'{front}, "x": {value}}}'.encode()
 
-    yield "nested", body("[" * (room // 2) + "]" * (room // 2))
-    yield "objects", body("[" + ",".join(["{}"] * (room // 3)) + "]")
-    yield "names", body("{" + ",".join(f'"{number}":0' for number in range(room // 12)) + "}")
-    yield "escapes", body('"' + "\\u0041" * (room // 6) + '"')
-    yield "backslashes", body('"' + "\\\\" * (room // 2) + '"')
-    yield "numbers", body("[" + ",".join(["1e-300"] * (room // 7)) + "]")
-    yield "a number", body("9" * room)
-    yield "as much as is counted", body("[" + ",".join(["1.25"] * 32_000) + "]")
-    yield "a text", body('"' + "x" * room + '"')
+def shaped(name: str, fields: Mapping[str, Any]) -> bytes:
+    """A body near the limit with these fields, and one of this shape that nobody knows."""
+    front = json.dumps({**fields, "x": 0})[:-2]
+    return f"{front}{SHAPES[name](MAX_BODY_BYTES - len(front) - 64)}}}".encode()
 
 
 def bodies(path: str, fields: Mapping[str, Any]) -> Inputs:
     """The inputs of a route that reads JSON."""
-    return {name: lambda stage, raw=raw: stage.ask("POST", path, raw) for name, raw in shapes(fields)}  # type: ignore[misc]
+
+    def send(name: str) -> Callable[["Stage"], None]:
+        return lambda stage: stage.ask("POST", path, shaped(name, fields))
+
+    return {name: send(name) for name in SHAPES}
 
 
 def post(path: str, **fields: Any) -> Callable[[Stage], None]:
@@ -145,7 +150,7 @@ MANY_TEXTS = {**COMPLETION, "prompt": ["x" * 8000] * 250, "n": 8, "echo": True, 
 
 def submit_scored(stage: Stage) -> None:
     fields = {"prompt": "x" * 24_000, "model": "tales", "echo": True}
-    sampling = {"n": 8, "max_tokens": 1500, "logprobs": True, "top_logprobs": 19, "prompt_logprobs": 20}
+    sampling = {"n": 8, "max_tokens": 800, "logprobs": True, "top_logprobs": 19, "prompt_logprobs": 20}
     stage.made["job"] = stage.ask("POST", "/v1/jobs", {**fields, "sampling": sampling})["id"]
     stage.ask("GET", f"/v1/jobs/{stage.made['job']}/events")
 
@@ -183,12 +188,15 @@ def run_batch(stage: Stage, content: bytes) -> None:
 
 def batch_lines() -> Inputs:
     head = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}
-    made: dict[str, Callable[[Stage], None]] = {
-        name: lambda stage, raw=raw: run_batch(stage, raw + b"\n")  # type: ignore[misc]
-        for name, raw in shapes({**head, "body": CHAT})
-    }
+
+    def send(name: str) -> Callable[["Stage"], None]:
+        return lambda stage: run_batch(stage, shaped(name, {**head, "body": CHAT}) + b"\n")
+
     scored = json.dumps({**head, "body": MANY_SCORES}).encode()
-    return {**made, "the longest answer": lambda stage: run_batch(stage, scored)}
+    return {
+        **{name: send(name) for name in SHAPES},
+        "the longest answer": lambda stage: run_batch(stage, scored),
+    }
 
 
 def told_by_webhook(once: bytes, endless: bytes) -> Callable[[Stage], None]:
@@ -256,6 +264,7 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("GET", "/health"): {"a path": get("/health")},
     ("GET", "/health/live"): {"a path": get("/health/live")},
     ("GET", "/health/ready"): {"a path": get("/health/ready")},
+    ("GET", "/version"): {"a path": get("/version")},
     ("GET", "/v1/models"): {"a path": get("/v1/models")},
     ("GET", "/v1/models/{model}"): {"a long name": get(f"/v1/models/{'x' * 8000}")},
     ("POST", "/v1/completions"): {

@@ -47,7 +47,7 @@ PROMPT_ID_BYTES = 4
 MAX_NOTES = 16
 #: Most scores of tokens that a job may ask for: of each token of prompt and outputs, and of the likely tokens
 #: beside it. They are joined and written in one go by whoever wants the whole result.
-MAX_SCORES = 524_288
+MAX_SCORES = 262_144
 #: Most of these that a prompt may have, since all of them come in one event. A worker checks it.
 MAX_PROMPT_SCORES = 131_072
 YEAR_MS = 31_536_000_000

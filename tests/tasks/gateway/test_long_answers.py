@@ -31,7 +31,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (COMPLETIONS, "prompt", {"prompt": ["x" * 220] * 256, "n": 8, "echo": True, "logprobs": 20}),
         (COMPLETIONS, "prompt", {"prompt": ["x" * 9000] * 256, "n": 8, "echo": True, "max_tokens": 0}),
         (COMPLETIONS, "prompt", {"prompt": ["x"] * 256, "n": 8, "max_tokens": 4096}),
-        (CHAT, "n", {"messages": MESSAGES, "n": 8, "max_tokens": 2048, "logprobs": True, "top_logprobs": 20}),
+        (CHAT, "n", {"messages": MESSAGES, "n": 8, "max_tokens": 1500, "logprobs": True, "top_logprobs": 20}),
     ],
 )
 def test_a_product_of_fields_is_refused_before_anything_is_computed(

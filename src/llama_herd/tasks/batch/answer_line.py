@@ -1,6 +1,5 @@
 """A row's outcome as a line of OpenAI's output or error file."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.job import SOURCES, GenerationJob
+from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.response import response_body
 
 #: Characters that some readers take for the end of a line.
@@ -47,8 +47,8 @@ def error_line(run_id: str, item: BatchItem) -> bytes:
 
 def _json_line(run_id: str, row: int, fields: Mapping[str, Any]) -> bytes:
     """A line of a file as JSON. The id comes first: done rows are found by the beginnings of lines."""
-    text = json.dumps({"id": line_id(run_id, row), **fields}, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_LINE_ENDS).encode() + b"\n"
+    pieces = json_pieces({"id": line_id(run_id, row), **fields})
+    return b"".join(piece.translate(_LINE_ENDS).encode() for piece in pieces) + b"\n"
 
 
 def line_id(run_id: str, row: int) -> str:

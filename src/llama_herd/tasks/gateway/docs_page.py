@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.openapi import document
 from llama_herd.tasks.gateway.operations import ERRORS, OPERATIONS
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -18,7 +19,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 async def show_docs(request: Request) -> Response:
     """All operations, all fields, all errors."""
     await context_of(request).admit(request, KeyRole.SUBSCRIBER)
-    return HTMLResponse(page(), headers={"Content-Security-Policy": POLICY})
+    return HTMLResponse(await make_aside(page), headers={"Content-Security-Policy": POLICY})
 
 
 @cache

@@ -16,6 +16,7 @@ from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.health import Health
 from llama_herd.tasks.gateway.herd_routes import HerdView, Version
 from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView
+from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.operations import ERRORS, OPERATIONS, Operation
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import (
@@ -145,4 +146,4 @@ def _content(schemas: Mapping[str, str]) -> dict[str, Any]:
 async def show_document(request: Request) -> Response:
     """The OpenAPI document."""
     await context_of(request).admit(request, KeyRole.SUBSCRIBER)
-    return JSONResponse(document())
+    return JSONResponse(await make_aside(document))

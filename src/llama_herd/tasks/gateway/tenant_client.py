@@ -1,6 +1,6 @@
 """The gateway's clients of the queue: one for each tenant, all over the same connections."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.close_names import close_models, did_you_mean
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.events import Event, Token
 from llama_herd.tasks.gateway.cached_value import CachedValue
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found, not_permitted
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 #: Most events of one read: so much waits in memory for a client that reads slowly.
 PAGE = 64
+#: Most of the first read, and of one after events with scores of many tokens: nothing else runs meanwhile.
+SCORED_PAGE = 8
 #: Longest time until the stream of a silent job is read again.
 MAX_SILENCE_S = 5.0
 #: How long a stream waits for a Redis that is away.
@@ -107,8 +109,14 @@ class TenantClient:
         waited out. Raises JobNotFound, RecordUnreadable, and RedisUnavailable after a long outage.
         """
 
-        def read() -> Awaitable[list[Event]]:
-            return self.run(self.core.read_new(reader.follower, PAGE))
+        limit = SCORED_PAGE
+
+        async def read() -> list[Event]:
+            nonlocal limit
+            found = await self.run(self.core.read_new(reader.follower, limit))
+            has_scores = any(isinstance(event, Token) and event.top_logprobs for event in found)
+            limit = SCORED_PAGE if has_scores else PAGE
+            return found
 
         return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=True))
 

@@ -27,4 +27,4 @@ def json_pieces(value: Any) -> Iterator[str]:
 
 def compact_json(value: Any) -> str:
     """A value as JSON on one line."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
