@@ -1,12 +1,13 @@
 """Bounds and divisors of numbers, narrowed to those that llguidance holds.
 
-It reads bounds as doubles, keeps whole parts in 64 bits, and lets an exclusive bound through where both
-bounds have the same whole part. So all become inclusive, and doubles within what was asked.
+It takes a number with many digits for its neighbour, keeps whole parts in 64 bits, and lets an exclusive
+bound through where both bounds have the same whole part. So all become inclusive, and numbers of few digits
+within what was asked.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem
@@ -15,8 +16,10 @@ from llama_herd.worker.grammars.schema_places import Path, SchemaProblem
 MOST = 2**63 - 1024
 #: From here on llguidance needs a bound at the other side, too.
 _LONG = 10**17
+#: Digits of a number that is read as it was written, and the place of the last one behind the point.
+MOST_DIGITS, LAST_PLACE = 15, 20
 #: The number next to an exclusive bound of 0.
-NEXT_TO_0 = 1e-15
+NEXT_TO_0 = Decimal("1e-15")
 #: Most that the divisors of a schema may multiply to: llguidance multiplies those that meet, in 32 bits.
 _MOST_DIVISOR = 2**32 - 1
 
@@ -30,65 +33,82 @@ def narrowed_bounds(schema: Mapping[str, Any], path: Path) -> dict[str, int | fl
     for key in given:
         if not _is_number(schema[key]):
             raise SchemaProblem((*path, key), "must be a number")
-    least = _least_whole if schema.get("type") == "integer" else _least_double
+    least = _least_whole if schema.get("type") == "integer" else _least
     low = max((least(schema[key], key == _LOWER[1]) for key in _LOWER if key in given), default=-math.inf)
     high = -max((least(-schema[key], key == _UPPER[1]) for key in _UPPER if key in given), default=-math.inf)
-    if low >= _LONG or MOST < high < math.inf:
-        high = min(high, MOST)
-    if high <= -_LONG or -math.inf < low < -MOST:
-        low = max(low, -MOST)
+    most = 10 ** max(0, MOST_DIGITS - _num_places(schema["multipleOf"])) if "multipleOf" in schema else MOST
+    if most < MOST or low >= _LONG or MOST < high < math.inf:
+        high = min(high, most)
+    if most < MOST or high <= -_LONG or -math.inf < low < -MOST:
+        low = max(low, -most)
     if low > high:
-        raise SchemaProblem((*path, given[0]), "leaves no number that can be followed")
+        raise SchemaProblem((*path, *given[:1]), "leaves no number that can be followed")
     bounds = {"minimum": low, "maximum": high}
     return {key: _plain(value) for key, value in bounds.items() if not math.isinf(value)}
 
 
 def check_divisors(found: Iterable[tuple[Path, object]]) -> None:
     """Raise SchemaProblem if llguidance would hold a `multipleOf` of a schema otherwise than it says."""
-    product, exponent, seen = 1, 0, set[Decimal]()
+    product, places, seen = 1, 0, set[Decimal]()
     for path, value in found:
         if not _is_number(value) or not 0 < value < math.inf:  # type: ignore[operator]
             raise SchemaProblem(path, "must be a number above 0")
         divisor = Decimal(repr(value)).normalize()
-        digits = max(0, -int(divisor.as_tuple().exponent))
-        exponent = max(exponent, digits)
-        product *= 1 if divisor in seen else int(divisor.scaleb(digits))
+        places = max(places, _num_places(value))
+        product *= 1 if divisor in seen else int(divisor.scaleb(_num_places(value)))
         seen.add(divisor)
-        most = product * 10 ** (exponent * len(seen))
+        most = product * 10 ** (places * len(seen))
         if not _is_read_as_written(value, divisor) or (most > _MOST_DIVISOR and len(seen) > 1):
             raise SchemaProblem(path, "is not supported: it has too many digits")
 
 
+def is_held(number: int | float) -> bool:
+    """Whether llguidance holds a constant to its digits."""
+    if isinstance(number, int):
+        return abs(number) <= MOST and int(float(number)) == number
+    _, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    return len(digits) <= MOST_DIGITS and -LAST_PLACE <= int(exponent) <= LAST_PLACE - MOST_DIGITS
+
+
+def _num_places(number: Any) -> int:
+    """The digits behind the point."""
+    return max(0, -int(Decimal(repr(number)).normalize().as_tuple().exponent))
+
+
 def _is_read_as_written(value: Any, divisor: Decimal) -> bool:
-    """Whether llguidance's way to read a decimal comes to its digits."""
-    shifted, digits = float(value), 0
+    """Whether llguidance's way to read a divisor comes to its digits."""
+    shifted, places = float(value), 0
     while shifted != int(shifted):
-        shifted, digits = shifted * 10, digits + 1
-    return shifted <= _MOST_DIVISOR and Decimal(int(shifted)).scaleb(-digits) == divisor
+        shifted, places = shifted * 10, places + 1
+    return shifted <= _MOST_DIVISOR and Decimal(int(shifted)).scaleb(-places) == divisor
 
 
-def _least_whole(bound: int | float, is_exclusive: bool) -> int | float:
-    """The least whole number at a lower bound that is a double, too."""
+def _least_whole(bound: int | float, is_exclusive: bool) -> float:
+    """The least whole number at a lower bound."""
     if math.isinf(bound):
         return bound
-    return _at_least(math.floor(bound) + 1 if is_exclusive else math.ceil(bound))
+    return _least_double(math.floor(bound) + 1 if is_exclusive else math.ceil(bound))
 
 
-def _least_double(bound: int | float, is_exclusive: bool) -> int | float:
-    """The least double at a lower bound; next to 0 one that can be written in few digits."""
-    found = _at_least(bound)
-    if not is_exclusive or found != bound:
-        return found
-    return NEXT_TO_0 if bound == 0 else math.nextafter(found, math.inf)
+def _least(bound: int | float, is_exclusive: bool) -> float:
+    """The least number of few digits at a lower bound."""
+    if math.isinf(bound) or (bound == int(bound) and not is_exclusive):
+        return _least_double(bound)
+    given = Decimal(bound) if isinstance(bound, int) else Decimal(repr(bound))
+    last = max(given.adjusted() - MOST_DIGITS + 1, -LAST_PLACE)
+    step = Decimal(1).scaleb(last) if given else NEXT_TO_0
+    found = given.quantize(step, ROUND_CEILING, context=Context(prec=1000))
+    return _least_double(found + step if is_exclusive and found == given else found)
 
 
-def _at_least(number: int | float) -> float:
+def _least_double(number: int | float | Decimal) -> float:
     """The least double that is not below a number."""
     try:
         found = float(number)
     except OverflowError:
         return math.copysign(math.inf, number)
-    return math.nextafter(found, math.inf) if found < number else found
+    is_below = found < number and not isinstance(number, Decimal)  # whose few digits name its double
+    return math.nextafter(found, math.inf) if is_below else found
 
 
 def _plain(value: float) -> int | float:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, narrowed_bounds
+from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
 from llama_herd.worker.grammars.formats import FORMATS
 from llama_herd.worker.grammars.names import narrowed_names
 from llama_herd.worker.grammars.patterns import as_llguidance
@@ -58,15 +58,8 @@ def _is_known(reference: object, known: Collection[Path]) -> bool:
 def _check_constant(value: object, path: Path) -> None:
     if isinstance(value, str) and _UNWRITABLE.search(value):
         raise SchemaProblem(path, "is not supported: it has a control character without a short escape")
-    if isinstance(value, int) and not _is_double(value):
-        raise SchemaProblem(path, "is not supported: it has more digits than a double holds")
-
-
-def _is_double(value: int) -> bool:
-    try:
-        return int(float(value)) == value
-    except OverflowError:
-        return False
+    if isinstance(value, int | float) and not isinstance(value, bool) and not is_held(value):
+        raise SchemaProblem(path, "is not supported: it has too many digits")
 
 
 def _narrowed(schema: Any, path: Path) -> Any:
