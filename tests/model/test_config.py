@@ -136,7 +136,7 @@ BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
         {"rope__scaling__type": "longrope"},
         "scaling.type is 'longrope', which is not .* shorter",
     ),
-    "scaling by 0": ({"rope__scaling__factor": 0.0}, "scaling.factor is 0.0, it must be above 0"),
+    "scaling below 0": ({"rope__scaling__factor": -1.0}, "scaling.factor is -1.0, it must be above 0"),
     "a scale of logits": ({"logit_scale": 0.5}, "logit_scale' is 0.5, which is not supported. Take another"),
     "a soft cap": ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping' is 50.0, which is not"),
     "a key of tomorrow": ({"attention__sinks": 4}, "attention.sinks' is 4, which is not supported"),

@@ -113,10 +113,15 @@ def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:
     yield "BOS", "none" if tokenizer.bos_id is None else tokenizer.bos_id
     yield "EOS", ", ".join(map(str, tokenizer.eos_ids)) or "none: a job runs to its max_tokens"
     yield "BOS before a prompt", "yes" if tokenizer.adds_bos else "no"
+    if tokenizer.last_ids or (tokenizer.first_ids and tokenizer.first_ids != (tokenizer.bos_id,)):
+        around = " ".join([*map(str, tokenizer.first_ids), "...", *map(str, tokenizer.last_ids)])
+        yield "around a prompt", around
     chat = ", ".join(tokenizer.chat_templates) or "no: jobs with messages are refused"
     complaint = tokenizer.chat_complaint
     yield "forms of outputs", f"none that needs {tokenizer.lacks}" if tokenizer.lacks else "any"
     yield "chat template", f"jobs with messages are refused: {complaint}" if complaint else chat
+    for warning in tokenizer.complaints:
+        yield "warning", warning
 
 
 def _format_facts(summary: "ModelSummary") -> Iterator[tuple[str, str]]:

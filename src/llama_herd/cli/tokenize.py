@@ -1,6 +1,7 @@
 """`herd tokenize`: the ids that a model sees in place of a text or a chat."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,7 +40,7 @@ def tokenize(
     not form a whole character are shown as \\xNN.
     """
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.cli.terminal import text_or_stdin
+    from llama_herd.cli.terminal import harmless, text_or_stdin
     from llama_herd.extras import need_worker_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
@@ -54,6 +55,8 @@ def tokenize(
     from llama_herd.model.files.model_file import read_tokens
 
     tokenizer, control_tokens = read_tokens(settings.model)
+    for complaint in tokenizer.complaints:
+        print(harmless(complaint), file=sys.stderr)
     if job is None:
         ids = tokenizer.encode(prompt, add_bos=False if no_bos else None)
     else:

@@ -25,6 +25,7 @@ from llama_herd.model.shape.gguf_shape import (
     gguf_scales,
     gguf_vocab_size,
     gguf_windows,
+    plain_gguf,
     refuse_unread_gguf_keys,
 )
 from llama_herd.model.shape.json_shape import (
@@ -91,9 +92,9 @@ class LlamaConfig:
 
         A key of its architecture that is not known to change nothing, and is not read, is refused.
         """
-        noted = NotedMetadata(metadata, metadata.source)
-        family = _family(noted, "general.architecture", lambda family: family.architecture)
+        family = _family(metadata, "general.architecture", lambda family: family.architecture)
         a = family.architecture
+        noted = NotedMetadata(plain_gguf(metadata, a), metadata.source)
         if noted.integer(f"{a}.expert_count", 0, MAX_EXPERTS, 0):
             raise noted.error(f"{a}.expert_count", f"is {noted[f'{a}.expert_count']}, {MOE}", MOE_HELP)
         hidden_size = noted.integer(f"{a}.embedding_length", 1, MAX_HIDDEN)

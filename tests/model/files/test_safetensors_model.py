@@ -157,10 +157,28 @@ def test_a_missing_shard_is_named(sharded: Path) -> None:
         SafetensorsModel.open(sharded)
 
 
-def test_a_tensor_in_two_shards_is_named(sharded: Path) -> None:
-    shutil.copy(sharded / "model-00001-of-00005.safetensors", sharded / "model-00002-of-00005.safetensors")
-    with pytest.raises(ModelFileError, match=r"00002.*: tensor '.*' is in model-00001-of-00005\.safetensors"):
-        SafetensorsModel.open(sharded)
+def test_of_a_tensor_in_two_shards_the_later_one_counts_as_in_transformers(sharded: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    index = json.loads((sharded / INDEX).read_text())
+    name, other = next(iter(index["weight_map"])), "z-overlay.safetensors"
+    stored = load_file(sharded / index["weight_map"][name])[name]
+    save_file({name: torch.full_like(stored, 0.5)}, sharded / other, metadata={"format": "pt"})
+    index["weight_map"][name] = other
+    (sharded / INDEX).write_text(json.dumps(index))
+    oracle_head = AutoModelForCausalLM.from_pretrained(sharded).state_dict()[name]
+    with SafetensorsModel.open(sharded) as model:
+        (ours,) = (weight for weight in WEIGHT_NAMES if hf_name(weight) == name)
+        assert model.weight(ours).blocks.view(torch.float32).flatten().equal(oracle_head.flatten())
+        assert set(oracle_head.flatten().tolist()) == {0.5}
+
+
+def test_a_tied_folder_may_store_the_head_alone(folder: Path, saved: Path) -> None:
+    change_config(folder, tie_word_embeddings=True)
+    change_weights(folder, lambda tensors: tensors.pop("model.embed_tokens.weight"))
+    with SafetensorsModel.open(folder) as model, SafetensorsModel.open(saved) as whole:
+        for name in ("token_embd.weight", "output.weight"):
+            assert model.weight(name).blocks.equal(whole.weight("output.weight").blocks)
 
 
 BAD_INDEXES: dict[str, tuple[Any, str]] = {

@@ -46,8 +46,9 @@ def test_an_end_that_the_file_does_not_name_ends_a_generation(added: tuple[str, 
     assert ends(*added, eos=256) == set(added[:expected])
 
 
-def test_a_token_of_such_a_name_among_the_words_is_text() -> None:
-    assert ends("</s>", "<|im_end|>", kind=TokenType.NORMAL) == set()
+def test_a_word_of_such_a_name_is_text_and_an_end_that_no_text_becomes_is_none() -> None:
+    assert ends("</s>", "<|im_end|>", kind=TokenType.NORMAL) == {"</s>", "<|im_end|>"}
+    assert ends("</", "s>", "</s>", "<|im_end|>", kind=TokenType.NORMAL) == {"<|im_end|>"}
     assert ends("</s>", "<|im_end|>", kind=TokenType.USER_DEFINED) == {"</s>", "<|im_end|>"}
     assert ends("</s>", kind=TokenType.NORMAL, eos=256) == {"</s>"}
 

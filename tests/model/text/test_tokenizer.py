@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
+from gguf import TokenType
 
 from llama_herd.errors import BadInput, ModelFileError
 from llama_herd.model.reading.metadata import Metadata
@@ -80,20 +81,27 @@ def test_eos_comes_last_when_the_file_says_so(spm: Tokenizer, spm_values: dict[s
     tokenizer = Tokenizer.from_metadata(Metadata(values))
     assert tokenizer.encode("the") == [BOS_ID, *bare, EOS_ID]
     assert tokenizer.encode("the", add_bos=False) == bare
-    del values["tokenizer.ggml.eos_token_id"]
-    with pytest.raises(ModelFileError, match="eos_token_id is missing"):
-        Tokenizer.from_metadata(Metadata(values))
 
 
 def test_without_a_bos_token_none_is_added(spm_values: dict[str, Any]) -> None:
+    types = spm_values["tokenizer.ggml.token_type"].copy()
+    types[BOS_ID] = TokenType.USER_DEFINED  # else it would be BOS without a word
     values = {key: value for key, value in spm_values.items() if "bos" not in key}
+    values |= {"tokenizer.ggml.token_type": types, "tokenizer.ggml.add_bos_token": True}
     tokenizer = Tokenizer.from_metadata(Metadata(values))
     assert tokenizer.bos_id is None
     assert tokenizer.encode("the") == tokenizer.encode("the", add_bos=False)
+    assert "add_bos_token is true, but there is no such token" in tokenizer.complaints[-1]
     with pytest.raises(BadInput, match="no BOS token"):
         tokenizer.encode("the", add_bos=True)
-    with pytest.raises(ModelFileError, match="bos_token_id is missing"):
-        Tokenizer.from_metadata(Metadata({**values, "tokenizer.ggml.add_bos_token": True}))
+
+
+def test_a_sentence_piece_vocabulary_means_its_first_ids_where_it_names_none(
+    spm: Tokenizer, spm_values: dict[str, Any]
+) -> None:
+    values = {key: value for key, value in spm_values.items() if not key.endswith("_token_id")}
+    tokenizer = Tokenizer.from_metadata(Metadata(values))
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (spm.bos_id, spm.eos_ids) == (BOS_ID, {EOS_ID})
 
 
 def test_without_a_space_prefix_a_text_comes_back_as_it_is(spm_values: dict[str, Any]) -> None:
@@ -106,7 +114,8 @@ def test_every_end_that_the_file_names_ends_a_generation(spm_values: dict[str, A
     ends = {"tokenizer.ggml.eot_token_id": 300, "tokenizer.ggml.eom_token_id": 301}
     tokenizer = Tokenizer.from_metadata(Metadata({**spm_values, **ends}))
     assert tokenizer.eos_ids == {EOS_ID, 300, 301}
-    assert tokenizer.pieces[300] == b""
+    assert tokenizer.pieces[300] == spm_values["tokenizer.ggml.tokens"][300].encode()  # a word of texts
+    assert [complaint.split()[1] for complaint in tokenizer.complaints] == [*ends]
     assert tokenizer.chat_templates == {}
 
 
@@ -155,12 +164,8 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
         {"token_type": np.ones(1_000, np.int32)},
         "tokens holds 0 byte tokens, <0x00> to <0xFF>",
     ),
-    "no scores": ({"scores": None}, "scores is missing"),
     "many scores": ({"scores": np.ones(1_001, np.float32)}, "scores has 1001 elements, 1000 are needed"),
     "scores of numbers": ({"scores": np.ones(1_000, np.int32)}, "scores holds int32"),
-    "bos outside": ({"bos_token_id": 1_000}, "bos_token_id is 1000, allowed are 0 to 999"),
-    "eos outside": ({"eos_token_id": -1}, "eos_token_id is -1, allowed are 0 to 999"),
-    "bos of text": ({"bos_token_id": "<s>"}, "bos_token_id is of type str, an integer is needed"),
 }
 
 

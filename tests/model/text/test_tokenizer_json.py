@@ -17,6 +17,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.spm import recover_merges
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from tests.model.corpus import NUM_TEXTS, mixed_texts
 from tests.model.sentence_piece import (
     BOS_ID,
@@ -101,21 +102,15 @@ def test_a_byte_level_file_gives_text_back_as_it_is(tmp_path: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_bos_is_added_as_the_configuration_says_or_else_the_template(
+def test_the_template_says_whether_bos_is_added_and_a_flag_that_says_otherwise_is_told(
     spm_engine: Engine, tmp_path: Path
 ) -> None:
-    for config, adds_bos in (
-        (CONFIG, True),
-        ({**CONFIG, "add_bos_token": False}, False),
-        ({**CONFIG, "add_bos_token": None}, True),
-    ):
-        assert read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=config)).adds_bos is adds_bos
-
-
-def test_a_bos_token_that_is_to_be_added_must_be_named(spm_engine: Engine, tmp_path: Path) -> None:
-    path = save(spm_engine, tmp_path, tokenizer_config={"add_bos_token": True})
-    with pytest.raises(ModelFileError, match=r"tokenizer_config\.json: bos_token is missing"):
-        read_tokenizer(path)
+    for flag, complaints in ((True, 0), (False, 1), (None, 0)):
+        config = {**CONFIG, "add_bos_token": flag}
+        tokenizer = read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=config))
+        assert tokenizer.adds_bos
+        assert [line for line in tokenizer.complaints if "add_bos_token" in line] == [*tokenizer.complaints]
+        assert len(tokenizer.complaints) == complaints
 
 
 def test_lengths_of_a_training_neither_cut_nor_fill_a_text(spm_engine: Engine, tmp_path: Path) -> None:
@@ -174,12 +169,15 @@ def test_other_kinds_of_tokenizers_are_named(tmp_path: Path) -> None:
         read_tokenizer(save(plain, tmp_path))
 
 
-@pytest.mark.parametrize("config", [{"eos_token": "<none>"}, {"bos_token": {"content": "<none>"}}])
-def test_a_special_token_outside_the_vocabulary_is_named(
+@pytest.mark.parametrize("config", [{"eos_token": "<new>"}, {"bos_token": {"content": "<new>"}}])
+def test_a_special_token_outside_the_vocabulary_comes_to_it_where_the_model_has_a_row(
     spm_engine: Engine, tmp_path: Path, config: dict[str, Any]
 ) -> None:
-    with pytest.raises(ModelFileError, match=f"{next(iter(config))} or its id is not in the vocabulary"):
-        read_tokenizer(save(spm_engine, tmp_path, tokenizer_config=config))
+    path, num_tokens = save(spm_engine, tmp_path, tokenizer_config=config), spm_engine.get_vocab_size()
+    assert TokenizerJson.open(path).control_ids["<new>"] == num_tokens
+    without = TokenizerJson.open(path, num_tokens)
+    assert "<new>" not in without.control_ids
+    assert f"'<new>' ({num_tokens})" in without.complaints[0]
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -91,7 +92,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]}},
         "has 2 steps of type ByteLevel, limit 1",
     ),
-    "a template that is no list": ({"post_processor": {"type": "TemplateProcessing"}}, "single is of type"),
     "marked tokens": (
         {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "continuing_subword_prefix": "ä"}},
         "model.continuing_subword_prefix is not empty",
@@ -121,12 +121,33 @@ def test_a_file_that_could_hold_a_worker_up_is_refused_by_name(
     assert len(str(caught.value)) < 500
 
 
-def test_a_template_that_names_no_token_adds_none(tmp_path: Path) -> None:
-    items = [{"SpecialToken": {"id": "none", "type_id": 0}}] * 1_000
-    template = {"type": "TemplateProcessing", "single": items, "pair": items, "special_tokens": {}}
+def around(*items: object, ids: Sequence[int] = (0,)) -> dict[str, object]:
+    """A template of these items: a number is a special token of `ids`."""
+    single = [{"Sequence" if item == "A" else "SpecialToken": {"id": item, "type_id": 0}} for item in items]
+    special = {"t": {"id": "t", "ids": [*ids], "tokens": ["t"] * len(ids)}}
+    pair = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+
+
+@pytest.mark.parametrize(
+    ("step", "complaint"),
+    [
+        ({"type": "TemplateProcessing"}, "cannot be read"),
+        (around("none", "A"), "cannot be read"),
+        (around("t"), "writes a text 0 times"),
+        (around("A", "A"), "writes a text 2 times"),
+        (around(*["t"] * 1_000, "A"), "puts 1000 tokens around a text, limit 32"),
+        (around("t", "A", ids=[99]), "names the id 99, which is none of this vocabulary"),
+    ],
+)
+def test_a_template_that_cannot_be_followed_adds_nothing_and_is_told(
+    tmp_path: Path, step: object, complaint: str
+) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({**PLAIN, "post_processor": template}))
-    assert read_tokenizer(path).encode("a") == [0]
+    path.write_text(json.dumps({**PLAIN, "post_processor": step}))
+    tokenizer = read_tokenizer(path)
+    assert tokenizer.encode("a") == [0]
+    assert [complaint in line for line in tokenizer.complaints] == [True]
 
 
 def test_of_a_key_that_stands_twice_the_library_takes_what_was_checked(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
         with ServableModel.open(settings, device) as servable:
             parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
             yield Finding("model", "ok", f"{settings.served_model}: {parts}")
+            for complaint in servable.tokenizer.complaints:
+                yield Finding("tokens", "warn", complaint, "take a file of the same model that is newer")
             yield from check_chat(servable)
             if device == "cpu":
                 yield _kernels_finding(servable.kernels.note)

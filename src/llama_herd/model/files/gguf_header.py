@@ -34,6 +34,9 @@ MAX_ALIGNMENT = 65_536
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32
 
+#: Keys of what people say of a file, which need not be UTF-8.
+NOTES_PREFIX = "general."
+
 #: Types of old files, which llama.cpp itself reads no longer.
 REMOVED_TYPES = {
     4: "Q4_2",
@@ -151,7 +154,8 @@ def _read_metadata(cursor: Cursor, num_keys: int, metadata: dict[str, MetaValue]
         if key == ALIGNMENT_KEY:
             metadata[key] = _read_alignment(cursor, value_type)
         else:
-            metadata[key] = _read_value(cursor, value_type, quoted(key))
+            is_note = key.startswith(NOTES_PREFIX)
+            metadata[key] = _read_value(cursor, value_type, quoted(key), "replace" if is_note else "strict")
 
 
 def _read_name(cursor: Cursor, limit: int, kind: str, taken: Mapping[str, object]) -> str:
@@ -174,9 +178,9 @@ def _read_alignment(cursor: Cursor, value_type: int) -> int:
     return alignment
 
 
-def _read_value(cursor: Cursor, value_type: int, field: str) -> MetaValue:
+def _read_value(cursor: Cursor, value_type: int, field: str, errors: str) -> MetaValue:
     if value_type == GGUFValueType.STRING:
-        return cursor.string(MAX_STRING_BYTES, field)
+        return cursor.string(MAX_STRING_BYTES, field, errors)
     if value_type == GGUFValueType.ARRAY:
         return _read_array(cursor, field)
     (scalar,) = cursor.array(_scalar(cursor, value_type, field), 1, field)

@@ -57,7 +57,7 @@ def _unknown_type(entry: TensorEntry, source: str) -> ModelFileError:
 
 
 def _check_layout(infos: Sequence[TensorInfo], header: Header, source: str, file_bytes: int) -> None:
-    """Tensors follow each other without overlap or gap, all inside the file, with nothing after them."""
+    """Tensors follow each other without overlap or gap, all inside the file. What comes after is not read."""
     start, alignment, end = header.data_start, header.alignment, 0
     data_bytes = file_bytes - start
     for info in sorted(infos, key=lambda info: info.offset):
@@ -67,8 +67,3 @@ def _check_layout(infos: Sequence[TensorInfo], header: Header, source: str, file
         end = expected + info.num_bytes
         if end > data_bytes:
             raise damaged(source, f"{tensor} ends at data byte {end} of {data_bytes}")
-    if data_bytes - end >= alignment:
-        raise damaged(
-            source,
-            f"{data_bytes - end} bytes follow the last tensor at data byte {end}, under {alignment} may",
-        )

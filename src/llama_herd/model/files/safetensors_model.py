@@ -33,11 +33,12 @@ MAX_CONFIG_BYTES = 1 << 20
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
 
 HEAD_NAME = "lm_head.weight"
+EMBEDDING_NAME = "model.embed_tokens.weight"
 #: Rows of two weights that are read at a time to compare them.
 COMPARED_ROWS = 1_024
 
 _OUTER_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
+    "token_embd.weight": EMBEDDING_NAME,
     "output_norm.weight": "model.norm.weight",
     "output.weight": HEAD_NAME,
 }
@@ -138,7 +139,7 @@ class SafetensorsModel(Closing):
                 f"{path}: missing. {how_to_complete(self.folder)} "
                 "Or load the tokenizer with transformers and save it there."
             )
-        return TokenizerJson.open(path)
+        return TokenizerJson.open(path, self.config.vocab_size)
 
     def close(self) -> None:
         for file in self._files:
@@ -155,7 +156,8 @@ class SafetensorsModel(Closing):
         config_json = with_defaults(self.metadata, self.config.family)
         is_tied = config_json.flag("tie_word_embeddings", HEAD_NAME not in tensors)
         if is_tied and HEAD_NAME in tensors:  # a head of its own counts, whatever the flag says
-            is_tied = _is_same(tensors[HEAD_NAME], tensors.get(hf_name("token_embd.weight")))
+            tensors = {EMBEDDING_NAME: tensors[HEAD_NAME], **tensors}
+            is_tied = _is_same(tensors[HEAD_NAME], tensors[EMBEDDING_NAME])
         optional = {HEAD_NAME} if is_tied else set()
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
@@ -188,23 +190,20 @@ def _plus_one(weight: Weight) -> Weight:
 
 
 def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
-    """All tensors of a folder's files but those that a Llama does not need."""
-    tensors: dict[str, StoredTensor] = {}
-    for file in files:
-        for name, info in file.tensors.items():
-            if name in tensors:
-                first = tensors[name].file.path.name
-                raise ModelFileError(
-                    f"{file.path}: tensor {quoted(name)} is in {first} as well. Fetch them again."
-                )
-            if not name.endswith(IGNORED_SUFFIX):
-                tensors[name] = StoredTensor(file, info)
-    return tensors
+    """All tensors of a folder's files but those that a Llama does not need; later files count for more."""
+    return {
+        name: StoredTensor(file, info)
+        for file in files
+        for name, info in file.tensors.items()
+        if not name.endswith(IGNORED_SUFFIX)
+    }
 
 
-def _is_same(head: StoredTensor, embedding: StoredTensor | None) -> bool:
+def _is_same(head: StoredTensor, embedding: StoredTensor) -> bool:
     """Whether a head is a copy of the embedding; it is read up to the first difference."""
-    if embedding is None or head.info[1:3] != embedding.info[1:3]:
+    if head == embedding:
+        return True
+    if (head.info.type, head.info.shape) != (embedding.info.type, embedding.info.shape):
         return False
     first, second = (stored.file.rows(stored.info.name) for stored in (head, embedding))
     return all(

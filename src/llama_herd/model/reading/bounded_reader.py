@@ -67,14 +67,14 @@ class Cursor:
             raise self.error(field, f"{value} is over the limit of {limit}", U64.size)
         return value
 
-    def string(self, limit: int, field: str) -> str:
-        """A 64-bit length, at most `limit`, and as many bytes of UTF-8."""
+    def string(self, limit: int, field: str, errors: str = "strict") -> str:
+        """A 64-bit length, at most `limit`, and as many bytes of UTF-8; `errors` as for bytes.decode."""
         num_bytes = self.count(limit, f"length of {field}")
         self.need(num_bytes, field)
         start = self.offset
         self.offset += num_bytes
         try:
-            return self._data[start : self.offset].decode()
+            return self._data[start : self.offset].decode(errors=errors)
         except UnicodeDecodeError as error:
             raise self.error(field, f"is not UTF-8 at its byte {error.start}", num_bytes) from None
 

@@ -85,9 +85,9 @@ class Metadata(Mapping[str, object]):
         return self._read(key, (tuple,), "an array of strings")
 
     def array(self, key: str, kind: str, length: int) -> Array:
-        """A numeric array of `length` numbers, of numpy's `kind` ("i" for integers, "f" for floats)."""
+        """A numeric array of `length` numbers, of a `kind` of numpy's ("iu" for integers, "f" for floats)."""
         values = self._read(key, (np.ndarray,), "an array of numbers")
-        if values.dtype.kind != kind:
+        if values.dtype.kind not in kind:
             raise self.error(key, f"holds {values.dtype} values, the kind {kind!r} is needed")
         if len(values) != length:
             raise self.error(key, f"has {len(values)} elements, {length} are needed")

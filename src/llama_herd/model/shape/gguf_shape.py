@@ -34,7 +34,35 @@ NEUTRAL_VALUES: Mapping[str, object] = {
     "attention.causal": True,
     "use_parallel_residual": True,  # written for all, read for GPT-NeoX
     "pooling_type": 0,
+    "logit_scale": 1.0,
+    "residual_scale": 1.0,
+    "embedding_scale": 1.0,
 }
+#: Keys whose 0 is as good as no key, as in llama.cpp.
+ZERO_IS_ABSENT = (
+    "rope.scaling.factor",
+    "logit_scale",
+    "residual_scale",
+    "embedding_scale",
+    "attention.scale",
+)
+#: Keys that may have a number for each layer.
+PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+
+
+def plain_gguf(metadata: Metadata, architecture: str) -> Metadata:
+    """The metadata without zeros that say nothing, and with one number where all layers have the same."""
+    values = dict(metadata)
+    for key in (f"{architecture}.{name}" for name in ZERO_IS_ABSENT):
+        if isinstance(values.get(key), int | float) and not values[key]:
+            del values[key]
+    for key in (f"{architecture}.{name}" for name in PER_LAYER):
+        numbers = values.get(key)
+        if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "iu":
+            continue
+        if len(numbers) == values.get(f"{architecture}.block_count") and len({*numbers.tolist()}) == 1:
+            values[key] = int(numbers[0])
+    return Metadata(values, metadata.source)
 
 
 def gguf_vocab_size(metadata: Metadata, architecture: str) -> int:

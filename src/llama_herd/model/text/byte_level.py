@@ -11,9 +11,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
-from llama_herd.model.text.vocabulary import TOKENS_KEY, Vocabulary
+from llama_herd.model.text.vocabulary import MERGES_KEY, TOKENS_KEY, Vocabulary
 
-MERGES_KEY = "tokenizer.ggml.merges"
 PRE_KEY = "tokenizer.ggml.pre"
 #: Most characters of an unknown name that is compared with the known ones.
 MAX_NAME_CHARS = 64

@@ -141,8 +141,14 @@ class ChatTemplates(Closing):
 
     def _protected_turn(self, turn: Mapping[str, object]) -> dict[str, Any]:
         """Protect a turn, but for a role that we know: a template may write control tokens with it."""
-        role = turn["role"]
-        return self._protected_values(turn) | ({"role": role} if role in TRUSTED_ROLES else {})
+        role, content = turn["role"], turn.get("content")
+        known = {"role": role} if role in TRUSTED_ROLES else {}
+        if role == "assistant" and isinstance(content, str):  # it is what the model itself has written
+            parts = self._marks.parts_of_answer(without_marks(content))
+            known["content"] = "".join(
+                part if number % 2 else self._protected(part) for number, part in enumerate(parts)
+            )
+        return self._protected_values(turn) | known
 
     def _try(self, name: str, turns: Sequence[Mapping[str, object]]) -> str | None:
         """Render some turns with a template; None when it refuses them."""

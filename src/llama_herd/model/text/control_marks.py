@@ -32,8 +32,23 @@ class ControlMarks:
             raise ModelFileError(f"the chat templates name {len(tokens)} control tokens, limit {MAX_MARKS}.")
         self._marks = {token: chr(FIRST_MARK + number) for number, token in enumerate(tokens)}
         self._ids = {mark: control_tokens.ids[token] for token, mark in self._marks.items()}
+        #: Marks of tokens that a template looks for in texts, such as the end of a turn's reasoning.
+        self._sought = {
+            token: mark
+            for token, mark in self._marks.items()
+            if any(_seeks(source, token) for source in sources.values())
+        }
         self.sources = {name: self._marked(source) for name, source in sources.items()}
         self.roles = {role: self._marked(token) for role, token in control_tokens.roles.items()}
+
+    def parts_of_answer(self, text: str) -> Iterator[str]:
+        """The text of an assistant's turn in parts; those of odd places are marks that a template seeks."""
+        if not self._sought:
+            yield text
+            return
+        tokens = sorted(self._sought, key=len, reverse=True)
+        for number, part in enumerate(re.split(f"({'|'.join(map(re.escape, tokens))})", text)):
+            yield self._sought[part] if number % 2 else part
 
     def split(self, text: str) -> Iterator[int | str]:
         """The ids that the marks of a rendered text stand for, and the texts between them."""
@@ -45,6 +60,12 @@ class ControlMarks:
         for token in sorted(self._marks, key=len, reverse=True):
             text = text.replace(token, self._marks[token])
         return text
+
+
+def _seeks(source: str, token: str) -> bool:
+    """Whether a template asks for a token in a text, or cuts a text there."""
+    literal = rf"""(?:'{re.escape(token)}'|"{re.escape(token)}")"""
+    return re.search(rf"split\(\s*{literal}|{literal}\s+(?:not\s+)?in\b", source) is not None
 
 
 class Breaks:

@@ -8,10 +8,8 @@ from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
-from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY
+from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY, read_id
 
-#: Roles that a template asks for by these names, as far as the model has a token for them.
-ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 #: What a GGUF file calls them; the third word is its own.
 _KEYS = {
     "eos_token": EOS_KEYS[0],
@@ -37,9 +35,9 @@ class ControlTokens:
         """Read the metadata of the GGUF file that `tokenizer` comes from."""
         tokens = metadata.strings(TOKENS_KEY)
         named = {
-            role: tokens[metadata.integer(key, 0, len(tokens) - 1)]
+            role: tokens[token_id]
             for role, key in _KEYS.items()
-            if key in metadata
+            if (token_id := read_id(metadata, key, len(tokens))) is not None
         }
         silent_ids = [token_id for token_id, piece in enumerate(tokenizer.pieces) if not piece]
         ids = {token: token_id for token_id in silent_ids if (token := tokens[token_id])}
@@ -48,17 +46,16 @@ class ControlTokens:
     @classmethod
     def from_json(cls, file: TokenizerJson) -> Self:
         """Read a tokenizer.json with the files beside it."""
-        named = {role: token for role in ROLES if (token := file.named(role)) is not None}
-        return cls(file.control_ids, _roles(file, file.token, named), file.joined_text)
+        return cls(file.control_ids, file.roles, file.joined_text)
 
 
 def _roles(
-    ends_of: Tokenizer | TokenizerJson, token_of: Callable[[int], str | None], named: Mapping[str, str]
+    tokenizer: Tokenizer, token_of: Callable[[int], str | None], named: Mapping[str, str]
 ) -> dict[str, str]:
     """BOS is the tokenizer's; where no EOS is named an only end is the one."""
-    ends = {} if ends_of.bos_id is None else {"bos_token": ends_of.bos_id}
-    if len(ends_of.eos_ids) == 1:
-        (ends["eos_token"],) = ends_of.eos_ids
+    ends = {} if tokenizer.bos_id is None else {"bos_token": tokenizer.bos_id}
+    if len(tokenizer.eos_ids) == 1:
+        (ends["eos_token"],) = tokenizer.eos_ids
     known = {role: token for role, token_id in ends.items() if (token := token_of(token_id))}
     bos = {role: token for role, token in known.items() if role == "bos_token"}
     return {**known, **named, **bos}

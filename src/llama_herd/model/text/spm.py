@@ -30,7 +30,10 @@ class SpmCodec:
         normal_ids = vocabulary.ids(TokenType.NORMAL)
         user_defined_ids = _spaced(vocabulary.ids(TokenType.USER_DEFINED))
         byte_ids = _byte_ids(vocabulary, metadata)
-        scores = metadata.array(SCORES_KEY, "f", len(vocabulary.tokens)).tolist()
+        num_tokens = len(vocabulary.tokens)
+        scores = [0.0] * num_tokens
+        if SCORES_KEY in metadata:
+            scores = metadata.array(SCORES_KEY, "f", num_tokens).tolist()
         merges = recover_merges(normal_ids, scores)
         self._engine = Tokenizer(
             BPE(vocab=normal_ids | user_defined_ids | byte_ids, merges=merges, byte_fallback=True)

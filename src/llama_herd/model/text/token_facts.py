@@ -9,10 +9,10 @@ from typing import Self
 from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.text.special_tokens import MAX_CONFIG_BYTES
 from llama_herd.model.text.template_files import folder_templates, metadata_templates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES
-from llama_herd.model.text.tokenizer_json import MAX_CONFIG_BYTES
 from llama_herd.model.text.vocabulary import BOS_KEY, EOS_KEYS, TOKENS_KEY
 
 PRINTABLE = "".join(map(chr, range(32, 127)))
@@ -29,6 +29,9 @@ class TokenFacts:
     chat_templates: tuple[str, ...]  # their names
     #: Why one cannot be used, so that jobs with messages are refused. Empty: all can, or none was tried.
     chat_complaint: str = ""
+    first_ids: tuple[int, ...] = ()  # before a text
+    last_ids: tuple[int, ...] = ()  # and behind it
+    complaints: tuple[str, ...] = ()  # of what was left out of the files
     #: Printable ASCII that no token stands for by itself: outputs cannot be held to a form that needs it.
     lacks: str = ""
 
@@ -43,6 +46,9 @@ class TokenFacts:
             adds_bos=tokenizer.adds_bos,
             chat_templates=tuple(sorted(tokenizer.chat_templates)),
             chat_complaint=chat_complaint,
+            first_ids=tokenizer.first_ids,
+            last_ids=tokenizer.last_ids,
+            complaints=tokenizer.complaints,
             lacks="".join(char for char in PRINTABLE if char.encode() not in pieces),
         )
 

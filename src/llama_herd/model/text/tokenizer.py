@@ -13,7 +13,7 @@ from llama_herd.model.text.spm import SpmCodec
 from llama_herd.model.text.template_files import metadata_templates
 from llama_herd.model.text.tokenizer_engine import no_panic
 from llama_herd.model.text.tokenizer_json import TokenizerJson
-from llama_herd.model.text.vocabulary import EOS_KEYS, Vocabulary
+from llama_herd.model.text.vocabulary import MODEL_KEY, Vocabulary
 
 
 class Codec(Protocol):
@@ -48,36 +48,53 @@ class Tokenizer:
     codec: Codec
     bos_id: int | None
     eos_ids: frozenset[int]  # each of them ends a generation
-    adds_bos: bool
     chat_templates: Mapping[str, str]  # Jinja by name, as the files give it: untrusted
-    last_id: int | None = None  # what the file says that a text ends with
+    first_ids: tuple[int, ...] = ()  # what the file says that a text begins with
+    last_ids: tuple[int, ...] = ()  # and ends with
+    complaints: tuple[str, ...] = ()  # what the files say that cannot be, and was left out
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
         """Build from the metadata of a GGUF file. Raises ModelFileError, which names the key."""
-        kind = metadata.text("tokenizer.ggml.model")
+        kind = metadata.text(MODEL_KEY)
         if kind not in ("llama", "gpt2"):
             problem = f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
-            raise metadata.error("tokenizer.ggml.model", problem, OTHER_MODEL)
+            raise metadata.error(MODEL_KEY, problem, OTHER_MODEL)
         vocabulary = Vocabulary.from_metadata(metadata)
         with no_panic(ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")):
             codec = (
                 SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
             )
-        has_bos = vocabulary.bos_id is not None
-        adds_bos = metadata.flag("tokenizer.ggml.add_bos_token", has_bos and codec.adds_bos)
-        if adds_bos and not has_bos:
-            raise metadata.error("tokenizer.ggml.bos_token_id", "is missing, and add_bos_token is true")
-        last_id = None
-        if metadata.flag("tokenizer.ggml.add_eos_token", False):
-            last_id = metadata.integer(EOS_KEYS[0], 0, len(vocabulary.tokens) - 1)
-        templates = metadata_templates(metadata)
-        return cls(codec, vocabulary.bos_id, vocabulary.eos_ids, adds_bos, templates, last_id)
+        templates, complaints = metadata_templates(metadata), list(vocabulary.complaints)
+        around: dict[str, tuple[int, ...]] = {}
+        for role, by_default in (("bos", codec.adds_bos), ("eos", False)):
+            flag, token_id = f"tokenizer.ggml.add_{role}_token", getattr(vocabulary, f"{role}_id")
+            adds = metadata.flag(flag, by_default)
+            around[role] = (token_id,) if adds and token_id is not None else ()
+            if adds and token_id is None and flag in metadata:
+                complaints.append(
+                    f"{metadata.source}: {flag} is true, but there is no such token: none is put"
+                )
+        bos_id, eos_ids = vocabulary.bos_id, vocabulary.eos_ids
+        return cls(codec, bos_id, eos_ids, templates, around["bos"], around["eos"], tuple(complaints))
 
     @classmethod
     def from_json(cls, file: TokenizerJson) -> Self:
         """Build from a tokenizer.json and the files beside it."""
-        return cls(file, file.bos_id, file.eos_ids, file.adds_bos, file.chat_templates, file.last_id)
+        return cls(
+            file,
+            file.bos_id,
+            file.eos_ids,
+            file.chat_templates,
+            file.first_ids,
+            file.last_ids,
+            tuple(file.complaints),
+        )
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether a text begins with BOS."""
+        return self.bos_id is not None and self.bos_id in self.first_ids
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
@@ -89,22 +106,22 @@ class Tokenizer:
         return len(self.pieces)
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
-        """The ids of a text, after BOS if `add_bos`, or if it is None and the model's file says so.
+        """The ids of a text between those that the model's file puts around one.
 
-        A file that says so has EOS after them, too, unless `add_bos` is False: then the text stands alone.
+        With `add_bos` False the text stands alone, and with True it has BOS before it.
         A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD. Raises GenerationError "tokenizer_error"
         when the engine fails on the text.
         """
-        adds_bos = self.adds_bos if add_bos is None else add_bos
-        if adds_bos and self.bos_id is None:
+        if add_bos and self.bos_id is None:
             raise BadInput("this vocabulary has no BOS token; encode with add_bos=False")
         with no_panic(
             GenerationError(ErrorCode.TOKENIZER_ERROR, "prompt: the model's tokenizer fails on this text")
         ):
             ids = self.codec.encode(_well_formed(text))
-        first = [self.bos_id] if adds_bos and self.bos_id is not None else []
-        last = [self.last_id] if add_bos is not False and self.last_id is not None else []
-        return [*first, *ids, *last]
+        if add_bos is False:
+            return ids
+        bos = () if self.bos_id is None else (self.bos_id,)
+        return [*(bos if add_bos else self.first_ids), *ids, *self.last_ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text, a leading space kept; bytes that are not UTF-8 become U+FFFD."""

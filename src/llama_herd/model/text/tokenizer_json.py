@@ -1,66 +1,64 @@
 """A Hugging Face tokenizer.json with the files beside it, which name its special tokens."""
 
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Self, TypeGuard
+from typing import Self
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer as Engine
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.byte_level import byte_level_piece
 from llama_herd.model.text.end_tokens import end_names
 from llama_herd.model.text.joined_text import JoinedText
+from llama_herd.model.text.special_tokens import SpecialTokens, entry_of, made_special, read_beside
 from llama_herd.model.text.spm import spm_piece
 from llama_herd.model.text.template_files import folder_templates
-from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, load_engine, no_panic
-from llama_herd.model.text.tokenizer_steps import decoder_kinds, leading_token
+from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, Surroundings, load_engine, no_panic
+from llama_herd.model.text.tokenizer_steps import decoder_kinds
 from llama_herd.model.text.vocabulary import MAX_TOKENS
 
-#: Most bytes of each file beside a tokenizer.json.
-MAX_CONFIG_BYTES = 16 << 20
+#: Marks a generation_config.json that somebody's program wrote from a config.json.
+COPY_KEY = "_from_model_config"
 
 
 class TokenizerJson:
     """Encodes as the file says, except that names of special tokens in a text are text like any other.
 
-    BOS, EOS and the chat templates come from tokenizer_config.json, generation_config.json (else config.json)
-    and the Jinja files, as far as they lie in the same folder.
+    Which tokens are special, and what they are for, the files in the same folder say, as in transformers.
+    Ends come from there, and from generation_config.json or else config.json. What no text needs is left
+    out where a file says what cannot be, and `complaints` name it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, num_rows: int = MAX_TOKENS) -> None:
         if not path.is_file():
             raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
-        self._path = path
+        self._folder, self._num_rows = path.parent, num_rows
         file = _read_object(path, MAX_FILE_BYTES)
-        self._config = _read_object(path.with_name("tokenizer_config.json"))
-        self._generation = _read_object(path.with_name("generation_config.json"))
-        if not self._generation:
-            self._generation = _read_object(path.with_name("config.json"))
-        self._engine = load_engine(file)
-        bos_ids, eos_ids = self._role_ids("bos_token"), [*self._role_ids("eos_token"), *self._named_ends()]
-        self.bos_id = bos_ids[0] if bos_ids else None
-        self.eos_ids = frozenset(eos_ids)
-        self.adds_bos = self._config.flag("add_bos_token", self._template_adds_bos(file))
-        if self.adds_bos and self.bos_id is None:
-            raise self._config.error("bos_token", "is missing, and add_bos_token is true")
-        adds_eos = self._config.flag("add_eos_token", False)
-        if adds_eos and not eos_ids:
-            raise self._config.error("eos_token", "is missing, and add_eos_token is true")
-        self.last_id = eos_ids[0] if adds_eos else None
-        self._keep_from_text([*bos_ids, *eos_ids])
+        special = SpecialTokens.from_files(file, self._folder)
+        self.complaints = [*special.complaints]
+        file = self._load(file, special)
+        self.roles = {role: token for role, token in special.roles.items() if self._id(token) is not None}
+        self.eos_ids = frozenset(self._read_ends())
+        self.bos_id = self._read_bos()
+        self.first_ids, self.last_ids = self._read_surroundings(file)
         self.pieces = self._read_pieces(file)
         silent_ids = [token_id for token_id, piece in enumerate(self.pieces) if not piece]
         #: Every control token with its id: those that add nothing to a text.
         self.control_ids = {token: token_id for token_id in silent_ids if (token := self.token(token_id))}
-        self.joined_text = JoinedText.where_needed(file, self.control_ids)
+        added = [entry_of(token, token_id) for token_id, token in self._added.items()]
+        self.joined_text = JoinedText.where_needed(
+            Metadata({**file, "added_tokens": added}, file.source), self.control_ids
+        )
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> Self:
-        """Open a tokenizer.json with the files beside it. Raises ModelFileError."""
+    def open(cls, path: str | PathLike[str], num_rows: int = MAX_TOKENS) -> Self:
+        """Open a tokenizer.json of a model with so many rows. Raises ModelFileError."""
         with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
-            return cls(Path(path))
+            return cls(Path(path), num_rows)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, none of them a special token's."""
@@ -68,62 +66,139 @@ class TokenizerJson:
         return ids
 
     def token(self, token_id: int) -> str | None:
-        """The token as the vocabulary writes it, if the id is one."""
+        """The token as the files write it, if the id is one; the engine writes some as it looks for them."""
+        if token_id in self._added:
+            return str(self._added[token_id].content)
         token: str | None = self._engine.id_to_token(token_id)
         return token
-
-    def named(self, role: str) -> str | None:
-        """The token that tokenizer_config.json gives a role such as "eos_token"; it may have properties."""
-        token = self._config.get(role)
-        text = token.get("content") if isinstance(token, dict) else token
-        return text if isinstance(text, str) else None
 
     @property
     def chat_templates(self) -> dict[str, str]:
         """The chat templates of the Jinja files, else those of tokenizer_config.json."""
-        return folder_templates(self._path.parent, self._config)
+        return folder_templates(self._folder, self._beside("tokenizer_config.json"))
 
-    def _template_adds_bos(self, file: Metadata) -> bool:
-        name = leading_token(file)
-        return name is not None and self.bos_id is not None and self._engine.token_to_id(name) == self.bos_id
+    def _load(self, file: Metadata, special: SpecialTokens) -> Metadata:
+        """Make the engine, without the added tokens for which the model has no row; return what it is of."""
+        self._engine, self._added = _engine_of(file, special)
+        beyond = {token.content: i for i, token in self._added.items() if i >= self._num_rows}
+        if not beyond or self._engine.get_vocab_size(with_added_tokens=False) > self._num_rows:
+            return file
+        named = ", ".join(f"{quoted(token)} ({token_id})" for token, token_id in [*beyond.items()][:8])
+        self.complaints.append(
+            f"{file.source}: added tokens have no row of the model's {self._num_rows}, so they are left out: "
+            f"{named}"
+        )
+        listed = file.get("added_tokens")
+        kept = [entry for entry in listed or () if entry.get("content") not in beyond] if listed else []
+        file = Metadata({**file, "added_tokens": kept}, file.source)
+        self._engine, self._added = _engine_of(file, special, frozenset(beyond))
+        return file
 
-    def _role_ids(self, role: str) -> list[int]:
-        """Ids of "bos_token" or "eos_token": first the configured token's, then those of the generation."""
-        token = self.named(role)
-        generation_ids = self._generation.get(f"{role}_id", [])
-        named = generation_ids if isinstance(generation_ids, list) else [generation_ids]
-        if token is not None:
-            named = [self._engine.token_to_id(token), *named]
-        ids = [token_id for token_id in named if self._is_id(token_id)]
-        if len(ids) < len(named):
-            raise self._config.error(role, "or its id is not in the vocabulary")
+    def _read_ends(self) -> Iterator[int]:
+        """Ids of all ends: of the role, of those that are for generations, of added tokens by their names.
+
+        An end that a program may have copied from defaults, and which is a word of this vocabulary, is left
+        out where a better one is known.
+        """
+        added = {token.content: token_id for token_id, token in self._added.items()}
+        role = self._id(self.roles.get("eos_token", ""))
+        named = ([] if role is None else [role]) + [added[name] for name in end_names(added)]
+        stated, is_copied = self._generation()
+        for token_id in self._stated_ids(stated, "eos_token_id"):
+            if token_id in added.values():
+                named.append(token_id)
+            elif is_copied and named:
+                word = quoted(self.token(token_id))
+                self.complaints.append(
+                    f"{stated.source}: eos_token_id is {token_id}, which is the word {word}, "
+                    "so it ends nothing: other ends are known"
+                )
+            else:
+                yield token_id
+        self._keep_from_text(named)
+        yield from named
+
+    def _read_bos(self) -> int | None:
+        """The id of the role, or else the one that is for generations if it is no word."""
+        role = self._id(self.roles.get("bos_token", ""))
+        stated = self._stated_ids(self._generation()[0], "bos_token_id") if role is None else []
+        return next((token_id for token_id in stated if token_id in self._added), role)
+
+    def _generation(self) -> tuple[Metadata, bool]:
+        """What speaks of generations, and whether its ids may be defaults of a program."""
+        own = self._beside("generation_config.json")
+        if own:
+            return own, own.get(COPY_KEY) is True
+        return self._beside("config.json"), True
+
+    def _stated_ids(self, file: Metadata, key: str) -> list[int]:
+        """The ids under a key, one or a list; others than ids of this vocabulary are left out."""
+        stated = file.get(key, [])
+        ids = []
+        for value in stated if isinstance(stated, list) else [stated]:
+            if type(value) is int and 0 <= value < self._num_rows and self.token(value) is not None:
+                ids.append(value)
+            else:
+                complaint = (
+                    f"{file.source}: {key} is {quoted(value)}, no id of this vocabulary, so it is left out"
+                )
+                self.complaints += [complaint] if complaint not in self.complaints else []
         return ids
 
-    def _named_ends(self) -> list[int]:
-        """Added tokens that are ends by their names."""
-        tokens = self._engine.get_added_tokens_decoder().items()
-        added = {token.content: token_id for token_id, token in tokens}
-        return [added[name] for name in end_names(added)]
+    def _read_surroundings(self, file: Metadata) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids before and after a text, by the file's own template: the flags beside it count no more."""
+        around = Surroundings.from_file(file)
+        wrong = [i for i in (*around.first, *around.last) if i >= self._num_rows or self.token(i) is None]
+        if wrong or around.complaint:
+            why = around.complaint or f"names the id {wrong[0]}, which is none of this vocabulary"
+            self.complaints.append(f"{file.source}: post_processor {why}, so nothing is put around a text")
+            around = Surroundings()
+        config = self._beside("tokenizer_config.json")
+        for role, ids, at in (("bos", around.first, "before"), ("eos", around.last, "behind")):
+            stated, token_id = config.get(f"add_{role}_token"), self._id(self.roles.get(f"{role}_token", ""))
+            if isinstance(stated, bool) and token_id is not None and stated != (token_id in ids):
+                said = f"add_{role}_token is {str(stated).lower()}"
+                does = "puts none" if stated else "puts one"
+                self.complaints.append(
+                    f"{config.source}: {said}, but tokenizer.json, which counts, {does} {at} a text"
+                )
+        return around.first, around.last
 
-    def _is_id(self, value: object) -> TypeGuard[int]:
-        if not isinstance(value, int) or not 0 <= value < MAX_TOKENS:
-            return False
-        return self.token(value) is not None
+    def _beside(self, name: str) -> Metadata:
+        return read_beside(self._folder, name).without_nulls()
+
+    def _id(self, token: str) -> int | None:
+        token_id: int | None = self._engine.token_to_id(token)
+        return token_id
 
     def _keep_from_text(self, token_ids: list[int]) -> None:
-        """Make these tokens special, should the file not do so; special ones are not looked for in texts."""
-        tokens = [self.token(token_id) for token_id in token_ids]
-        self._engine.add_special_tokens([AddedToken(token, normalized=False) for token in tokens])
+        """Make these added tokens special, should none have done so; those are not looked for in texts."""
+        tokens = [self._added[token_id] for token_id in token_ids]
+        self._engine.add_tokens([made_special(token) for token in tokens if not token.special])
+        self._added = _added_tokens(self._engine)
         self._engine.encode_special_tokens = True
 
     def _read_pieces(self, file: Metadata) -> tuple[bytes, ...]:
         piece_of = byte_level_piece if _is_byte_level(file) else spm_piece
         pieces = {token_id: piece_of(token) for token, token_id in self._engine.get_vocab().items()}
-        for token_id, token in self._engine.get_added_tokens_decoder().items():
+        for token_id, token in self._added.items():
             pieces[token_id] = b"" if token.special else token.content.encode()
         if not pieces or max(pieces) >= MAX_TOKENS:
             raise file.error("model.vocab", f"has ids up to {max(pieces, default=0)}, limit {MAX_TOKENS}")
         return tuple(pieces.get(token_id, b"") for token_id in range(max(pieces) + 1))
+
+
+def _engine_of(
+    file: Metadata, special: SpecialTokens, without: frozenset[str] = frozenset()
+) -> tuple[Engine, dict[int, AddedToken]]:
+    """The engine of a tokenizer.json with the tokens that others name, but without some; its added tokens."""
+    engine = load_engine(file)
+    engine.add_tokens([token for token in special.added if token.content not in without])
+    return engine, _added_tokens(engine)
+
+
+def _added_tokens(engine: Engine) -> dict[int, AddedToken]:
+    return dict(sorted(engine.get_added_tokens_decoder().items()))
 
 
 def _is_byte_level(file: Metadata) -> bool:
@@ -136,6 +211,6 @@ def _is_byte_level(file: Metadata) -> bool:
     raise file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
 
 
-def _read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> Metadata:
-    """A JSON file's keys, without the null ones; none if there is no such file."""
-    return read_json(path, max_bytes).without_nulls() if path.is_file() else Metadata({}, str(path))
+def _read_object(path: Path, max_bytes: int) -> Metadata:
+    """A JSON file's keys, without the null ones."""
+    return read_json(path, max_bytes).without_nulls()

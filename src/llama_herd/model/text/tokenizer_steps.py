@@ -23,7 +23,6 @@ MAX_PATTERN_CHARS = 4_096
 
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Strip")
 PRE_TOKENIZERS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace", "WhitespaceSplit")
-POST_PROCESSORS = ("ByteLevel", "TemplateProcessing")
 DECODERS = ("ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Strip")
 
 #: Steps that make a text longer: a second one would multiply that.
@@ -57,16 +56,6 @@ def check_steps(file: Metadata) -> None:
 def decoder_kinds(file: Metadata) -> frozenset[str]:
     """The types of all steps that turn tokens into text."""
     return frozenset(step.text("type") for step in _steps(file, "decoder", "decoders", DECODERS))
-
-
-def leading_token(file: Metadata) -> str | None:
-    """The name of the special token that a tokenizer.json itself puts before a text."""
-    for step in _steps(file, "post_processor", "processors", POST_PROCESSORS):
-        items = _list(step, "single") if step.text("type") == "TemplateProcessing" else []
-        special = items[0].get("SpecialToken") if items and isinstance(items[0], dict) else None
-        if isinstance(special, dict) and isinstance(special.get("id"), str):
-            return str(special["id"])
-    return None
 
 
 def _steps(file: Metadata, part: str, inner: str, known: Collection[str]) -> list[Metadata]:

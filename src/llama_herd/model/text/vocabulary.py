@@ -1,6 +1,8 @@
 """The tokens that a GGUF file lists, and which of them are text."""
 
+import re
 from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,35 +18,50 @@ MAX_TOKEN_CHARS = 1_024
 #: Most characters of all tokens together; the 262,144 tokens of Gemma have two million.
 MAX_CHARS = 8 << 20
 
+MODEL_KEY = "tokenizer.ggml.model"
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TYPES_KEY = "tokenizer.ggml.token_type"
+MERGES_KEY = "tokenizer.ggml.merges"
 BOS_KEY = "tokenizer.ggml.bos_token_id"
+UNK_KEY = "tokenizer.ggml.unknown_token_id"
 #: End of text, of turn and of message: each ends a generation.
 EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+#: What a SentencePiece vocabulary means where a file does not say it, as in llama.cpp.
+SPM_IDS = {UNK_KEY: 0, BOS_KEY: 1, EOS_KEYS[0]: 2}
 
+TEMPLATE_KEY = "tokenizer.chat_template"
+#: What in a template looks like a mark of a turn.
+_MARK = re.compile(r"<[^<>\s]{1,64}>|\[[^\[\]\s]{1,64}\]")
 
 _ADDED = (int(TokenType.CONTROL), int(TokenType.USER_DEFINED))
+_ID_SUFFIX = "_token_id"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Each id's token and type; those that begin or end a text are control tokens, whatever the file says."""
+    """Each id's token and type; those that begin or end a text are control tokens unless they are words."""
 
     tokens: tuple[str, ...]
     types: tuple[int, ...]
     bos_id: int | None
+    eos_id: int | None  # the one that is called so
     eos_ids: frozenset[int]
+    complaints: tuple[str, ...] = ()  # of keys that say what cannot be, or are not there
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
         """Read and check the metadata of a GGUF file. Raises ModelFileError, which names the key."""
         tokens = _read_tokens(metadata)
-        types = _read_types(metadata, len(tokens))
-        bos_id = _read_id(metadata, BOS_KEY, tokens) if BOS_KEY in metadata else None
-        eos_ids = _read_ends(metadata, tokens, types)
-        for token_id in eos_ids if bos_id is None else eos_ids | {bos_id}:
-            types[token_id] = TokenType.CONTROL
-        return cls(tokens, tuple(types), bos_id, eos_ids)
+        reader = _Reader(metadata, tokens, _read_types(metadata, tokens))
+        bos_id = reader.id(BOS_KEY)
+        eos_ids = reader.ends()
+        reader.silence(
+            [token_id for token_id in (reader.id(UNK_KEY),) if token_id is not None], TokenType.UNKNOWN
+        )
+        reader.silence([*eos_ids, *([] if bos_id is None else [bos_id])], TokenType.CONTROL)
+        return cls(
+            tokens, tuple(reader.types), bos_id, reader.id(EOS_KEYS[0]), eos_ids, tuple(reader.complaints())
+        )
 
     def ids(self, kind: TokenType) -> dict[str, int]:
         """The tokens of a type and their ids."""
@@ -53,10 +70,109 @@ class Vocabulary:
         return {token: token_id for token_id, (token, found) in pairs if found == wanted}
 
 
+class _Reader:
+    """Finds what begins and ends a text among the tokens of a file."""
+
+    def __init__(self, metadata: Metadata, tokens: Sequence[str], types: list[int]) -> None:
+        self.types = types
+        self._metadata = metadata
+        self._tokens = tokens
+        self._ids = {token: token_id for token_id, token in enumerate(tokens)}
+        self._is_spm = metadata.get(MODEL_KEY) == "llama"
+        self._complaints: list[str] = []
+
+    def id(self, key: str) -> int | None:
+        """The id under a key; where there is none, what the kind of vocabulary means by it."""
+        stated = read_id(self._metadata, key, len(self._tokens))
+        meant = SPM_IDS.get(key, len(self._tokens)) if self._is_spm else len(self._tokens)
+        if stated is not None or meant >= len(self._tokens):
+            return stated
+        is_text = self.types[meant] in (TokenType.BYTE, TokenType.USER_DEFINED) or self._is_word(meant)
+        return None if is_text else meant
+
+    def ends(self) -> frozenset[int]:
+        """Ends by the keys of the file, and tokens that are ends by their names unless they are words."""
+        known = {key: token_id for key in (*EOS_KEYS, *CODE_ENDS) if (token_id := self.id(key)) is not None}
+        named = [self._ids[name] for name in end_names(self._ids, known)]
+        words = [
+            token_id for token_id in named if self.types[token_id] not in _ADDED and self._is_word(token_id)
+        ]
+        for token_id in set(words) - {*known.values()}:
+            self._complain(TOKENS_KEY, f"has the word {quoted(self._tokens[token_id])}, which ends nothing")
+        for key, token_id in known.items():
+            if self._is_word(token_id):
+                word = quoted(self._tokens[token_id])
+                self._complain(
+                    key, f"is {token_id}, which is the word {word}: it ends a text, and is read as one"
+                )
+        if EOS_KEYS[0] not in known:
+            self._complain(EOS_KEYS[0], "is missing, so only tokens of known names end a text")
+        return frozenset((*known.values(), *(token_id for token_id in named if token_id not in words)))
+
+    def silence(self, token_ids: Collection[int], kind: TokenType) -> None:
+        """Give tokens that no text becomes this type, should the file not do so."""
+        silent = (TokenType.CONTROL, TokenType.UNKNOWN)
+        for token_id in token_ids:
+            if self.types[token_id] not in silent and not self._is_word(token_id):
+                self.types[token_id] = kind
+
+    def complaints(self) -> Iterator[str]:
+        """What is left out of this file, or stands in for something."""
+        for key in self._metadata:
+            if key.endswith(_ID_SUFFIX) and read_id(self._metadata, key, len(self._tokens)) is None:
+                value = quoted(self._metadata[key])
+                self._complain(
+                    key, f"is {value}, no id of these {len(self._tokens)} tokens, so it is left out"
+                )
+        if TYPES_KEY not in self._metadata:
+            self._complain(TYPES_KEY, "is missing, so all tokens but bytes, BOS and ends are taken for text")
+        if self._is_spm and "tokenizer.ggml.scores" not in self._metadata:
+            self._complain(
+                "tokenizer.ggml.scores", "is missing, so words may be cut otherwise than elsewhere"
+            )
+        for name in self._read_in_pieces():
+            self._complain(TYPES_KEY, f"calls {quoted(name)} text, so the chat template's is read in pieces")
+        yield from self._complaints
+
+    def _read_in_pieces(self) -> list[str]:
+        """Marks in the chat templates that are whole tokens, but such as no text becomes."""
+        templates = [text for key, text in self._metadata.items() if key.startswith(TEMPLATE_KEY)]
+        marks = {mark for text in templates if isinstance(text, str) for mark in _MARK.findall(text)}
+        ids = {mark: self._ids[mark] for mark in sorted(marks & self._ids.keys())}
+        return [
+            mark
+            for mark, token_id in ids.items()
+            if self.types[token_id] == TokenType.NORMAL and not self._is_word(token_id)
+        ]
+
+    def _is_word(self, token_id: int) -> bool:
+        """Whether texts become this token by themselves: it is one character, or a join of two."""
+        token = self._tokens[token_id]
+        if self.types[token_id] != TokenType.NORMAL:
+            return False
+        if len(token) == 1:
+            return True
+        merges = self._metadata.get(MERGES_KEY)
+        if isinstance(merges, tuple) and not self._is_spm:
+            return any(token == merge.replace(" ", "", 1) for merge in merges)
+        return any(token[:cut] in self._ids and token[cut:] in self._ids for cut in range(1, len(token)))
+
+    def _complain(self, key: str, problem: str) -> None:
+        self._complaints.append(f"{self._metadata.source}: {key} {problem}")
+
+
+def read_id(metadata: Metadata, key: str, num_tokens: int) -> int | None:
+    """The token's id under a key; None where there is none, or what stands there is no id."""
+    value = metadata.get(key)
+    return value if type(value) is int and 0 <= value < num_tokens else None
+
+
 def _read_tokens(metadata: Metadata) -> tuple[str, ...]:
-    tokens = metadata.strings(TOKENS_KEY)
-    if not 1 <= len(tokens) <= MAX_TOKENS:
-        raise metadata.error(TOKENS_KEY, f"has {len(tokens)} elements, allowed are 1 to {MAX_TOKENS}")
+    stated = metadata.strings(TOKENS_KEY)
+    if not 1 <= len(stated) <= MAX_TOKENS:
+        raise metadata.error(TOKENS_KEY, f"has {len(stated)} elements, allowed are 1 to {MAX_TOKENS}")
+    # Several may be empty: each gets the name that it has in llama.cpp.
+    tokens = tuple(token or f"[EMPTY_{token_id}]" for token_id, token in enumerate(stated))
     if len(set(tokens)) < len(tokens):
         token, count = Counter(tokens).most_common(1)[0]
         raise metadata.error(TOKENS_KEY, f"has the token {quoted(token)} {count} times, allowed is once")
@@ -69,21 +185,13 @@ def _read_tokens(metadata: Metadata) -> tuple[str, ...]:
     return tokens
 
 
-def _read_types(metadata: Metadata, num_tokens: int) -> list[int]:
-    types: list[int] = metadata.array(TYPES_KEY, "i", num_tokens).tolist()
+def _read_types(metadata: Metadata, tokens: Sequence[str]) -> list[int]:
+    """The types; without them all are text but what stands for bytes."""
+    if TYPES_KEY not in metadata:
+        names = {f"<0x{byte:02X}>" for byte in range(256)} if metadata.get(MODEL_KEY) == "llama" else set()
+        return [int(TokenType.BYTE if token in names else TokenType.NORMAL) for token in tokens]
+    types: list[int] = metadata.array(TYPES_KEY, "iu", len(tokens)).tolist()
     unknown = set(types) - set(TokenType)
     if unknown:
         raise metadata.error(TYPES_KEY, f"holds {min(unknown)}, known are 1 to {max(TokenType):d}")
     return types
-
-
-def _read_ends(metadata: Metadata, tokens: tuple[str, ...], types: list[int]) -> frozenset[int]:
-    """Ends by the keys of the file, and added tokens that are ends by their names."""
-    known = [key for key in (*EOS_KEYS, *CODE_ENDS) if key in metadata]
-    added = {tokens[token_id]: token_id for token_id, kind in enumerate(types) if kind in _ADDED}
-    named = (added[name] for name in end_names(added, known))
-    return frozenset((*(_read_id(metadata, key, tokens) for key in known), *named))
-
-
-def _read_id(metadata: Metadata, key: str, tokens: tuple[str, ...]) -> int:
-    return metadata.integer(key, 0, len(tokens) - 1)

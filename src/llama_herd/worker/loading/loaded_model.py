@@ -79,6 +79,8 @@ class LoadedModel(Closing):
         torch.set_num_threads(num_threads(settings))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
+            for warning in servable.tokenizer.complaints:
+                log.warning("something in the model's files is not used", reason=warning)
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
             outputs = servable.chat_outputs()
             plan = _make_plan(servable, device)
@@ -190,7 +192,8 @@ class LoadedModel(Closing):
             num_kept = max(1, self.max_length - params.max_tokens)
         if num_kept is None or len(prompt_ids) <= num_kept:
             return prompt_ids
-        front = prompt_ids[:1] if prompt_ids[0] == self.tokenizer.bos_id and num_kept > 1 else []
+        firsts = (self.tokenizer.bos_id, *self.tokenizer.first_ids[:1])
+        front = prompt_ids[:1] if prompt_ids[0] in firsts and num_kept > 1 else []
         return front + prompt_ids[len(prompt_ids) - num_kept + len(front) :]
 
     def _check_vocabulary(self, job: GenerationJob) -> None:

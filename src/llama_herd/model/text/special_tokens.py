@@ -1,0 +1,168 @@
+"""The special tokens that the files beside a tokenizer.json name, with the precedence of transformers.
+
+tokenizer_config.json says all if it has `added_tokens_decoder`. Else special_tokens_map.json counts for more,
+and added_tokens.json and the tokenizer.json itself add to both.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tokenizers import AddedToken
+
+from llama_herd.model.reading.json_file import read_json
+from llama_herd.model.reading.metadata import Metadata
+
+#: Most bytes of each file beside a tokenizer.json.
+MAX_CONFIG_BYTES = 16 << 20
+
+#: Roles that a template asks for by these names, as far as the model has a token for them.
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+#: Tokens beyond the roles, under the name of today and the one of before.
+EXTRA_KEY, OLD_EXTRA_KEY = "extra_special_tokens", "additional_special_tokens"
+DECODER_KEY = "added_tokens_decoder"
+
+#: Properties of a token that a file may state.
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Tokens by their roles, and those that come to a tokenizer.json's own."""
+
+    roles: Mapping[str, str]  # also roles of the model's own, such as `image_token`
+    added: tuple[AddedToken, ...]  # in the order in which new ones take ids
+    complaints: tuple[str, ...]  # of what is left out
+
+    @classmethod
+    def from_files(cls, file: Metadata, folder: Path) -> Self:
+        """Read what lies beside `file`, a tokenizer.json. Raises ModelFileError where one is no JSON."""
+        reader = _Reader(read_beside(folder, "tokenizer_config.json"))
+        listed = _listed(file)
+        if DECODER_KEY in reader.config:
+            reader.take_decoder()
+        else:
+            reader.take_map(read_beside(folder, "special_tokens_map.json"))
+            reader.take_added(read_beside(folder, "added_tokens.json"))
+            reader.tokens |= listed
+        return cls(reader.role_names, tuple(reader.added(listed.values())), tuple(reader.complaints))
+
+
+class _Reader:
+    """Gathers roles, extra tokens and tokens by their ids, one file after the other."""
+
+    def __init__(self, config: Metadata) -> None:
+        self.config = config
+        self.complaints: list[str] = []
+        self.roles: dict[str, AddedToken] = {}
+        self.tokens: dict[int, AddedToken] = {}
+        self._take_roles(config)
+        extra = config.get(EXTRA_KEY) or config.get(OLD_EXTRA_KEY)
+        self._knows_extra = bool(extra)
+        self.extra = self._extra(config, extra)
+
+    @property
+    def role_names(self) -> dict[str, str]:
+        return {role: token.content for role, token in self.roles.items()}
+
+    def take_decoder(self) -> None:
+        """The tokens of `added_tokens_decoder`, by their ids."""
+        entries = self.config.get(DECODER_KEY)
+        for key, value in entries.items() if isinstance(entries, dict) else ():
+            token = self._token(self.config, f"{DECODER_KEY}: {key}", value)
+            if token is not None and key.isdecimal():
+                self.tokens[int(key)] = token
+
+    def take_map(self, file: Metadata) -> None:
+        """What special_tokens_map.json says counts for more; its null takes a role away."""
+        self._take_roles(file)
+        if file.get(EXTRA_KEY):
+            self.extra += self._extra(file, file[EXTRA_KEY])
+        elif file.get(OLD_EXTRA_KEY) and not self._knows_extra:
+            self.extra = self._extra(file, file[OLD_EXTRA_KEY])
+
+    def take_added(self, file: Metadata) -> None:
+        """The tokens of added_tokens.json: a text for each id."""
+        special = {*self.role_names.values(), *(token.content for token in self.extra)}
+        for text, token_id in file.items():
+            if type(token_id) is int and token_id >= 0:
+                is_special = text in special
+                self.tokens[token_id] = AddedToken(text, normalized=not is_special, special=is_special)
+            else:
+                self.complaints.append(f"{file.source}: {text!r:.60} has no id, so it is left out")
+
+    def added(self, listed: Iterable[AddedToken]) -> Iterable[AddedToken]:
+        """All tokens in order: those with ids, then roles and extra tokens that have none."""
+        known = {token.content for token in (*listed, *self.tokens.values())}
+        by_id = [token for _, token in sorted(self.tokens.items())]
+        names = set(self.role_names.values())
+        for token in (*by_id, *(t for t in (*self.roles.values(), *self.extra) if t.content not in known)):
+            yield made_special(token) if token.content in names else token
+
+    def _take_roles(self, file: Metadata) -> None:
+        for key, value in file.items():
+            is_own = key.endswith("_token") and isinstance(value, str | dict)
+            if key in ROLES or is_own:
+                self._take_role(file, key, value)
+
+    def _take_role(self, file: Metadata, key: str, value: Any) -> None:
+        self.roles.pop(key, None)
+        token = None if value is None else self._token(file, key, value)
+        if token is not None:
+            self.roles[key] = token
+
+    def _extra(self, file: Metadata, value: Any) -> list[AddedToken]:
+        """Extra tokens of a list; those of an object have roles."""
+        if isinstance(value, dict):
+            for role, named in value.items():
+                self._take_role(file, role, named)
+            return []
+        items = value if isinstance(value, list) else []
+        tokens = [self._token(file, EXTRA_KEY, item) for item in items]
+        return [made_special(token) for token in tokens if token is not None]
+
+    def _token(self, file: Metadata, key: str, value: Any) -> AddedToken | None:
+        """A token, which is a text or has properties; None, with a complaint, if it is neither."""
+        if isinstance(value, str) and value:
+            return AddedToken(value, special=True)
+        if isinstance(value, dict) and isinstance(value.get("content"), str) and value["content"]:
+            return _from_entry(value)
+        self.complaints.append(
+            f"{file.source}: {key} is of type {type(value).__name__}, a token is needed, so it is left out"
+        )
+        return None
+
+
+def read_beside(folder: Path, name: str) -> Metadata:
+    """A JSON file's keys; none if there is no such file."""
+    path = folder / name
+    return read_json(path, MAX_CONFIG_BYTES) if path.is_file() else Metadata({}, str(path))
+
+
+def entry_of(token: AddedToken, token_id: int) -> dict[str, object]:
+    """A token as a tokenizer.json lists it."""
+    flags = {name: getattr(token, name) for name in _FLAGS}
+    return {"id": token_id, "content": token.content, **flags}
+
+
+def made_special(token: AddedToken) -> AddedToken:
+    """The token, special now, with its other properties."""
+    flags = {name: getattr(token, name) for name in _FLAGS}
+    return AddedToken(token.content, **{**flags, "special": True})
+
+
+def _listed(file: Metadata) -> dict[int, AddedToken]:
+    """The tokens that a tokenizer.json lists itself."""
+    entries = file.get("added_tokens")
+    return {
+        entry["id"]: _from_entry(entry)
+        for entry in (entries if isinstance(entries, list) else ())
+        if isinstance(entry, dict) and isinstance(entry.get("content"), str) and type(entry.get("id")) is int
+    }
+
+
+def _from_entry(entry: Mapping[str, Any]) -> AddedToken:
+    flags = {name: entry[name] for name in _FLAGS if isinstance(entry.get(name), bool)}
+    return AddedToken(entry["content"], **flags)
