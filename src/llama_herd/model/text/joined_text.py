@@ -63,11 +63,20 @@ def _begins_once(step: object) -> bool:
     return is_first or (isinstance(inner, list) and any(map(_begins_once, inner)))
 
 
+def _is_of(merge: object, names: Mapping[str, str]) -> bool:
+    """Whether a merge needs or makes one of these tokens."""
+    parts = merge.split(" ") if isinstance(merge, str) else merge if isinstance(merge, list) else []
+    return any(isinstance(part, str) and part in names for part in (*parts, "".join(map(str, parts))))
+
+
 def _renamed(file: Metadata, names: Mapping[str, str]) -> Metadata:
     """The file with other names for its control tokens, each of the same id as before."""
     model = dict(file.nested("model"))
     vocabulary = file.nested("model").nested("vocab")
     model["vocab"] = {names.get(token, token): token_id for token, token_id in vocabulary.items()}
+    merges = model.get("merges")
+    if isinstance(merges, list) and not names.keys().isdisjoint(vocabulary.keys()):
+        model["merges"] = [merge for merge in merges if not _is_of(merge, names)]
     if isinstance(model.get("unk_token"), str):
         model["unk_token"] = names.get(str(model["unk_token"]), model["unk_token"])
     added = [

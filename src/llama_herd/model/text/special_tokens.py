@@ -59,9 +59,13 @@ class _Reader:
         self.roles: dict[str, AddedToken] = {}
         self.tokens: dict[int, AddedToken] = {}
         self._take_roles(config)
-        extra = config.get(EXTRA_KEY) or config.get(OLD_EXTRA_KEY)
-        self._knows_extra = bool(extra)
-        self.extra = self._extra(config, extra)
+        #: Under the name of today; None: it is not there, so that the one of before counts.
+        self.extra = self._extra(config, config.get(EXTRA_KEY)) if EXTRA_KEY in config else None
+        self._old_extra: list[AddedToken] = []
+        if config.get(OLD_EXTRA_KEY) and not config.get(EXTRA_KEY):
+            self.extra = self._extra(config, config[OLD_EXTRA_KEY])
+        else:
+            self._old_extra = self._extra(config, config.get(OLD_EXTRA_KEY)) or []
 
     @property
     def role_names(self) -> dict[str, str]:
@@ -78,14 +82,15 @@ class _Reader:
     def take_map(self, file: Metadata) -> None:
         """What special_tokens_map.json says counts for more; its null takes a role away."""
         self._take_roles(file)
-        if file.get(EXTRA_KEY):
-            self.extra += self._extra(file, file[EXTRA_KEY])
-        elif file.get(OLD_EXTRA_KEY) and not self._knows_extra:
-            self.extra = self._extra(file, file[OLD_EXTRA_KEY])
+        if EXTRA_KEY in file:
+            more = self._extra(file, file[EXTRA_KEY])
+            self.extra = self.extra if more is None else [*(self.extra or ()), *more]
+        if OLD_EXTRA_KEY in file:
+            self._old_extra = self._extra(file, file[OLD_EXTRA_KEY]) or []
 
     def take_added(self, file: Metadata) -> None:
         """The tokens of added_tokens.json: a text for each id."""
-        special = {*self.role_names.values(), *(token.content for token in self.extra)}
+        special = {*self.role_names.values(), *(token.content for token in self.extra or ())}
         for text, token_id in file.items():
             if type(token_id) is int and token_id >= 0:
                 is_special = text in special
@@ -98,7 +103,9 @@ class _Reader:
         known = {token.content for token in (*listed, *self.tokens.values())}
         by_id = [token for _, token in sorted(self.tokens.items())]
         names = set(self.role_names.values())
-        for token in (*by_id, *(t for t in (*self.roles.values(), *self.extra) if t.content not in known)):
+        roles = [self.roles[role] for role in sorted(self.roles, key=_order)]
+        extra = self._old_extra if self.extra is None else self.extra
+        for token in (*by_id, *(t for t in (*roles, *extra) if t.content not in known)):
             yield made_special(token) if token.content in names else token
 
     def _take_roles(self, file: Metadata) -> None:
@@ -113,12 +120,12 @@ class _Reader:
         if token is not None:
             self.roles[key] = token
 
-    def _extra(self, file: Metadata, value: Any) -> list[AddedToken]:
-        """Extra tokens of a list; those of an object have roles."""
+    def _extra(self, file: Metadata, value: Any) -> list[AddedToken] | None:
+        """Extra tokens of a list; those of an object have roles, and then it is as if there were none."""
         if isinstance(value, dict):
             for role, named in value.items():
                 self._take_role(file, role, named)
-            return []
+            return None
         items = value if isinstance(value, list) else []
         tokens = [self._token(file, EXTRA_KEY, item) for item in items]
         return [made_special(token) for token in tokens if token is not None]
@@ -133,6 +140,11 @@ class _Reader:
             f"{file.source}: {key} is of type {type(value).__name__}, a token is needed, so it is left out"
         )
         return None
+
+
+def _order(role: str) -> int:
+    """The place of a role: those of all models first, in their order."""
+    return ROLES.index(role) if role in ROLES else len(ROLES)
 
 
 def read_beside(folder: Path, name: str) -> Metadata:

@@ -126,8 +126,8 @@ class TokenizerJson:
 
     def _generation(self) -> tuple[Metadata, bool]:
         """What speaks of generations, and whether its ids may be defaults of a program."""
-        own = self._beside("generation_config.json")
-        if own:
+        if (self._folder / "generation_config.json").is_file():
+            own = self._beside("generation_config.json")
             return own, own.get(COPY_KEY) is True
         return self._beside("config.json"), True
 
