@@ -102,7 +102,7 @@ def shop(shop_worker: None, server: EmbeddedRedis, options: dict[str, Any]) -> I
 soon = datetime.now(UTC) + timedelta(days=1)
 _years = (soon.replace(tzinfo=None), datetime(2090, 1, 1))
 _past = (datetime(2001, 1, 1), datetime(2020, 1, 1))
-zones = st.none() | st.just(UTC)
+zones: st.SearchStrategy[Any] = st.none() | st.just(UTC)
 
 #: Options of a signature; a time that is past or far keeps nobody waiting.
 signature_options = st.fixed_dictionaries(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from llama_herd.cli.doctor.finding import Finding
 from llama_herd.cli.doctor.machine import check_open_files, check_python, check_torch
+from llama_herd.cli.doctor.queue_lists import check_queue_lists
 from llama_herd.cli.doctor.redis_server import check_redis
 from llama_herd.cli.environment import unknown_variables
 from llama_herd.errors import BadInput
@@ -35,6 +36,7 @@ def check_up() -> Iterator[Finding]:
         detail, _, fix = complaint.partition(". Fix: ")
         yield Finding("secrets", "warn", f"{name}: {detail}", fix)
     yield from check_redis(settings.redis_url)
+    yield from check_queue_lists(settings.redis_url)
     torch = check_torch(settings)
     yield torch
     if not missing_worker_modules():
