@@ -4,35 +4,22 @@ That for Node reads it where it is there, and each major version of that for Pyt
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from tests.clients.client_process import CLIENTS, Case, ClientProcess, new_key
 from tests.clients.relay import Relay
 from tests.drawing import draw
 from tests.local.processes import WorkerProcess
-from tests.node import FOLDER, bring_packages
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tool_model import TOOLS, TURNS, scripted, write_tool_model
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
-Case = dict[str, Any]
-
-HERE = Path(__file__).parent
-#: Where `make test-clients` puts other versions than that of the test environment, a folder each.
-VERSIONS = Path(f"{sys.prefix}-clients")
-CLIENTS = ["here", "1", "2", pytest.param("node", marks=pytest.mark.program)]
 FIRST: dict[str, Any] = {"model": "tools", "seed": 7, "max_tokens": 6}
 FORM: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
 
@@ -94,37 +81,7 @@ def relay(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def key(server: EmbeddedRedis) -> str:
-    with Redis.from_url(server.url) as redis:
-        return run_dialogue(redis, create_key("clients", "default", KeyRole.PRODUCER))
-
-
-def command_of(client: str) -> tuple[list[str], dict[str, str]]:
-    """How a client's reader is started, and with which variables. Skips the test if it is not there."""
-    if client == "node":
-        bring_packages()
-        return ["node", str(HERE / "reader.mjs")], {}
-    folder = VERSIONS / client
-    if client != "here" and not folder.exists():
-        pytest.skip(f"no openai {client}: make test-clients")
-    return [sys.executable, str(HERE / "reader.py")], {} if client == "here" else {"PYTHONPATH": str(folder)}
-
-
-def read(client: str, url: str, key: str, cases: list[Case]) -> dict[str, Any]:
-    """What a client has read."""
-    command, variables = command_of(client)
-    done = subprocess.run(
-        [*command, f"{url}/v1", key],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        cwd=FOLDER,
-        env={**os.environ, **variables},
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return new_key(server.url)
 
 
 def joined(chunks: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Any]:
@@ -171,8 +128,7 @@ def told(answer: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_stream_comes_to_the_whole(relay: Relay, key: str, client: str) -> None:
     asked = cases(2 if client in ("1", "2") else 1)
-    found = read(client, relay.url, key, asked)
-    assert client in ("here", "node") or found["version"].startswith(f"{client}.")
+    found = ClientProcess(client, relay.url, key, asked).read()
     for one, answer, stream in zip(asked, found["answers"], found["streams"], strict=True):
         assert joined(answer["chunks"]) == told(answer["whole"]), one
         assert joined(stream) == told(answer["whole"]), one
