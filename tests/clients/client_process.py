@@ -20,7 +20,7 @@ Case = dict[str, Any]
 HERE = Path(__file__).parent
 #: Where `make test-clients` puts other versions than that of the test environment, a folder each.
 VERSIONS = Path(f"{sys.prefix}-clients")
-CLIENTS = ["here", "1", "2", pytest.param("node", marks=pytest.mark.program)]
+CLIENTS = ["here", *(pytest.param(one, marks=pytest.mark.program) for one in ("1", "2", "node"))]
 
 
 def new_key(redis_url: str) -> str:

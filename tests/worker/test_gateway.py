@@ -21,12 +21,14 @@ from llama_herd.errors import UnservedModel
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.openai.answer_schema import ChatAnswerMessage
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import start_herd
 from tests.local.processes import WorkerProcess
 from tests.node import FOLDER, bring_packages, needs_node
+from tests.openai_types import values_of
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -204,6 +206,19 @@ def test_log_probabilities_are_those_of_the_text(openai: "OpenAI") -> None:
         for one in (chunk.choices[0].logprobs and chunk.choices[0].logprobs.content) or ()
     ]
     assert [one.logprob for one in streamed] == [one.logprob for one in content]
+
+
+def test_every_answer_is_taken_as_the_next_turn(openai: "OpenAI") -> None:
+    """By a model whose template knows neither tools nor reasoning: a chat may have begun elsewhere."""
+    from openai.types.chat import ChatCompletionMessage
+
+    answers = [*values_of(ChatAnswerMessage), *values_of(ChatCompletionMessage)]
+    for answer in (one for one in answers if one["content"] is not None or one["tool_calls"]):
+        for after in ({"role": "user", "content": "and?"}, {"role": "tool", "content": "22"}):
+            if after["role"] == "user" or answer["tool_calls"]:
+                turns: Any = [*CHAT["messages"], answer, after]
+                found = openai.chat.completions.create(model="tales", messages=turns, max_tokens=1)
+                assert found.usage is not None
 
 
 def test_penalties_and_biases_reach_the_sampler(openai: "OpenAI") -> None:

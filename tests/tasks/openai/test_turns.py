@@ -8,6 +8,7 @@ import pytest
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.chat import ChatMessage
+from llama_herd.tasks.openai.answer_schema import ChatAnswerMessage, ChatDelta
 from llama_herd.tasks.openai.request_body import CHAT, RequestBody
 from llama_herd.tasks.settings import Settings
 from tests.openai_types import fields_of, required_of, values_of, variants_of
@@ -22,7 +23,7 @@ SPEAKING = {"content", "refusal", "tool_calls", "function_call"}
 
 
 def answer_types() -> list[Any]:
-    """What a client holds of an answer: as it came whole, parsed, stored, or put together from a stream."""
+    """What we answer, and what a client holds of one: whole, parsed, stored, put together from a stream."""
     from openai.types.chat import (
         ChatCompletionMessage,
         ChatCompletionStoreMessage,
@@ -30,7 +31,8 @@ def answer_types() -> list[Any]:
     )
     from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
-    return [ChatCompletionMessage, ParsedChatCompletionMessage, ChatCompletionStoreMessage, ChoiceDelta]
+    theirs = [ChatCompletionMessage, ParsedChatCompletionMessage, ChatCompletionStoreMessage, ChoiceDelta]
+    return [ChatAnswerMessage, ChatDelta, *theirs]
 
 
 def param_types() -> list[Any]:
