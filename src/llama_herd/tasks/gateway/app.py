@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
@@ -30,6 +29,7 @@ from llama_herd.tasks.gateway import (
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext
+from llama_herd.tasks.gateway.cross_origin import CrossOrigin
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.request_middleware import RequestMiddleware
@@ -89,7 +89,7 @@ def make_gateway_app(
         RequestMiddleware, settings=settings, count=answers or AnswerCount(), routes=paths
     )
     cors = Middleware(
-        CORSMiddleware,
+        CrossOrigin,
         allow_origins=sorted(settings.origins),
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
