@@ -285,7 +285,8 @@ def test_a_page_elsewhere_is_let_in_by_its_name_only(redis_url: str, herd: Herd)
         for origin in ("https://evil.example", "https://app.example.evil.example", "null"):
             found = gateway.ask("OPTIONS", "/v1/jobs", headers={"Origin": origin, **asks})
             assert (found.status, found.headers.get("access-control-allow-origin")) == (400, None)
-            assert (found.error["code"], found.headers["vary"]) == ("foreign_origin", "Origin")
+            assert found.error["code"] == "foreign_origin"
+            assert found.headers["vary"].startswith("Origin")
             assert gateway.ask("POST", "/v1/jobs", JOB, {"Origin": origin}).status == 403
 
 
