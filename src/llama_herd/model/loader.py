@@ -1,6 +1,5 @@
 """WeightLoader: takes a model's weights from its file to a device, one by one."""
 
-import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from llama_herd.heap import trim_heap
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.huge_pages import move_into_huge_pages
 from llama_herd.model.linear import Linear
@@ -83,7 +83,7 @@ class WeightLoader:
 
         Return the thread that then moves the weights, beside their first use, to where they are read fastest.
         """
-        trim_heap()
+        trim_heap()  # tens of MB, which several threads took to turn rows and lay them out
         if self._laid_out and self.device.type == "cpu":
             return move_into_huge_pages(self._laid_out)
         return None
@@ -99,13 +99,3 @@ def _matrices(linear: Linear) -> list[Tensor]:
     """The matrices that a Linear reads in every step."""
     tiles = [one.tiles for one in linear.segments if isinstance(one, NativeSegment)]
     return tiles + [one.matrix for one in linear.segments if isinstance(one, DenseSegment)]
-
-
-def trim_heap() -> None:
-    """Give memory that is free to the system, which the allocator would keep; only where the C library can.
-
-    After a model is loaded it is tens of MB: what several threads took to turn rows and lay them out.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(ctypes.c_size_t(0))

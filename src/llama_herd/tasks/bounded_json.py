@@ -1,83 +1,101 @@
-"""JSON from outside: what it becomes is counted before it is parsed, and one large text is parsed at a time.
+"""JSON from outside: what it becomes is counted before it is parsed.
 
 Other threads stand still while Python parses: a list of empty objects takes a hundred times as long to read
-as a string of that length. So what a process that serves parses is bounded by its shape, too.
+as a string of that length. So a process that serves bounds what it parses by its shape, not by bytes alone.
 """
 
 import json
-from contextlib import nullcontext
-from threading import Lock
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 #: Objects and arrays of a document: a body's messages, their parts, and whatever tools are made of.
 MAX_CONTAINERS = 8192
 #: Values and names of a document, beside the ids of a prompt.
 MAX_VALUES = 32_768
-#: Fields of a request: more than OpenAI's and vLLM's together.
-MAX_FIELDS = 128
+#: How deep they may lie in each other: twice as deep as any field may be.
+MAX_DEPTH = 64
 #: Digits of a whole number. No field takes one of more than 19.
 MAX_DIGITS = 100
 
-#: Texts of which several are never parsed at a time: each would keep the others from letting go.
-_LARGE_BYTES = 65_536
-_PARSING = Lock()
+#: Bytes that are counted together. Between two pieces other threads have their turn.
+_PIECE_BYTES = 1 << 16
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class JsonTooLarge(ValueError):
     """A document becomes more than it may. The message names both numbers and quotes nothing of it."""
 
 
-class JsonSize(NamedTuple):
-    """How many Python objects a JSON document becomes.
+class JsonSize:
+    """How many Python objects JSON becomes: that of one document, or of several together.
 
-    `containers`: objects and arrays. `values`: items of arrays, names and values of fields.
+    containers: objects and arrays. values: items of arrays, names and values of fields. Counting raises
+    JsonTooLarge at the first piece with which one of them is too much.
     """
 
-    containers: int
-    values: int
+    def __init__(self, max_values: int) -> None:
+        self.containers = 0
+        self.values = 0
+        self._max_values = max_values
+        self._num_quotes = 0
 
-    @classmethod
-    def measure(cls, raw: bytes, max_strings: int) -> "JsonSize | None":
-        """Count in JSON, valid or not, without parsing it; None if it has more than `max_strings` strings."""
-        if b"\\" in raw:  # so that each quote that is left begins or ends a string
-            raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-        if raw.count(b'"') > 2 * max_strings:
-            return None
-        outside = b"".join(raw.split(b'"')[::2])
-        return cls(outside.count(b"{") + outside.count(b"["), outside.count(b",") + outside.count(b":"))
+    def add(self, raw: bytes) -> None:
+        """Count what is in a document, valid or not, without parsing it."""
+        depth, is_in_text, start = 0, False, 0
+        while start < len(raw) and depth >= 0:
+            piece = raw[start : start + _PIECE_BYTES]
+            if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # what it escapes belongs to it
+                piece = raw[start : start + len(piece) + 1]
+            start += len(piece)
+            outside, num_quotes = _outside_texts(piece, is_in_text)
+            is_in_text ^= bool(num_quotes % 2)
+            self._count(outside, num_quotes)
+            depth = _depth_behind(outside, depth)
 
-    def plus(self, raw: bytes, max_values: int) -> "JsonSize":
-        """This size with that of `raw`, which is JSON, added. Raises JsonTooLarge if the sum is too large."""
-        max_strings = max_values + MAX_CONTAINERS
-        found = JsonSize.measure(raw, max_strings)
-        if found is None:
-            raise JsonTooLarge(f"must have at most {max_strings} strings")
-        total = JsonSize(self.containers + found.containers, self.values + found.values)
-        if total.containers > MAX_CONTAINERS:
-            raise _too_many(MAX_CONTAINERS, "objects and arrays", total.containers)
-        if total.values > max_values:
-            raise _too_many(max_values, "values and names", total.values)
-        return total
+    def _count(self, outside: bytes, num_quotes: int) -> None:
+        self.containers += outside.count(b"{") + outside.count(b"[")
+        self.values += outside.count(b",") + outside.count(b":")
+        self._num_quotes += num_quotes
+        if self.containers > MAX_CONTAINERS:
+            raise _too_many(MAX_CONTAINERS, "objects and arrays", self.containers)
+        if self.values > self._max_values:
+            raise _too_many(self._max_values, "values and names", self.values)
+        max_texts = self._max_values + MAX_CONTAINERS
+        if self._num_quotes > 2 * max_texts:
+            raise _too_many(max_texts, "strings", self._num_quotes // 2)
 
 
-EMPTY = JsonSize(0, 0)
+def _outside_texts(piece: bytes, is_in_text: bool) -> tuple[bytes, int]:
+    """What of a piece lies outside strings, and how many quotes begin or end one."""
+    if b"\\" in piece:  # so that each quote that is left begins or ends a string
+        piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+    parts = piece.split(b'"')
+    return b"".join(parts[is_in_text::2]), len(parts) - 1
 
 
-def parse_bounded(raw: bytes, max_values: int) -> Any:
-    """Parse JSON in UTF-8 of a bounded size.
+def _depth_behind(outside: bytes, depth: int) -> int:
+    """How deep it is behind a piece; below 0: no JSON, and not read any further. Raises JsonTooLarge."""
+    for mark in outside.translate(None, _NOT_BRACKETS):
+        depth += 1 if mark in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise JsonTooLarge(f"must be at most {MAX_DEPTH} levels deep, got at least {depth}")
+        if depth < 0:
+            break
+    return depth
 
-    Raises JsonTooLarge, UnicodeDecodeError, json.JSONDecodeError, RecursionError for what is too deep, and
-    ValueError for NaN.
+
+def parse_bounded(raw: bytes, size: JsonSize) -> Any:
+    """Parse JSON in UTF-8, which is counted in `size` first.
+
+    Raises JsonTooLarge, UnicodeDecodeError, json.JSONDecodeError, and ValueError for NaN.
     """
-    with nullcontext() if len(raw) < _LARGE_BYTES else _PARSING:
-        EMPTY.plus(raw, max_values)
-        return json.loads(raw.decode(), parse_int=_bounded_int, parse_constant=_refuse_constant)
+    size.add(raw)
+    return json.loads(raw.decode(), parse_int=_bounded_int, parse_constant=_refuse_constant)
 
 
 def _bounded_int(digits: str) -> int:
     """Parse a whole number. Raises JsonTooLarge: its time grows with the square of its length."""
     if len(digits) > MAX_DIGITS:
-        raise _too_many(MAX_DIGITS, "digits in a number", len(digits))
+        raise JsonTooLarge(f"must have at most {MAX_DIGITS} digits in a number, got {len(digits)}")
     return int(digits)
 
 
@@ -86,4 +104,4 @@ def _refuse_constant(_: str) -> NoReturn:
 
 
 def _too_many(limit: int, what: str, num: int) -> JsonTooLarge:
-    return JsonTooLarge(f"must have at most {limit} {what}, got {num}")
+    return JsonTooLarge(f"must have at most {limit} {what}, got at least {num}")

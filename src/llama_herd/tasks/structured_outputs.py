@@ -3,12 +3,12 @@
 Names and shapes are OpenAI's (`response_format`) and vLLM's (`structured_outputs`).
 """
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator
 
+from llama_herd.tasks.bounded_json import MAX_VALUES, JsonSize, parse_bounded
 from llama_herd.tasks.chat import JsonObject, check_json, json_text
 
 #: Of the texts of one form, in UTF-8, whatever else a prompt may have.
@@ -144,8 +144,8 @@ def _read_schema(value: object) -> object:
         return value
     _check_bytes(value)
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
+        return parse_bounded(value.encode(), JsonSize(MAX_VALUES))
+    except ValueError:
         return None
 
 

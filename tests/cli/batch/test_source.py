@@ -183,12 +183,12 @@ def test_a_closed_standard_input_is_one_line() -> None:
     [
         (b'{"prompt": "secret \xff"}', "is not UTF-8 text: byte 19 is invalid"),
         (b'{"prompt": "secret" "x"}', "is not valid JSON: Expecting ',' delimiter at column 21"),
-        (b'{"prompt": "secret", "n": NaN}', "is not valid JSON: NaN, "),
+        (b'{"prompt": "secret", "n": NaN}', "is not valid JSON: NaN"),
         (b'{"prompt": "secret", "n": ' + b"9" * 5000 + b"}", "must have at most 100 digits in a number"),
-        (b"[" * 5000, "is not valid JSON: NaN, "),
-        (b"[" * 100_000, "must have at most 8192 objects and arrays, got 100000"),
-        (b"[" + b'"secret",' * 400_000 + b"1]", "must have at most 303104 strings"),
-        (b"[" + b"1," * 400_000 + b"1]", "must have at most 294912 values and names, got 400000"),
+        (b"[" * 5000, "must be at most 64 levels deep, got at least 65"),
+        (b"[" * 100_000, "must have at most 8192 objects and arrays, got at least "),
+        (b"[" + b'"secret",' * 400_000 + b"1]", "must have at most 294912 values and names, got at least "),
+        (b"[" + b"1," * 400_000 + b"1]", "must have at most 294912 values and names, got at least "),
         (
             b'{"secret":0' + b',"secret%d":0' * 200 % (*range(200),) + b"}",
             "must have at most 128 fields, got 201",

@@ -12,10 +12,9 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FileLost
 from llama_herd.tasks.batch.batch_progress import BatchProgress
 from llama_herd.tasks.batch.batch_run import BatchRun, is_cancelled
-from llama_herd.tasks.batch.numbered_lines import read_lines
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.row_request import RequestReader
-from llama_herd.tasks.batch.source_row import SourceRow, parse_row
+from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
 from llama_herd.tasks.client.batch.row_job import forget_jobs
@@ -27,6 +26,7 @@ from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced
 from llama_herd.tasks.feeder.feeder_limits import FeederLimits
 from llama_herd.tasks.feeder.input_check import check_input
+from llama_herd.tasks.feeder.input_rows import input_rows
 from llama_herd.tasks.feeder.output_file import OutputFile, output_file_id, write_output_file
 from llama_herd.tasks.feeder.row_runner import DRAIN_S, RowRunner
 from llama_herd.tasks.feeder.yield_point import YieldPoint
@@ -51,11 +51,6 @@ _UNDONE_FAILURES = {
 }
 #: Feeders in turn that a batch may stop, by the end of their process or by an error that no retry mends.
 MAX_VAIN_CLAIMS = 5
-_IN_VAIN = LineError(
-    "batch_poison",
-    f"{MAX_VAIN_CLAIMS} gateways in turn took the batch, and ended or failed before they got on with it. "
-    "Fix: look for what is odd in the input, and split it; the gateways' logs say more",
-)
 _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers so far, are gone")
 
 
@@ -82,7 +77,7 @@ class BatchExecution:
             if self.lease.record.is_final:
                 pass
             elif self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
-                self._break_off(_IN_VAIN)
+                self._break_off(self._in_vain)
             else:
                 self._run_to_end()
         except FileLost:
@@ -205,6 +200,15 @@ class BatchExecution:
         self.lease.run(self.files.begin_upload(place.name))
         return write_output_file(parts, kind, self.storage, place, self._yield_point())
 
+    @property
+    def _in_vain(self) -> LineError:
+        """Why a batch ends that stops one gateway after the other, and the last long line they began."""
+        message = (
+            f"{MAX_VAIN_CLAIMS} gateways in turn took the batch, and ended or failed before they got on with "
+            "it. Fix: look for what is odd in the input, and split it; the gateways' logs say more"
+        )
+        return LineError("batch_poison", message, self.lease.record.line or None)
+
     def _break_off(self, error: LineError) -> None:
         """End a batch, which may have begun, without its answers."""
         self.client.cancel_jobs(run_id=self.lease.record.run_id)
@@ -218,7 +222,7 @@ class BatchExecution:
         """The rows of the input. Raises FileLost."""
         place = StoragePlace(self.files.tenant, self.lease.record.request.input_file_id)
         with self.storage.read(place) as file:
-            yield (row for row in map(parse_row, read_lines(file)) if row is not None)
+            yield input_rows(file, self.lease, self.settings.max_prompt_bytes)
 
     def _reader(self) -> RequestReader:
         return RequestReader(self.settings, RowOptions(), self.lease.record.run_id)

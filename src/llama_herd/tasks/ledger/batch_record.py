@@ -66,6 +66,7 @@ class BatchRecord:
 
     sealed: the parts of earlier feeders. outcome: how it is to end, once no more rows run.
     vain_claims: how many feeders in turn, this one among them, have taken it and got no further.
+    line: the last long line that one of them has begun to read; 0: none.
     unserved: models of its rows that no worker has. is_stalled: it was given back while no row could run.
     """
 
@@ -77,6 +78,7 @@ class BatchRecord:
     expires_ms: int
     epoch: int
     vain_claims: int = 0
+    line: int = 0
     unserved: tuple[str, ...] = ()
     is_stalled: bool = False
     times: Mapping[str, int] = field(default_factory=dict)
@@ -104,7 +106,8 @@ class BatchRecord:
     @classmethod
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> "BatchRecord":
         known = {text(name): value for name, value in fields.items()}
-        numbers = ("created_ms", "expires_ms", "epoch", "vain_claims", "num_rows", "num_done", "num_failed")
+        numbers = ("created_ms", "expires_ms", "epoch", "num_rows", "num_done", "num_failed")
+        numbers += ("vain_claims", "line")
         tokens = ("prompt_tokens", "completion_tokens")
         words = ("id", "state", "input_name", "model", "output_file_id", "error_file_id")
         facts: dict[str, Any] = {name: int(known[name]) for name in (*numbers, *tokens) if name in known}

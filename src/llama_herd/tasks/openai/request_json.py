@@ -1,0 +1,38 @@
+"""The JSON of a request: the body of one over HTTP, or a line of a batch, which may have a body within."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llama_herd.tasks.bounded_json import MAX_VALUES, JsonSize, JsonTooLarge, parse_bounded
+from llama_herd.tasks.job import PROMPT_ID_BYTES
+
+#: Fields of a request: more than OpenAI's and vLLM's together.
+MAX_FIELDS = 128
+
+
+def parse_request(raw: bytes, max_prompt_bytes: int) -> dict[str, Any] | None:
+    """Parse a request within bounds; None if it is no object. Raises what `parse_bounded` does."""
+    size = JsonSize(max_prompt_bytes // PROMPT_ID_BYTES + MAX_VALUES)
+    found = parse_bounded(raw, size)
+    if not isinstance(found, dict):
+        return None
+    for fields in (found, found.get("body")):
+        if isinstance(fields, dict):
+            _check_fields(fields, size)
+    return found
+
+
+def _check_fields(fields: Mapping[str, Any], size: JsonSize) -> None:
+    """Bound the fields, and the JSON within the JSON: arguments of calls are texts that are parsed, too."""
+    if len(fields) > MAX_FIELDS:
+        raise JsonTooLarge(f"must have at most {MAX_FIELDS} fields, got {len(fields)}")
+    for message in _dicts(fields.get("messages")):
+        for call in _dicts(message.get("tool_calls")):
+            function = call.get("function")
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            if isinstance(arguments, str):
+                size.add(arguments.encode(errors="replace"))
+
+
+def _dicts(items: object) -> Iterator[dict[str, Any]]:
+    return (item for item in items if isinstance(item, dict)) if isinstance(items, list) else iter(())
