@@ -16,6 +16,7 @@ HerdError
 ├── JobRunning          a worker runs the job, which must end first
 ├── HubUnavailable      Hugging Face cannot be reached, and what is wanted of it is not in the cache
 ├── StorageUnavailable  files of a gateway cannot be stored or read
+│   ├── StorageFull     there is no room for them
 │   └── FileLost        the bytes of a file are not where they were stored
 ├── RecordUnreadable    a job's data in Redis is incomplete, or was not written by llama-herd
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
@@ -189,6 +190,10 @@ class HubUnavailable(HerdError):
 
 class StorageUnavailable(HerdError):
     """The files of a gateway cannot be stored or read at the moment. The message says why, and the fix."""
+
+
+class StorageFull(StorageUnavailable):
+    """There is no room for a file, or for answers. Nothing half written is left."""
 
 
 class FileLost(StorageUnavailable):

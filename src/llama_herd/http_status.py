@@ -16,6 +16,7 @@ from llama_herd.errors import (
     NotPermitted,
     QueueFull,
     RedisUnavailable,
+    StorageFull,
     StorageUnavailable,
 )
 
@@ -30,6 +31,7 @@ STATUS_OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (NotPermitted, 403),
     (RedisUnavailable, 503),
     (FileLost, 410),
+    (StorageFull, 507),
     (StorageUnavailable, 503),
     (DeadlineExceeded, 504),
     (TimeoutError, 504),

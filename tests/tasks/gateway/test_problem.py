@@ -19,6 +19,7 @@ from llama_herd.errors import (
     RecordUnreadable,
     RedisUnavailable,
     SettingsError,
+    StorageFull,
     StorageUnavailable,
 )
 from llama_herd.http_status import http_status
@@ -36,6 +37,7 @@ TOLD = (
     NotReplicated("a", 1, 2, 0.5),
     RedisUnavailable("Redis at secret"),
     FileLost("/secret"),
+    StorageFull("there is no room in /srv"),
     StorageUnavailable("/secret"),
     DeadlineExceeded(),
     RecordUnreadable("key secret"),

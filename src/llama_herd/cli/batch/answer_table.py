@@ -48,8 +48,9 @@ def write_answer_table(
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
+        reason = error.strerror or type(error).__name__
         raise CannotWrite(
-            f"{path} cannot be written: {error.strerror}. Its answers are in {answers.path}. "
+            f"{path} cannot be written: {reason}. Its answers are in {answers.path}. "
             "Fix that, and run the same command again"
         ) from None
     return num_rows

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -88,4 +89,6 @@ class RunFile:
                 os.fsync(file.fileno())
             draft.replace(path)
         except OSError as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
             raise BadInput(f"{path} cannot be written: {error.strerror}") from None

@@ -16,11 +16,11 @@ _CHUNK_BYTES = 1 << 16
 
 
 class CannotWrite(HerdError):
-    """A file of answers cannot be written any more. The lines in it are whole. reason: the system's words."""
+    """A file of answers cannot be written any more. The lines in it are whole. error: the system's."""
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    def __init__(self, message: str, error: OSError | None = None) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.error = error
 
 
 class AnswerFile:
@@ -91,7 +91,7 @@ class AnswerFile:
                 os.ftruncate(self._descriptor, self._num_bytes)
             raise CannotWrite(
                 f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again",
-                error.strerror or type(error).__name__,
+                error,
             ) from None
         self._num_bytes += sum(map(len, lines))
 

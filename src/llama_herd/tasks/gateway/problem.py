@@ -21,6 +21,7 @@ from llama_herd.errors import (
     QueueFull,
     RecordUnreadable,
     RedisUnavailable,
+    StorageFull,
     StorageUnavailable,
 )
 from llama_herd.http_status import RETRY_S, http_headers, http_status
@@ -182,6 +183,7 @@ WORDINGS = (
     Wording(NotReplicated, "not_replicated", cause="{e}"),
     Wording(RedisUnavailable, "queue_unavailable", "the queue is away", "{e}"),
     Wording(FileLost, "file_lost", "the bytes of this file are gone", "{e}"),
+    Wording(StorageFull, "storage_full", "there is no room for files here", "{e}"),
     Wording(StorageUnavailable, "files_unavailable", "files cannot be stored or read here", "{e}"),
     Wording(DeadlineExceeded, ErrorCode.DEADLINE, "the job was not finished by its deadline"),
     Wording(RecordUnreadable, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}"),

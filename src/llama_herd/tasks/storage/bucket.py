@@ -54,7 +54,9 @@ class Bucket:
     def draft(self, place: StoragePlace) -> Iterator["_Draft"]:
         with _storage_errors(self._root):
             path = self._path(place)
-            writing = _Draft(self._files.open(path, "wb", block_size=PART_BYTES, autocommit=False))
+            writing = _Draft(
+                self._files.open(path, "wb", block_size=PART_BYTES, autocommit=False), self._root
+            )
             try:
                 yield writing
             finally:
@@ -103,18 +105,21 @@ class Bucket:
 
 
 class _Draft:
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, root: str) -> None:
         self.num_bytes = 0
         self._file = file
+        self._root = root
         self._is_kept = False
 
     def write(self, part: bytes) -> None:
-        self._file.write(part)
+        with _storage_errors(self._root):  # whoever writes may do so in another thread than that of the block
+            self._file.write(part)
         self.num_bytes += len(part)
 
     def keep(self) -> None:
-        self._file.close()
-        self._file.commit()
+        with _storage_errors(self._root):
+            self._file.close()
+            self._file.commit()
         self._is_kept = True
 
     def drop(self) -> None:

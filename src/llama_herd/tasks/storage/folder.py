@@ -1,20 +1,24 @@
 """Files in a folder of this machine, or of a file system that several share."""
 
+import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from llama_herd.errors import FileLost, StorageUnavailable
+from llama_herd.errors import FileLost, StorageFull, StorageUnavailable
 from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite, whole_bytes
 from llama_herd.tasks.storage.storage import StoragePlace
 
 #: The name of the file with the folder's id. No tenant's folder has a dot.
 ID_FILE = "folder.id"
+#: What a system says where there is no room.
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 class Folder:
@@ -41,10 +45,12 @@ class Folder:
 
     def _draw_id(self, path: Path) -> None:
         draft = path.with_name(f"{uuid.uuid4().hex}.new")
-        draft.write_text(uuid.uuid4().hex)
-        with suppress(FileExistsError):  # another gateway has drawn one
-            os.link(draft, path)
-        draft.unlink()
+        try:
+            draft.write_text(uuid.uuid4().hex)
+            with suppress(FileExistsError):  # another gateway has drawn one
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
         _sync_folder(self._root)
 
     @contextmanager
@@ -53,8 +59,8 @@ class Folder:
         with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f"{path.name}.new")
-            with draft.open("wb") as file:
-                writing = _Draft(file, path)
+            with draft.open("wb", buffering=0) as file:
+                writing = _Draft(file, path, self._storage_errors)
                 try:
                     yield writing
                 finally:
@@ -108,31 +114,37 @@ class Folder:
         """Within it what is absent is lost, unless the whole folder is: as under a mount that is away."""
         try:
             if "id" in self.__dict__ and not self.is_there:
-                raise _unavailable(self._root, "it is not the folder that it was")
+                raise _unavailable(self._root, OSError(errno.ENOENT, "it is not the folder that it was"))
             yield
         except FileNotFoundError as error:
             raise FileLost(f"a file is gone from {self._root}") from error
         except OSError as error:
-            raise _unavailable(self._root, error.strerror or type(error).__name__) from error
+            raise _unavailable(self._root, error) from error
 
 
 class _Draft:
-    def __init__(self, file: BinaryIO, path: Path) -> None:
+    def __init__(
+        self, file: FileIO, path: Path, storage_errors: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self.num_bytes = 0
         self.is_kept = False
         self._file = file
         self._path = path
+        self._storage_errors = storage_errors
 
     def write(self, part: bytes) -> None:
-        self._file.write(part)
+        left = memoryview(part)
+        with self._storage_errors():  # whoever writes may do so in another thread than that of the block
+            while left:
+                left = left[self._file.write(left) :]
         self.num_bytes += len(part)
 
     def keep(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        os.replace(self._file.name, self._path)
-        _sync_folder(self._path.parent)
-        self.is_kept = True
+        with self._storage_errors():
+            os.fsync(self._file.fileno())
+            os.replace(self._file.name, self._path)
+            self.is_kept = True
+            _sync_folder(self._path.parent)
 
 
 class _Journal:
@@ -144,12 +156,13 @@ class _Journal:
         try:
             self._file.append(lines)
         except CannotWrite as error:
-            raise _unavailable(self._root, error.reason) from error
+            raise _unavailable(self._root, error.error or OSError()) from error
 
 
-def _unavailable(root: Path, reason: str) -> StorageUnavailable:
-    return StorageUnavailable(
-        f"files cannot be stored in {root}: {reason}. "
+def _unavailable(root: Path, error: OSError) -> StorageUnavailable:
+    kind = StorageFull if error.errno in _FULL else StorageUnavailable
+    return kind(
+        f"files cannot be stored in {root}: {error.strerror or type(error).__name__}. "
         "Fix: make room or give the rights there, or set HERD_GATEWAY_FILES"
     )
 
