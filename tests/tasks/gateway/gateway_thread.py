@@ -123,7 +123,7 @@ class GatewayThread:
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] = {}
     ) -> HTTPResponse:
         """Send a request and return its answer as soon as that begins."""
-        raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        raw = body if isinstance(body, bytes | Iterator | None) else json.dumps(body).encode()
         connection = self.connect()
         connection.request(method, path, raw, dict(headers))
         return connection.getresponse()

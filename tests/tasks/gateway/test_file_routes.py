@@ -4,8 +4,10 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
+from llama_herd.tasks.gateway import file_upload
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.batch_api import BatchApi, form, lines, rows
@@ -282,6 +285,55 @@ def test_limits_are_told_with_both_numbers(narrow: GatewayThread, stand_in: Stan
     redis.delete(f"herd:default:{{{another['id']}}}:batch")  # as it goes a month after its end
     assert api.create(file_id).status == 200
     assert len(files_in(narrow)) == 2
+
+
+def test_uploads_side_by_side_stay_within_the_quota(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All have begun before the first one ends, in two gateways; what was refused counts no more."""
+    monkeypatch.setattr(file_upload, "PIECE_BYTES", 1000)
+    limits = {"files": str(tmp_path), "max_tenant_bytes": 10_000}
+    with GatewayThread(redis_url, **limits) as one, GatewayThread(redis_url, **limits) as other:
+        apis = [BatchApi(lambda url=gateway.url: url) for gateway in (one, other)] * 4
+        with ThreadPoolExecutor(len(apis)) as pool:
+            answers = [*pool.map(lambda api: api.upload(b"x" * 4000), apis)]
+        kept = [answer for answer in answers if answer.status == 200]
+        assert {answer.status for answer in answers} <= {200, 429}
+        assert len(kept) <= 2
+        assert redis.hget("herd:default:quota", "bytes") == str(4000 * len(kept)).encode()
+        assert not [name for name in redis.hkeys("herd:default:quota") if name.startswith(b"upload:")]
+        assert len(files_in(one)) == len(kept)
+        for answer in kept:
+            apis[0].ask("DELETE", f"/v1/files/{answer.json['id']}")
+        assert apis[0].upload(b"x" * 10_000).status == 200
+
+
+def test_an_upload_counts_before_its_last_byte(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_upload, "PIECE_BYTES", 1000)
+    body, kind = form(b"x" * 8000, {"purpose": "batch"})
+    may_end = Event()
+
+    def slowly() -> Iterator[bytes]:
+        yield body[:-60]
+        may_end.wait(60)
+        yield body[-60:]
+
+    with (
+        GatewayThread(redis_url, files=str(tmp_path), max_tenant_bytes=10_000) as gateway,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        api = BatchApi(lambda: gateway.url)
+        headers = {"Content-Type": kind, "Content-Length": str(len(body))}
+        slow = pool.submit(gateway.send, "POST", "/v1/files", slowly(), headers)
+        wait_until(lambda: int(redis.hget("herd:default:quota", "bytes") or 0) >= 7000, "it counts")
+        refused = api.upload(b"x" * 4000)
+        assert (refused.status, refused.error["code"]) == (429, "quota_exceeded")
+        assert api.upload(b"x" * 1000).status == 200
+        may_end.set()
+        assert slow.result().status == 200
+        assert redis.hget("herd:default:quota", "bytes") == b"9000"
 
 
 def test_rows_under_way_are_bounded(narrow: GatewayThread, stand_in: StandIn) -> None:

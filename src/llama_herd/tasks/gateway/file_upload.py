@@ -3,12 +3,14 @@
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from llama_herd.errors import InvalidJob
+from llama_herd.errors import HerdError, InvalidJob
 from llama_herd.tasks.gateway.body import CLOSE
 from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.multipart_form import MultipartForm
@@ -29,6 +31,9 @@ PIECE_BYTES = 1 << 20
 MAX_OTHER_BYTES = 1 << 17
 
 _NUMBER = re.compile("[0-9]{1,9}")
+#: Counts bytes before they are written. Raises Problem if they are too many.
+Reserve = Callable[[int], Awaitable[None]]
+
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
 
 
@@ -40,7 +45,19 @@ async def store_upload(
     files = await asyncio.to_thread(files_of, storage, caller.tenant)
     place = StoragePlace(caller.tenant, f"file-{secrets.token_hex(12)}")
     await client.run(ask(files.begin_upload(place.name)))
-    num_bytes = await _write_file(request, form, storage, place, client.settings)
+
+    async def reserve(num: int) -> None:
+        quota = quotas(client.settings)[1]
+        full = await client.run(ask(files.reserve(place.name, caller.fingerprint or "", num, quota)))
+        if full is not None:
+            raise replace(quota_exceeded(full, "delete files", "file"), headers=CLOSE)
+
+    try:
+        num_bytes = await _write_file(request, form, storage, place, client.settings, reserve)
+    except BaseException:
+        with suppress(HerdError):  # else it counts until the upload is known to be left behind
+            await client.run(ask(files.drop(place.name)))
+        raise
     life_ms = _life_ms(form, client.settings)
     file = NewFile(place.name, form.filename or "", INPUT, num_bytes, caller.fingerprint or "", life_ms)
     added = await client.run(ask(files.add(file, *quotas(client.settings))))
@@ -60,13 +77,18 @@ def quotas(settings: GatewaySettings) -> tuple[Quota, Quota]:
 
 
 async def _write_file(
-    request: Request, form: MultipartForm, storage: Storage, place: StoragePlace, settings: GatewaySettings
+    request: Request,
+    form: MultipartForm,
+    storage: Storage,
+    place: StoragePlace,
+    settings: GatewaySettings,
+    reserve: Reserve,
 ) -> int:
     """Write the file's bytes, and return their number. Wrong fields raise before the file is kept."""
     opening = storage.draft(place)
     draft = await asyncio.to_thread(opening.__enter__)
     try:
-        await _copy_file(request, form, draft, settings)
+        await _copy_file(request, form, draft, settings, reserve)
         form.check_complete()
         _check_fields(form)
         await asyncio.to_thread(draft.keep)
@@ -75,7 +97,9 @@ async def _write_file(
         await asyncio.to_thread(opening.__exit__, None, None, None)
 
 
-async def _copy_file(request: Request, form: MultipartForm, draft: Draft, settings: GatewaySettings) -> None:
+async def _copy_file(
+    request: Request, form: MultipartForm, draft: Draft, settings: GatewaySettings, reserve: Reserve
+) -> None:
     """Pass the file's bytes on from the body to the draft, within the limits. Raises Problem."""
     most, piece, num_bytes, num_others = settings.gateway_file_bytes, bytearray(), 0, 0
     async for part in _body_parts(request, settings.gateway_idle_s):
@@ -90,8 +114,10 @@ async def _copy_file(request: Request, form: MultipartForm, draft: Draft, settin
             raise Problem(413, "file_too_large", message, "file", CLOSE)
         piece += found
         if len(piece) >= PIECE_BYTES:
+            await reserve(len(piece))
             await asyncio.to_thread(draft.write, bytes(piece))
             piece.clear()
+    await reserve(len(piece))
     await asyncio.to_thread(draft.write, bytes(piece))
 
 

@@ -9,11 +9,12 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import fields_of, text
 
 _ADD = Script("file_add", "clock", "quota", "file")
+_RESERVE = Script("file_reserve", "quota")
 _DROP = Script("file_drop", "clock", "quota")
 _DELAY = Script("delay", "clock")
 _DUE = Script("due", "clock")
 _LISTING = Script("listing", "clock", builds_keys=True)
-SCRIPTS = (_ADD, _DROP, _DELAY, _DUE, _LISTING)
+SCRIPTS = (_ADD, _RESERVE, _DROP, _DELAY, _DUE, _LISTING)
 
 #: Purposes of files: what came in, and what was made of it.
 INPUT, OUTPUT = "batch", "batch_output"
@@ -132,6 +133,17 @@ class StoredFiles(Keys):
         """Note that bytes are being written: without a record they are deleted after a day."""
         return RedisCall(_DELAY, (self.due_key,), (self._member(file_id), UPLOAD_MS), lambda reply: None)
 
+    def reserve(
+        self, file_id: str, owner: str, num_bytes: int, quota: Quota
+    ) -> RedisCall[QuotaExceeded | None]:
+        """Count bytes of an upload that are to be written, within a quota, until `add` or `drop`."""
+        return RedisCall(
+            _RESERVE,
+            (self.key("quota"),),
+            (file_id, owner, num_bytes, *quota),
+            lambda reply: QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else None,
+        )
+
     def add(self, file: NewFile, files: Quota, num_bytes: Quota) -> RedisCall[StoredFile | QuotaExceeded]:
         """Record a file whose bytes are stored, within these quotas."""
         life_ms = "" if file.life_ms is None else file.life_ms
@@ -154,7 +166,7 @@ class StoredFiles(Keys):
         return records_page(self, "stored_files", "file", (after, min(limit, MAX_PAGE), order, purpose, 1))
 
     def drop(self, file_id: str, *, expired: bool = False) -> RedisCall[DropOutcome]:
-        """Forget a file, unless a batch reads it. expired: only if it is."""
+        """Forget a file, unless a batch reads it, or what an upload has reserved. expired: only if it is."""
         return RedisCall(
             _DROP,
             (self.file_key(file_id), self.key("stored_files"), self.key("quota"), self.due_key),

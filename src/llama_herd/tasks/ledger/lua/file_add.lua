@@ -6,6 +6,7 @@
 local id, member, name, purpose, storage, num_bytes, owner, life_ms = unpack(ARGV, 1, 8)
 local most_files, most_files_of_key, most_bytes, most_bytes_of_key = unpack(ARGV, 9, 12)
 if not redis.call('HGET', KEYS[1], 'id') then
+  free_reserved(KEYS[3], id)
   local full = beyond_quota(KEYS[3], owner, 'files', 1, most_files, most_files_of_key)
     or beyond_quota(KEYS[3], owner, 'bytes', tonumber(num_bytes), most_bytes, most_bytes_of_key)
   if full then return full end

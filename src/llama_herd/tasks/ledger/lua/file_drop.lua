@@ -1,11 +1,14 @@
--- FILE_DROP: forget a file, unless a batch reads it. Its bytes are due to be deleted from then on.
+-- FILE_DROP: forget a file, unless a batch reads it; of one without a record, what was reserved for it. Its bytes are due to be deleted from then on.
 -- KEYS: 1 the file, 2 the tenant's files, 3 the tenant's quota, 4 the storage's due files
 -- ARGV: 1 id, 2 member, 3 'expired': only if it is, 4 how long to wait before looking at it again (ms)
 -- Answers: dropped | unknown | in_use | kept (it has not expired)
 local now = now_ms()
 local num_bytes, owner, users, expires_ms = unpack(
   redis.call('HMGET', KEYS[1], 'num_bytes', 'owner', 'users', 'expires_ms'))
-if not num_bytes then return 'unknown' end
+if not num_bytes then
+  free_reserved(KEYS[3], ARGV[1])
+  return 'unknown'
+end
 if ARGV[3] == 'expired' and (expires_ms == '' or tonumber(expires_ms) > now) then
   if expires_ms == '' then
     redis.call('ZREM', KEYS[4], ARGV[2])

@@ -18,3 +18,19 @@ local function beyond_quota(quota, key, what, num, most, most_of_key)
   has = tonumber(redis.call('HGET', quota, of_key(what, key))) or 0
   if has + num > tonumber(most_of_key) then return {'full', what, 'key', has, most_of_key} end
 end
+
+-- Bytes of an upload that has no record yet: `upload:<id>`, with the key that brings it behind a slash.
+local function upload_of(quota, id) return string.match(redis.call('HGET', quota, 'upload:' .. id) or '', '^(%d+)/(.*)$') end
+
+local function reserve_bytes(quota, id, key, num_bytes)
+  local reserved = upload_of(quota, id) or 0
+  add_to_quota(quota, key, 'bytes', num_bytes)
+  redis.call('HSET', quota, 'upload:' .. id, string.format('%.0f/%s', reserved + num_bytes, key))
+end
+
+local function free_reserved(quota, id)
+  local reserved, key = upload_of(quota, id)
+  if not reserved then return end
+  add_to_quota(quota, key, 'bytes', -reserved)
+  redis.call('HDEL', quota, 'upload:' .. id)
+end
