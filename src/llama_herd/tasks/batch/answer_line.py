@@ -1,14 +1,15 @@
 """A row's outcome as a line of OpenAI's output or error file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.job import SOURCES, GenerationJob
-from llama_herd.tasks.openai.json_pieces import json_pieces
-from llama_herd.tasks.openai.response import response_body
+from llama_herd.tasks.openai.json_pieces import compact_json
+from llama_herd.tasks.openai.response import response_pieces
 
 #: Characters that some readers take for the end of a line.
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
@@ -21,11 +22,12 @@ def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
     request: RowRequest = item.row.tag
     assert item.result is not None  # only rows with a result come here
     assert request.endpoint is not None  # only rows that were understood have a result
-    body = response_body(request.endpoint, item.job_id, item.model, item.result)
-    response = {"status_code": 200, "request_id": item.job_id, "body": body}
     prompt = {"prompt": _prompt(item)} if with_prompt else {}
-    fields = {"custom_id": request.custom_id, **prompt, "response": response, "error": None}
-    return _json_line(run_id, item.index, fields)
+    head = {"id": line_id(run_id, item.index), "custom_id": request.custom_id, **prompt}
+    response = {"status_code": 200, "request_id": item.job_id}
+    before = f'{compact_json(head)[:-1]},"response":{compact_json(response)[:-1]},"body":'
+    body = response_pieces(request.endpoint, item.job_id, item.model, item.result)
+    return _line(chain((before,), body, ('},"error":null}',)))
 
 
 def _prompt(item: BatchItem) -> Any:
@@ -41,13 +43,13 @@ def error_line(run_id: str, item: BatchItem) -> bytes:
     request: RowRequest = item.row.tag
     failure = item.failure
     error = {"code": failure.code, "message": failure.message} if failure else None
+    head = {"id": line_id(run_id, item.index)}
     fields = {"line": item.index, "custom_id": request.custom_id, "response": None, "error": error}
-    return _json_line(run_id, item.index, fields)
+    return _line((compact_json({**head, **fields}),))
 
 
-def _json_line(run_id: str, row: int, fields: Mapping[str, Any]) -> bytes:
-    """A line of a file as JSON. The id comes first: done rows are found by the beginnings of lines."""
-    pieces = json_pieces({"id": line_id(run_id, row), **fields})
+def _line(pieces: Iterable[str]) -> bytes:
+    """A line of a file. Its id comes first: done rows are found by the beginnings of lines."""
     return b"".join(piece.translate(_LINE_ENDS).encode() for piece in pieces) + b"\n"
 
 

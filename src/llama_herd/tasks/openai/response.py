@@ -7,6 +7,7 @@ from typing import Any
 from llama_herd.extras import own_version
 from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
 from llama_herd.tasks.openai.echo import Echo
+from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_name
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.result import Output, Result
@@ -19,6 +20,15 @@ def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Re
     """The result in the form of its endpoint."""
     choices = list(choices_of(endpoint, result))
     return {**response_frame(endpoint, job_id, model, result), "choices": choices}
+
+
+def response_pieces(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> Iterator[str]:
+    """The same as JSON in pieces: no more than one of the outputs is held, and none is written in one go."""
+    yield f'{compact_json(response_frame(endpoint, job_id, model, result))[:-1]},"choices":['
+    for number, choice in enumerate(choices_of(endpoint, result)):
+        yield "," if number else ""
+        yield from json_pieces(choice)
+    yield "]}"
 
 
 def choices_of(endpoint: Endpoint, result: Result) -> Iterator[dict[str, Any]]:
