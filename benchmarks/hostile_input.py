@@ -241,16 +241,16 @@ def show_herd(stage: Stage) -> None:
 
 
 def many_files(stage: Stage) -> None:
-    """As many files as a tenant may have by a copy of one record, then all of them in one page."""
+    """More files than a page takes, copies of one record, each with a long name."""
     file_id = upload(stage, b"{}")
-    record, index = f"herd:default:file:{file_id}", "herd:default:files"
-    if stage.redis.exists(record) and stage.redis.exists(index):
-        content, pipe = stage.redis.dump(record), stage.redis.pipeline(transaction=False)
-        for number in range(10_000):
-            name = f"file-{number:024x}"
-            pipe.restore(f"herd:default:file:{name}", 0, content, replace=True)
-            pipe.zadd(index, {name: number})
-        pipe.execute()
+    record, index = f"herd:default:{{{file_id}}}:file", "herd:default:stored_files"
+    stage.redis.hset(record, "name", "x" * 250)
+    content, pipe = stage.redis.dump(record), stage.redis.pipeline(transaction=False)
+    for number in range(10_000):
+        name = f"file-{number:024x}"
+        pipe.restore(f"herd:default:{{{name}}}:file", 0, content, replace=True)
+        pipe.zadd(index, {name: number})
+    pipe.execute()
     stage.ask("GET", "/v1/files?limit=10000")
 
 
