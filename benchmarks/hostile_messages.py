@@ -19,7 +19,7 @@ from redis import Redis
 
 from benchmarks.harness import Benchmark, main
 from benchmarks.hostile_input import SHAPES
-from benchmarks.report import Table
+from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
 from llama_herd.chaos.malformed import QUEUE, celery_message
 from llama_herd.chaos.patience import wait_until
@@ -119,7 +119,7 @@ def measure(plan: Plan) -> Iterator[Table]:
         acts: dict[str, Callable[[], None]] = {"nothing": lambda: sleep(2.0)}
         acts |= {f"message: {name}": lambda name=name: push(redis, name) for name in SHAPES}  # type: ignore[misc]
         acts |= {name: lambda make=make: ask(queue, make()) for name, make in FORMS.items()}  # type: ignore[misc]
-        rows = []
+        rows = list[Row]()
         for name, act in acts.items():
             with TokenGaps(queue) as gaps:
                 started_s = perf_counter()
