@@ -158,7 +158,9 @@ FILES: Mapping[str, Callable[[int], Answer]] = {
     "a longer one": lambda begin: Answer(head(Content_Length=SIZE + 1) + CONTENT + b"x"),
     "a longer one without a length": lambda begin: Answer(head() + CONTENT + b"x"),
     "one that never ends": lambda begin: Answer(head() + CONTENT, b"x"),
-    "one that never ends, in chunks": lambda begin: Answer(head(Transfer_Encoding="chunked"), b"1\r\nx\r\n"),
+    "one that never ends, in chunks": lambda begin: Answer(
+        head(Transfer_Encoding="chunked"), b"10\r\n" + b"x" * 16 + b"\r\n"
+    ),
     "a shorter one": lambda begin: Answer(head(Content_Length=5) + b"short"),
     "half of it": lambda begin: Answer(head(Content_Length=SIZE) + CONTENT[:99]),
     "half of it, always from the start": lambda begin: Answer(head(Content_Length=SIZE) + CONTENT[:-1]),
@@ -184,7 +186,7 @@ FILES: Mapping[str, Callable[[int], Answer]] = {
 }
 
 
-@pytest.mark.parametrize("has_part", [False, True])
+@pytest.mark.parametrize("has_part", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FILES)
 def test_an_odd_file_is_one_sentence_or_comes_all_the_same(
     name: str, has_part: bool, machine: Path, monkeypatch: pytest.MonkeyPatch
@@ -219,7 +221,9 @@ def damaged(rng: Random, answer: Answer) -> Answer:
     return Answer(bytes(raw))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))]
+)
 def test_a_damaged_answer_is_one_sentence_or_does_no_harm(
     seed: int, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from llama_herd.errors import GenerationError
+from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.loading import loaded_model
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.closeness import assert_close
@@ -62,6 +63,16 @@ def test_prompt_logprobs_are_those_of_a_full_forward(
         values, ids = expected[row].topk(2)
         assert [token_id for token_id, _ in score.top] == ids.tolist()
         assert [value for _, value in score.top] == pytest.approx(values.tolist(), abs=TOLERANCE)
+
+
+def test_a_prompt_has_no_more_scores_than_one_event_may(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded_model, "MAX_PROMPT_SCORES", 3 * len(PROMPT_IDS))
+    assert sequences(model, prompt_logprobs=2)
+    assert sequences(model, (*PROMPT_IDS, 5))
+    with pytest.raises(InvalidJob, match=r"^sampling.prompt_logprobs: .* 600 scores .* at most 450\. Fix: "):
+        sequences(model, prompt_logprobs=3)
 
 
 def test_a_prompt_that_is_cached_is_scored_all_the_same(
