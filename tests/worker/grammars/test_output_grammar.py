@@ -216,6 +216,52 @@ def test_behind_an_opening_mark_nothing_comes_but_a_call(
     assert num_calls
 
 
+ROLE = {
+    "type": "object",
+    "properties": {"role": {"enum": ["user"]}},
+    "required": ["role"],
+    "additionalProperties": False,
+}
+WRONG_ARGUMENTS = (
+    '{"role":"admin"}',
+    '{"r\\u006fle":"admin"}',
+    '{"role":"user","role":"admin"}',
+    '{"role": 1}',
+    "{}",
+)
+
+
+def call_texts(model: Model, rng: random.Random) -> Iterator[str]:
+    """Ways in which a model may write a call of `f` that does not follow `ROLE`."""
+    form, space = model.formats.tools, rng.choice(("", " ", "\n", "\t \r\n"))
+    assert form is not None
+    for opening, text in product(("", *form.openings), WRONG_ARGUMENTS):
+        name, key = rng.choice(('"name"', '"n\\u0061me"')), rng.choice(("arguments", "parameters"))
+        called = f'{name}{space}:{space}"{rng.choice(("f", chr(92) + "u0066"))}"'
+        members = rng.sample([called, f'"{key}":{space}{text}', '"x": {"name": "g"}'], rng.choice((2, 3)))
+        rng.shuffle(members)
+        found = space + "{" + f"{space},".join(members) + "}"
+        between = rng.choice(("", "\n", *form.between_marks, form.between))
+        yield from (opening + found, f"{opening}[{found}]", f"{opening}{space}f{between}{space}{text}")
+
+
+@pytest.mark.parametrize("seed", seeds(1, 30))
+@pytest.mark.parametrize("has_tokens", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_however_a_call_is_written_its_arguments_follow_the_schema(
+    models: Models, name: str, has_tokens: bool, seed: int
+) -> None:
+    model, rng = models.get(name, "", has_tokens), random.Random(f"{seed} {name}")
+    output = WholeOutput.for_chat(model.formats, model.mark_ids, tools=[tool("f", ROLE, strict=True)])
+    form = output.to_form()
+    assert form is not None
+    (constraint,) = model.grammars.constraints(form, 1)
+    for text in call_texts(model, rng):
+        matcher, ids = constraint.matcher.deep_copy(), ids_of(model, text)
+        if matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting():
+            check_calls(model.parsed(ids, ["f"]).calls, {"f": ROLE})
+
+
 @for_any(st.text(), st.sampled_from(ALL_CASES))
 def test_text_without_marks_is_let_through(text: str, case: tuple[str, str, bool]) -> None:
     model = MODELS.get(*case)
@@ -239,6 +285,14 @@ def test_text_without_marks_is_let_through(text: str, case: tuple[str, str, bool
         ("llama3", "", 'a {"name": "f", "parameters": 1}', True),
         ("llama3", "", '{"name": "John", "parameters": 1}', True),
         ("llama3", "", '{"name": "f", "parameters": 1}', False),
+        ("llama3", "", '{"name":"f","arguments":{"a": 2}}', True),
+        (
+            "phi4_mini",
+            "",
+            'functools[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>',
+            True,
+        ),
+        ("phi4_mini", "", 'functools[{"name": "f", "arguments": {"a": 3}}]<|/tool_call|>', False),
         ("llama3", "", ' \n{"name": "f", "parameters": 1}', False),
         ("llama3", "think", '<think>a</think>{"name": "f", "parameters": 1}', False),
         (

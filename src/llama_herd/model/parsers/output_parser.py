@@ -15,7 +15,8 @@ from llama_herd.model.parsers.trimmed_text import SPACE, TrimmedText
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NAME = re.compile(r"[A-Za-z0-9_.-]*")
-_ARGUMENTS = ("arguments", "parameters")
+#: The names of the member with the arguments; of several the first one counts.
+ARGUMENTS = ("arguments", "parameters")
 
 T = TypeVar("T")
 #: Reads on, and waits with a `yield` where the text that has come does not say how it goes on.
@@ -240,7 +241,7 @@ def _marks(texts: tuple[str, ...]) -> MarkFinder:
 def _call(members: Mapping[str, str]) -> ParsedCall | None:
     """The call that an object describes; None: it is none."""
     name = _string(members.get("name", ""))
-    arguments = next((members[key] for key in _ARGUMENTS if key in members), "")
+    arguments = next((members[key] for key in ARGUMENTS if key in members), "")
     if arguments.startswith('"'):  # some models write the object as a text
         arguments = _string(arguments).strip(SPACE)
     found = JsonObject()

@@ -10,9 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from llama_herd.model.parsers.formats import ReasoningFormat, ToolFormat
+from llama_herd.model.parsers.output_parser import ARGUMENTS
 
 #: Any text.
 _ANY = "/(?s:.*)/"
+#: White space that parsers pass over.
+_SPACE = r"[ \t\r\n]*"
 #: White space between reasoning and what follows.
 _PAUSE = r"PAUSE: /[ \n]{1,4}/"
 
@@ -80,11 +83,11 @@ class _Writer:
             yield "start: thoughts"
         else:
             yield "start: thoughts | other"
-            text = () if form.opening in self._mark_ids else (form.opening,)
+            text = () if form.opening in self._mark_ids else (_exactly(form.opening),)
             yield from self._rest("other", text)
 
     def _rest(self, name: str, heads: Sequence[str]) -> Iterator[str]:
-        """Calls and an answer, which does not begin with one of these texts."""
+        """Calls and an answer, which does not begin as one of these expressions says."""
         form = self._form
         if form is None or self._must_call or self._answer is not None:
             answer = self._answer if self._answer is not None else "ANY"
@@ -92,11 +95,11 @@ class _Writer:
             yield f"{name}: {' | '.join(choices)}"
             return
         if form.begins_open:
-            heads = [*heads, *(self._head(form, tool) for tool, _ in self._tools)]
+            heads = [*heads, *(_open_call(form, tool) for tool, _ in self._tools)]
         open_calls = " | calls" if form.begins_open else ""
         yield self._free(f"{name.upper()}_FREE", heads)
-        use, rule = self._up_to(f"{name}_trigger", form.openings[0], f"{name.upper()}_FREE")
-        yield rule
+        use, rules = self._up_to_call(f"{name}_trigger", form, f"{name.upper()}_FREE")
+        yield from rules
         yield f"{name}: {name.upper()}_FREE | {use} behind{open_calls}"
 
     def _calls(self, form: ToolFormat) -> Iterator[str]:
@@ -111,9 +114,9 @@ class _Writer:
         if form.begins_open and form.reopening == "":
             yield f"behind: call {further} {last}"
         else:
-            use, rule = self._up_to("trigger", form.openings[0])
+            use, rules = self._up_to_call("trigger", form, "ANY")
             go_on = f"(ANY | {use} behind)"
-            yield rule
+            yield from rules
             yield f"behind: call {further if last else ''} {last} {go_on if self._is_parallel else ''}"
             if form.no_call:
                 yield f"    | {self._text(form.no_call)} /\\n/ {go_on}"
@@ -129,24 +132,39 @@ class _Writer:
         else:
             yield f"call: {gap} ({names}) {gap} {ending}"
         for number, (name, arguments) in enumerate(self._tools):
-            head = self._text(self._head(form, name))
+            head = self._head(form, name)
             tail = "" if form.shape == "named" else '"}"'
             yield f"call_{number}: {head} {arguments} {tail}"
 
     def _head(self, form: ToolFormat, name: str) -> str:
-        """Return the text of a call up to its arguments, for a tool of this name."""
+        """The part of a rule for a call up to its arguments. Without a mark before it models vary in it."""
         if form.shape == "named":
-            return name + form.between
-        return f'{{"name": {json.dumps(name)}, "{form.arguments_key}": '
+            return self._text(name + form.between)
+        if form.begins_open:
+            keys = "|".join(ARGUMENTS)
+            return rf'/\{{ ?"name" ?: ?"{re.escape(name)}" ?, ?"({keys})" ?: ?/'
+        return self._text(f'{{"name": {json.dumps(name)}, "{form.arguments_key}": ')
 
     def _free(self, name: str, heads: Sequence[str]) -> str:
         """A lexeme of any text that begins with none of these, white space aside."""
-        if not heads:
-            return f"{name}: ANY"
-        begun = "|".join(
-            re.sub(r"[^A-Za-z0-9]", lambda one: f"\\x{{{ord(one[0]):x}}}", head) for head in heads
+        return f"{name}: ANY & ~/(?s:{_SPACE}({'|'.join(heads)}).*)/" if heads else f"{name}: ANY"
+
+    def _up_to_call(self, name: str, form: ToolFormat, free: str) -> tuple[str, list[str]]:
+        """Free text and one of the marks that open calls.
+
+        Those that are control tokens do not come in free text; of these the first one is enough.
+        """
+        texts = [one for one in form.openings if not self._mark.search(one)]
+        if texts == [form.openings[0]] or not texts:
+            use, rule = self._up_to(name, form.openings[0], free)
+            return use, [rule]
+        found = (
+            f"{name}_text[lazy]: {free} ({' | '.join(json.dumps(one, ensure_ascii=False) for one in texts)})"
         )
-        return f"{name}: ANY & ~/(?s:[ \\t\\r\\n]*({begun}).*)/"
+        if form.openings[0] in texts:
+            return f"{name}_text", [found]
+        use, rule = self._up_to(name, form.openings[0], free)
+        return f"({use} | {name}_text)", [rule, found]
 
     def _up_to(self, name: str, mark: str, free: str = "ANY") -> tuple[str, str]:
         """A rule's part for free text and the mark that ends it, and the further rule that this needs."""
@@ -169,3 +187,21 @@ class _Writer:
             for part in parts
             if part
         )
+
+
+def _open_call(form: ToolFormat, name: str) -> str:
+    """What a text begins with that a parser may read as a call without a mark: rather too much."""
+    if form.shape == "named":
+        return rf"{_exactly(name)}(\n|{_SPACE}\{{)"
+    member = f'"{_in_json("name")}"{_SPACE}:{_SPACE}"{_in_json(name)}"'
+    return rf"\[?{_SPACE}\{{.*{member}"
+
+
+def _exactly(text: str) -> str:
+    """An expression for a text."""
+    return "".join(one if one.isalnum() and one.isascii() else f"\\x{{{ord(one):x}}}" for one in text)
+
+
+def _in_json(name: str) -> str:
+    """An expression for a name as JSON may spell it."""
+    return "".join(rf"({_exactly(one)}|\\u(?i:{ord(one):04x}))" for one in name)
