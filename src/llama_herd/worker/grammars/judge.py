@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.structured_outputs import ANY_OBJECT
+from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
 from llama_herd.worker.grammars.json_options import json_grammar
 from llama_herd.worker.grammars.narrowed_schema import narrowed_schema
 from llama_herd.worker.grammars.output_grammar import ANSWER, output_grammar
@@ -144,7 +145,7 @@ def _grammar(kind: str, text: str) -> str:
             return LLMatcher.grammar_from_regex(text)
         case "choice":  # as an expression: the engine's own choices are parsed, and few thousand are too many
             return LLMatcher.grammar_from_regex("|".join(map(_escaped, json.loads(text))))
-    return grammar_from("grammar", text)
+    return grammar_from("grammar", gbnf_to_lark(text) if is_gbnf(text) else text)
 
 
 def _escaped(text: str) -> str:
