@@ -24,6 +24,11 @@ class ErrorCode(StrEnum):
         "the job's schema or grammar takes more work for a token than is allowed",
         _FINAL,
     )
+    GRAMMAR_DEAD_END = (
+        "grammar_dead_end",
+        "the job's schema or grammar lets nothing follow the text so far, not even an end",
+        _FINAL,
+    )
     GRAMMAR_MISMATCH = (
         "grammar_mismatch",
         "the tokens so far do not follow the job's grammar as this worker reads it, so it cannot continue",
@@ -78,7 +83,7 @@ class ErrorCode(StrEnum):
         return self in (
             *(ErrorCode.INVALID_JOB, ErrorCode.INVALID_LINE, ErrorCode.PROMPT_TOO_LONG),
             *(ErrorCode.NO_CHAT_TEMPLATE, ErrorCode.TEMPLATE_ERROR, ErrorCode.TOKENIZER_ERROR),
-            ErrorCode.GRAMMAR_TOO_COMPLEX,
+            *(ErrorCode.GRAMMAR_TOO_COMPLEX, ErrorCode.GRAMMAR_DEAD_END),
         )
 
 

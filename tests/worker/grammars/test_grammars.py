@@ -424,6 +424,38 @@ def test_a_form_that_becomes_too_much_while_it_runs_ends_its_job_alone(model: Lo
         assert together.ids[name] == run(model, settings(), sequences(model, form, 1, name)).ids[name]
 
 
+def test_a_dead_end_before_the_first_token_is_refused(grammars: Grammars) -> None:
+    with pytest.raises(InvalidJob, match="nothing may follow"):
+        grammars.constraints(OutputForm("grammar", 'start: "a" T\nT: /b/ & /[^b]/', "f"), 1)
+
+
+def test_a_dead_end_on_the_way_is_told_as_such(grammars: Grammars) -> None:
+    late = OutputForm("grammar", 'start: "-"{64} T\nT: /b/ & /[^b]/', "f")
+    (constraint,) = grammars.constraints(late, 1)
+    with pytest.raises(GenerationError) as caught:
+        follow(constraint, 65)
+    assert caught.value.code == ErrorCode.GRAMMAR_DEAD_END
+
+
+def follow(constraint: Constraint, num_tokens: int) -> None:
+    for _ in range(num_tokens):
+        tokens = allowed(constraint)
+        constraint.check()
+        constraint.add(tokens[0])
+
+
+def test_a_crash_of_the_judge_refuses_the_form_and_nothing_else(tokenizer: Tokenizer) -> None:
+    crashed = Grammars(tokenizer, 1, [FormJudge()])
+    with standing_judge(crashed) as helper, ThreadPoolExecutor() as threads:
+        asked = threads.submit(crashed.constraints, FORMS["record"], 1)
+        wait_until(lambda: not crashed._judges._idle, "the form is judged")
+        helper.send_signal(signal.SIGSEGV)
+        helper.send_signal(signal.SIGCONT)
+        with pytest.raises(GenerationError, match="f: the schema or grammar ended its process with code -11"):
+            asked.result()
+        assert crashed.constraints(FORMS["tree"], 1), "the next form has another judge"
+
+
 def test_any_text_may_be_a_choice(grammars: Grammars, tokenizer: Tokenizer) -> None:
     texts = ["a.*b", "\\x{41}", "[é]\n", "😀(", "a|", "<%>", "\t #&~-"]
     form = OutputForm("choice", json.dumps(texts), "f")

@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.structured_outputs import ANY_OBJECT
+from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
 from llama_herd.worker.grammars.json_options import json_grammar
 from llama_herd.worker.grammars.narrowed_schema import narrowed_schema
@@ -46,9 +47,7 @@ def judge_form(kind: str, text: str) -> HelperAnswer:
 
 def _if_bearable(answer: HelperAnswer, tried: str | None = None) -> HelperAnswer:
     """A grammar, if it is bearable; tried: one of the same work over bytes."""
-    if answer.kind == "text" and not _is_bearable(answer.text if tried is None else tried):
-        return HelperAnswer("limit", "takes too much work for a token")
-    return answer
+    return answer if answer.kind != "text" else _tried(answer.text if tried is None else tried) or answer
 
 
 def _validated(kind: str, text: str) -> HelperAnswer:
@@ -153,19 +152,23 @@ def _escaped(text: str) -> str:
     return "".join(one if one.isalnum() and one.isascii() else f"\\x{{{ord(one):x}}}" for one in text)
 
 
-def _is_bearable(grammar: str) -> bool:
-    """Whether it goes some bytes far within the limits."""
+def _tried(grammar: str) -> HelperAnswer | None:
+    """What is wrong with a grammar on a way of some bytes; None: it goes so far within the limits."""
     matcher = LLMatcher(_BYTES, grammar, log_level=0, limits=parser_limits())
-    rng = random.Random(0)
+    rng, too_much = random.Random(0), HelperAnswer("limit", "takes too much work for a token")
     for _ in range(TRIED_BYTES):
         started_s = thread_time()
         mask = matcher.compute_bitmask()
         if thread_time() - started_s > MAX_BYTE_S:
-            return False
+            return too_much
         allowed = [one for one in range(256) if mask[one // 8] >> one % 8 & 1]
         if not allowed or not matcher.consume_token(rng.choice(allowed)) or matcher.is_stopped():
             break
-    return not matcher.is_error()
+    if not matcher.is_error():
+        return None
+    if matcher.get_error().startswith(DEAD_END):
+        return HelperAnswer("failed", "leads to a place where nothing may follow, not even an end")
+    return too_much
 
 
 def _schema_reason(complaint: str, text: str) -> str:

@@ -5,8 +5,9 @@ from llguidance import LLExecutor, LLMatcher
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 
-#: In the engine's message of a token that may not follow; all its other messages are of limits.
-NOT_ALLOWED = "doesn't satisfy the grammar"
+#: In the engine's messages of a token that may not follow, and of a place where none may; its other ones are
+#: of limits.
+NOT_ALLOWED, DEAD_END = "doesn't satisfy the grammar", "NoExtension"
 
 
 class Constraint:
@@ -35,7 +36,11 @@ class Constraint:
         """
         if not self.matcher.is_error():
             return
-        if NOT_ALLOWED in self.matcher.get_error():
+        problem = self.matcher.get_error()
+        if problem.startswith(DEAD_END):
+            message = "the schema or grammar lets nothing follow the text so far, not even an end"
+            raise GenerationError(ErrorCode.GRAMMAR_DEAD_END, message)
+        if NOT_ALLOWED in problem:
             message = "the output's tokens do not follow its schema or grammar as this worker reads it"
             raise GenerationError(ErrorCode.GRAMMAR_MISMATCH, message)
         message = "the schema or grammar takes too much work for one token"
