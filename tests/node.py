@@ -1,4 +1,4 @@
-"""Node and the packages of the examples in JavaScript."""
+"""Node, and the packages of a folder: by default of the examples in JavaScript."""
 
 import fcntl
 import shutil
@@ -12,21 +12,21 @@ FOLDER = Path(__file__).parent.parent / "examples"
 needs_node = pytest.mark.skipif(not all(map(shutil.which, ("node", "npm"))), reason="no node or no npm")
 
 
-def bring_packages() -> None:
+def bring_packages(folder: Path = FOLDER) -> None:
     """What the lock file names, brought when it is not there yet. Skips the test if it cannot be had.
 
     One process of the tests brings them, and the others wait for it.
     """
-    with (FOLDER / "package-lock.json").open() as file:
+    with (folder / "package-lock.json").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        _bring_packages()
+        _bring_packages(folder)
 
 
-def _bring_packages() -> None:
-    lock, brought = FOLDER / "package-lock.json", FOLDER / "node_modules" / ".package-lock.json"
+def _bring_packages(folder: Path) -> None:
+    lock, brought = folder / "package-lock.json", folder / "node_modules" / ".package-lock.json"
     if brought.exists() and brought.stat().st_mtime > lock.stat().st_mtime:
         return
-    done = _npm("ci", "--prefix", str(FOLDER), "--ignore-scripts", "--no-audit", "--no-fund")
+    done = _npm("ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund")
     if done.returncode and _npm("ping").returncode:
         pytest.skip("no npm packages: the registry is out of reach")
     assert done.returncode == 0, done.stderr

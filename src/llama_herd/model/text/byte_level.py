@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
-from llama_herd.model.text.vocabulary import MERGES_KEY, TOKENS_KEY, Vocabulary
+from llama_herd.model.text.vocabulary import MERGES_KEY, SILENT, TOKENS_KEY, Vocabulary
 
 PRE_KEY = "tokenizer.ggml.pre"
 #: Most characters of an unknown name that is compared with the known ones.
@@ -19,7 +19,7 @@ MAX_NAME_CHARS = 64
 #: What helps without a name that is known: old files have none, and a folder needs none.
 PRE_HELP = "Take a newer GGUF file of the same model, or its Hugging Face folder."
 
-_CONTROL, _UNKNOWN, _USER_DEFINED = map(int, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED))
+_USER_DEFINED = int(TokenType.USER_DEFINED)
 
 
 def _byte_characters() -> dict[str, int]:
@@ -89,7 +89,7 @@ def byte_level_piece(token: str) -> bytes:
 
 
 def _piece(token: str, kind: int) -> bytes:
-    if kind in (_CONTROL, _UNKNOWN):
+    if kind in SILENT:
         return b""
     return token.encode() if kind == _USER_DEFINED else byte_level_piece(token)
 

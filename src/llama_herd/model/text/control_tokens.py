@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from gguf import TokenType
+
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
-from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY, read_id
+from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY, TYPES_KEY, read_id
 
 #: What a GGUF file calls them; the third word is its own.
 _KEYS = {
@@ -39,7 +41,14 @@ class ControlTokens:
             for role, key in _KEYS.items()
             if (token_id := read_id(metadata, key, len(tokens))) is not None
         }
-        silent_ids = [token_id for token_id, piece in enumerate(tokenizer.pieces) if not piece]
+        ends = tokenizer.eos_ids | {tokenizer.bos_id}
+        types = metadata.get(TYPES_KEY, ())
+        unused = {i for i, kind in enumerate(types) if kind == TokenType.UNUSED} - ends  # often hundreds
+        silent_ids = [
+            token_id
+            for token_id, piece in enumerate(tokenizer.pieces)
+            if not piece and token_id not in unused
+        ]
         ids = {token: token_id for token_id in silent_ids if (token := tokens[token_id])}
         return cls(ids, _roles(tokenizer, tokens.__getitem__, named))
 

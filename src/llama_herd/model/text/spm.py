@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
 
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.text.vocabulary import TOKENS_KEY, Vocabulary
+from llama_herd.model.text.vocabulary import SILENT, TOKENS_KEY, Vocabulary
 
 SCORES_KEY = "tokenizer.ggml.scores"
 SPACE = "\u2581"  # ▁, what stands for a space in a token
@@ -74,7 +74,7 @@ def spm_piece(token: str) -> bytes:
 
 
 def _piece(token: str, kind: int) -> bytes:
-    return b"" if kind in (TokenType.CONTROL, TokenType.UNKNOWN) else spm_piece(token)
+    return b"" if kind in SILENT else spm_piece(token)
 
 
 def _spaced(ids: dict[str, int]) -> dict[str, int]:

@@ -18,6 +18,9 @@ MAX_TOKEN_CHARS = 1_024
 #: Most characters of all tokens together; the 262,144 tokens of Gemma have two million.
 MAX_CHARS = 8 << 20
 
+#: Types of tokens that add nothing to a text.
+SILENT = tuple(map(int, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)))
+
 MODEL_KEY = "tokenizer.ggml.model"
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TYPES_KEY = "tokenizer.ggml.token_type"
@@ -111,9 +114,10 @@ class _Reader:
 
     def silence(self, token_ids: Collection[int], kind: TokenType) -> None:
         """Give tokens that no text becomes this type, should the file not do so."""
-        silent = (TokenType.CONTROL, TokenType.UNKNOWN)
         for token_id in token_ids:
-            if self.types[token_id] not in silent and not self._is_word(token_id):
+            if self.types[token_id] not in (TokenType.CONTROL, TokenType.UNKNOWN) and not self._is_word(
+                token_id
+            ):
                 self.types[token_id] = kind
 
     def complaints(self) -> Iterator[str]:
