@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from benchmarks.process_figures import cpu_s
 from benchmarks.speed.cells import Cell
+from benchmarks.speed.machine import type_name
 from benchmarks.speed.peers import PEERS, ROOT
 
 #: Seconds that a model may take to load, and a request to be answered.
@@ -54,7 +55,12 @@ class Contender:
 OURS = Contender("llama-herd", "ours", takes_long=True)
 CONTENDERS = (
     OURS,
-    Contender("transformers, bf16", "transformers_peer", loads_as_users_do=False, reads_any_file_alike=True),
+    Contender(
+        f"transformers, {type_name()}",
+        "transformers_peer",
+        loads_as_users_do=False,
+        reads_any_file_alike=True,
+    ),
     Contender("llama.cpp", "llama_cpp_peer", in_peers=True, takes_long=True),
     Contender("llama.cpp, plain attention", "llama_cpp_peer", ("plain",), in_peers=True),
     Contender("OpenVINO", "openvino_peer", in_peers=True, takes_long=True),

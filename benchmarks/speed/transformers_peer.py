@@ -1,4 +1,4 @@
-"""transformers' own Llama in bfloat16, not compiled: `transformers_peer.py FILE THREADS ROWS CACHE`."""
+"""transformers' own Llama in the type that is fastest here, not compiled: `transformers_peer.py FILE THREADS ROWS CACHE`."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks.peer import load_peer
 from benchmarks.speed.child import Room, serve
+from benchmarks.speed.machine import float_type, type_name
 from llama_herd.model.files.gguf_model import GGUFModel
 
 
@@ -51,8 +52,8 @@ class Transformers:
     def __init__(self, room: Room) -> None:
         torch.set_num_threads(room.threads)
         with GGUFModel.open(room.path) as file:
-            self._model = load_peer(file, torch.bfloat16)
-        self.facts: dict[str, Any] = {"version": version("transformers"), "dtype": "bfloat16"}
+            self._model = load_peer(file, float_type())
+        self.facts: dict[str, Any] = {"version": version("transformers"), "dtype": type_name()}
 
     @torch.inference_mode()
     def prefill_s(self, prompt: list[int]) -> float:

@@ -21,6 +21,9 @@ FOLDER = Path(__file__).parents[1] / "llama_cpp"
 LIBRARIES = FOLDER / "node_modules" / "@node-llama-cpp" / "linux-x64" / "bins" / "linux-x64"
 TEXTS = ("the herd", "a llama in  the queue", "tokens and\n<start_of_turn>a<end_of_turn> </s>", "")
 
+#: Keys whose complaints are of what a text becomes.
+CHANGE_IDS = ("scores", "token_type", "bos_token_id", "eos_token_id", "add_bos_token")
+
 pytestmark = [
     needs_node,
     pytest.mark.skipif(
@@ -54,7 +57,7 @@ def wrong_files(choices: list[Json], folder: Path) -> list[str]:
     wrong = []
     for path, choice, truth in zip(paths, choices, truths(paths), strict=True):
         is_spaced = (choice["kind"], choice["turns"]) == ("llama", TokenType.USER_DEFINED)
-        differences = [] if truth is None else list(differing(path, truth, is_spaced=is_spaced))
+        differences = list(differing(path, truth, is_spaced=is_spaced))
         if differences:
             wrong.append(f"{path.name}: {differences} of {choice}")
     return wrong
@@ -81,11 +84,13 @@ def differing(path: Path, truth: Any, *, is_spaced: bool) -> Iterator[str]:
     with GGUFModel.open(path) as model:
         ours = model.read_tokenizer()
         model.read_control_tokens(ours)
+    if truth is None:
+        return  # what llama.cpp refuses need not be refused
     told = " ".join(ours.complaints)
     ends = sorted(ours.eos_ids)
     if ends != truth["ends"] and "eos_token_id" not in told and "which ends nothing" not in told:
         yield f"ends {ends}, not {truth['ends']}"
-    if not any(name in told for name in ("scores", "token_type", "bos_token_id", "eos_token_id")):
+    if not any(name in told for name in CHANGE_IDS):
         for text, ids in zip(TEXTS, truth["ids"], strict=True):
             if is_spaced and "<start" in text:
                 continue  # it puts a space after a user-defined token, which sentencepiece does not

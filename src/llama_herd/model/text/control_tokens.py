@@ -42,7 +42,7 @@ class ControlTokens:
             if (token_id := read_id(metadata, key, len(tokens))) is not None
         }
         ends = tokenizer.eos_ids | {tokenizer.bos_id}
-        types = metadata.get(TYPES_KEY, ())
+        types = metadata.array(TYPES_KEY, "iu", len(tokens)).tolist() if TYPES_KEY in metadata else []
         unused = {i for i, kind in enumerate(types) if kind == TokenType.UNUSED} - ends  # often hundreds
         silent_ids = [
             token_id

@@ -89,7 +89,8 @@ class TokenizerJson:
             f"{named}"
         )
         listed = file.get("added_tokens")
-        kept = [entry for entry in listed or () if entry.get("content") not in beyond] if listed else []
+        entries = listed if isinstance(listed, list) else []
+        kept = [entry for entry in entries if entry.get("content") not in beyond]
         file = Metadata({**file, "added_tokens": kept}, file.source)
         self._engine, self._added = _engine_of(file, special, frozenset(beyond))
         return file
