@@ -46,7 +46,7 @@ INSTRUCTIONS = (
 
 
 def float_type() -> torch.dtype:
-    """The type in which torch multiplies fastest here: bfloat16 takes it an age without instructions for it."""
+    """The type in which torch multiplies fastest: without instructions for bfloat16 that takes an age."""
     return torch.bfloat16 if Processor.here().flags & {"avx512_bf16", "amx_bf16"} else torch.float32
 
 

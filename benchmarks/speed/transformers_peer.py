@@ -1,4 +1,4 @@
-"""transformers' own Llama in the type that is fastest here, not compiled: `transformers_peer.py FILE THREADS ROWS CACHE`."""
+"""transformers' Llama in the fastest type, not compiled: `transformers_peer.py FILE THREADS ROWS CACHE`."""
 
 from collections.abc import Sequence
 from importlib.metadata import version

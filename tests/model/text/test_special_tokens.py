@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from llama_herd.errors import GenerationError
 from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.end_tokens import end_names
+from llama_herd.model.text.special_tokens import entry_of
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from tests.drawing import draw
-from tests.model.text.made_folders import AXES, Json, draw_folder, num_rows, write_folder
+from tests.model.text.made_folders import AXES, Json, draw_folder, engine, num_rows, write_folder
+from tests.model.tiny_folder import tiny_engine
 
 TEXT = 'the herd of "a" #1 llamas'
 CHAT = [{"role": "user", "content": TEXT}, {"role": "assistant", "content": "the queue"}]
@@ -43,6 +46,37 @@ def test_special_tokens_are_those_of_transformers(tmp_path: Path) -> None:
 @pytest.mark.timeout(1_200)
 def test_special_tokens_are_those_of_transformers_in_all_ways(tmp_path: Path) -> None:
     assert wrong_folders(choices(2_000), tmp_path) == []
+
+
+OWN_CLASSES = {
+    "LlamaTokenizer": ("<unk>", "<s>", "</s>"),
+    "GemmaTokenizer": ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
+    "Qwen2Tokenizer": ("<|endoftext|>", "<|im_end|>"),
+    "GPT2Tokenizer": ("<|endoftext|>",),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("eos", ["absent", "null", "stated"])
+@pytest.mark.parametrize("name", OWN_CLASSES)
+def test_a_class_of_transformers_has_roles_that_no_file_states(tmp_path: Path, name: str, eos: str) -> None:
+    import transformers
+
+    tokens = OWN_CLASSES[name]
+    is_spm = name in ("LlamaTokenizer", "GemmaTokenizer")
+    file = json.loads(tiny_engine().to_str()) if is_spm else dict(engine())
+    vocabulary = file["model"]["vocab"]
+    new = [token for token in tokens if token not in vocabulary]
+    file["added_tokens"] = [entry_of(AddedToken(token), len(vocabulary) + n) for n, token in enumerate(new)]
+    stated = {"absent": {}, "null": {"eos_token": None}, "stated": {"eos_token": tokens[-1]}}[eos]
+    config = {"tokenizer_class": f"{name}Fast", **stated}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**file, "post_processor": None}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    ours = TokenizerJson.open(path)
+    assert ours.roles == theirs.special_tokens_map
+    assert theirs.eos_token_id in (None, *ours.eos_ids)
 
 
 def wrong_folders(choices: list[Json], folder: Path) -> list[str]:

@@ -13,6 +13,7 @@ from tokenizers import AddedToken
 
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.text.tokenizer_steps import decoder_kinds
 
 #: Most bytes of each file beside a tokenizer.json.
 MAX_CONFIG_BYTES = 16 << 20
@@ -23,6 +24,20 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 #: Tokens beyond the roles, under the name of today and the one of before.
 EXTRA_KEY, OLD_EXTRA_KEY = "extra_special_tokens", "additional_special_tokens"
 DECODER_KEY = "added_tokens_decoder"
+
+#: Roles of transformers' own tokenizers that a file need not state: `tokenizer_class` without its "Fast".
+CLASS_ROLES = {
+    "LlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+    "GemmaTokenizer": {
+        "unk_token": "<unk>",
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    },
+    "Qwen2Tokenizer": dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
+    "GPT2Tokenizer": dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>"),
+}
 
 #: Properties of a token that a file may state.
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
@@ -39,8 +54,8 @@ class SpecialTokens:
     @classmethod
     def from_files(cls, file: Metadata, folder: Path) -> Self:
         """Read what lies beside `file`, a tokenizer.json. Raises ModelFileError where one is no JSON."""
-        reader = _Reader(read_beside(folder, "tokenizer_config.json"))
         listed = _listed(file)
+        reader = _Reader(_with_defaults(read_beside(folder, "tokenizer_config.json"), file, listed.values()))
         if DECODER_KEY in reader.config:
             reader.take_decoder()
         else:
@@ -163,6 +178,17 @@ def made_special(token: AddedToken) -> AddedToken:
     """The token, special now, with its other properties."""
     flags = {name: getattr(token, name) for name in _FLAGS}
     return AddedToken(token.content, **{**flags, "special": True})
+
+
+def _with_defaults(config: Metadata, file: Metadata, listed: Iterable[AddedToken]) -> Metadata:
+    """A tokenizer_config.json with the roles of its class, where the vocabulary has tokens for them."""
+    name, model = str(config.get("tokenizer_class", "")).removesuffix("Fast"), file.get("model")
+    if name == "LlamaTokenizer" and "ByteLevel" in decoder_kinds(file):
+        return config  # the class of Llama 2 is a wrong one of Llama 3
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    known = {*(vocabulary or ()), *(token.content for token in listed)} if name in CLASS_ROLES else set()
+    roles = {role: token for role, token in CLASS_ROLES.get(name, {}).items() if token in known}
+    return Metadata({**roles, **config}, config.source)
 
 
 def _listed(file: Metadata) -> dict[int, AddedToken]:
