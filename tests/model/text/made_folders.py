@@ -54,7 +54,7 @@ NUM_WORDS = len(engine()["model"]["vocab"])
 #: Ids of what a tokenizer.json lists, in this order.
 TEXT_END_ID, START_ID, END_ID = range(NUM_WORDS, NUM_WORDS + 3)
 #: Ids that a file may name: special ones, a word, lists, and what is no id.
-IDS = (
+IDS: tuple[Any, ...] = (
     ABSENT,
     None,
     END_ID,
