@@ -22,10 +22,16 @@ CHECKS = (
     "allow_header_conformance",
 )
 FOR_S = 600
+#: 503 and 507 are documented: a busy machine's Redis may be away, and a disk full.
+CONFIG = """
+[checks]
+not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "503", "507"]
+"""
 
 
 def test_every_answer_is_as_described(gateway: GatewayThread, stand_in: StandIn, tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="needs schemathesis: make test-api")
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{gateway.url}/openapi.json"]
     options = ["--checks", ",".join(CHECKS), "--max-time", str(FOR_S), "--continue-on-failure", "--no-color"]
     told = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path)
