@@ -8,8 +8,12 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
-from llama_herd.tasks.feeder import batch_feeder, row_runner
+from llama_herd.tasks.batch.numbered_lines import NumberedLine
+from llama_herd.tasks.batch.source_row import SourceRow, parse_row
+from llama_herd.tasks.feeder import batch_feeder, input_rows, row_runner
 from llama_herd.tasks.feeder.batch_execution import MAX_VAIN_CLAIMS, BatchExecution
+from llama_herd.tasks.feeder.input_rows import LONG_BYTES
+from llama_herd.tasks.feeder.row_runner import LeftToOthers
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.storage.folder import Folder
@@ -48,6 +52,11 @@ class Deaths:
         assert record is not None
         return record.vain_claims
 
+    def line(self, batch_id: str) -> int:
+        record = run_call(self._redis, self._records.get(batch_id))
+        assert record is not None
+        return record.line
+
 
 def test_a_batch_that_kills_its_feeders_ends_and_holds_up_no_other(
     other: GatewayThread, files: Path, redis: Redis, redis_url: str
@@ -64,6 +73,28 @@ def test_a_batch_that_kills_its_feeders_ends_and_holds_up_no_other(
     (error,) = ended["errors"]["data"]
     assert error["code"] == "batch_poison"
     assert f"{MAX_VAIN_CLAIMS} gateways in turn" in error["message"]
+    assert error["line"] is None
+
+
+def test_the_long_line_that_was_begun_is_named(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(line: NumberedLine, *limits: int) -> SourceRow | None:
+        if len(line.text or b"") >= LONG_BYTES:
+            raise LeftToOthers
+        return parse_row(line, *limits)
+
+    api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
+    long = rows(1)[0] | {"custom_id": "long", "body": {"prompt": "x" * LONG_BYTES}}
+    poison = api.begin([*rows(3), long, {**rows(1)[0], "custom_id": "last"}])
+    with monkeypatch.context() as patched:
+        patched.setattr(input_rows, "parse_row", die)
+        with GatewayThread(redis_url, files=str(files)):
+            wait_until(lambda: deaths.line(poison) == 4, "the line is begun")
+    deaths.strike(poison, MAX_VAIN_CLAIMS)
+    with GatewayThread(redis_url, files=str(files)):
+        (error,) = api.end_of(poison)["errors"]["data"]
+    assert (error["code"], error["line"]) == ("batch_poison", 4)
 
 
 def test_a_batch_that_was_given_back_was_not_taken_in_vain(
