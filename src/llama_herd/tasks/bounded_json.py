@@ -32,10 +32,14 @@ class JsonSize:
     JsonTooLarge at the first piece with which one of them is too much.
     """
 
-    def __init__(self, max_values: int) -> None:
+    def __init__(
+        self, max_values: int, max_containers: int = MAX_CONTAINERS, max_depth: int = MAX_DEPTH
+    ) -> None:
         self.containers = 0
         self.values = 0
         self._max_values = max_values
+        self._max_containers = max_containers
+        self._max_depth = max_depth
         self._num_quotes = 0
 
     def add(self, raw: bytes) -> None:
@@ -49,19 +53,29 @@ class JsonSize:
             outside, num_quotes = _outside_texts(piece, is_in_text)
             is_in_text ^= bool(num_quotes % 2)
             self._count(outside, num_quotes)
-            depth = _depth_behind(outside, depth)
+            depth = self._depth_behind(outside, depth)
 
     def _count(self, outside: bytes, num_quotes: int) -> None:
         self.containers += outside.count(b"{") + outside.count(b"[")
         self.values += outside.count(b",") + outside.count(b":")
         self._num_quotes += num_quotes
-        if self.containers > MAX_CONTAINERS:
-            raise _too_many(MAX_CONTAINERS, "objects and arrays", self.containers)
+        if self.containers > self._max_containers:
+            raise _too_many(self._max_containers, "objects and arrays", self.containers)
         if self.values > self._max_values:
             raise _too_many(self._max_values, "values and names", self.values)
-        max_texts = self._max_values + MAX_CONTAINERS
+        max_texts = self._max_values + self._max_containers
         if self._num_quotes > 2 * max_texts:
             raise _too_many(max_texts, "strings", self._num_quotes // 2)
+
+    def _depth_behind(self, outside: bytes, depth: int) -> int:
+        """How deep it is behind a piece; below 0: no JSON, and not read any further."""
+        for mark in outside.translate(None, _NOT_BRACKETS):
+            depth += 1 if mark in b"[{" else -1
+            if depth > self._max_depth:
+                raise JsonTooLarge(f"must be at most {self._max_depth} levels deep, got at least {depth}")
+            if depth < 0:
+                break
+        return depth
 
 
 def _outside_texts(piece: bytes, is_in_text: bool) -> tuple[bytes, int]:
@@ -70,17 +84,6 @@ def _outside_texts(piece: bytes, is_in_text: bool) -> tuple[bytes, int]:
         piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
     parts = piece.split(b'"')
     return b"".join(parts[is_in_text::2]), len(parts) - 1
-
-
-def _depth_behind(outside: bytes, depth: int) -> int:
-    """How deep it is behind a piece; below 0: no JSON, and not read any further. Raises JsonTooLarge."""
-    for mark in outside.translate(None, _NOT_BRACKETS):
-        depth += 1 if mark in b"[{" else -1
-        if depth > MAX_DEPTH:
-            raise JsonTooLarge(f"must be at most {MAX_DEPTH} levels deep, got at least {depth}")
-        if depth < 0:
-            break
-    return depth
 
 
 def parse_bounded(raw: bytes, size: JsonSize) -> Any:

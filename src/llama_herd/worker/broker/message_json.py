@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kombu.utils.json import dumps, loads
 
-from llama_herd.tasks.bounded_json import JsonSize
+from llama_herd.tasks.bounded_json import JsonSize, JsonTooLarge
 
 #: Most objects and arrays of a message: several for each of as many links as one has room for.
 MAX_CONTAINERS = 262_144
@@ -22,11 +22,11 @@ class UnreadableJson(ValueError):
 def read_json(text: bytes | str) -> Any:
     """Read JSON as kombu does. Raises UnreadableJson, whatever the decoder of one of kombu's types raises."""
     raw = text.encode(errors="replace") if isinstance(text, str) else text
-    size = JsonSize.measure(raw, max_strings=len(raw))
-    if size is not None and size.containers > MAX_CONTAINERS:
-        raise UnreadableJson(f"must have at most {MAX_CONTAINERS} objects and arrays, got {size.containers}")
     try:
+        JsonSize(len(raw), MAX_CONTAINERS, max_depth=len(raw)).add(raw)
         return loads(raw)
+    except JsonTooLarge as error:
+        raise UnreadableJson(str(error)) from None
     except Exception as error:
         raise UnreadableJson(type(error).__name__) from None
 
