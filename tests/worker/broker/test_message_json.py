@@ -117,5 +117,7 @@ def test_a_value_that_kombu_cannot_read_is_an_error_of_the_job(value: Any) -> No
 
 
 def test_a_message_of_too_many_objects_is_refused_before_it_is_read() -> None:
-    with pytest.raises(UnreadableJson, match=rf"at most {MAX_CONTAINERS} .*, got {MAX_CONTAINERS + 1}"):
+    with pytest.raises(
+        UnreadableJson, match=rf"at most {MAX_CONTAINERS} .*, got at least {MAX_CONTAINERS + 1}"
+    ):
         read_json("[" + "[]," * (MAX_CONTAINERS - 1) + "[]]")
