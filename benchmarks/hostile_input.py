@@ -4,9 +4,9 @@
 
 A gateway process, a Redis, and a worker without a model whose answers are as long as a job allows. Each
 entry, which are all routes of the application and what a gateway reads besides, gets its worst inputs one
-after the other. Meanwhile another connection asks for `/health/live` all the time: the longest wait is the
-longest pause of the gateway's loop.
-Memory is the most that the process took meanwhile, above what it took before.
+after the other. Meanwhile another process asks for `/health/live` all the time: the longest wait is the
+longest pause of the gateway's loop; the first row is without anything beside. Memory is the most that the
+process took meanwhile, above what it took before.
 """
 
 import json
@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.harness import Benchmark, main
 from benchmarks.processes import process
 from benchmarks.report import Row, Table
+from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.connection import connect
@@ -41,6 +43,7 @@ BESIDE = ("lines of a batch", "answers to webhooks")
 
 CHAT: dict[str, Any] = {"model": "tales", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
 COMPLETION: dict[str, Any] = {"model": "tales", "prompt": "x", "max_tokens": 1}
+SPAWNED = get_context("spawn")
 SERVING = WorkerStatus(name="w", state="ready", model="tales", device="none", slots=1)
 #: Names of one input, and what does it on a stage.
 Inputs = Mapping[str, Callable[["Stage"], None]]
@@ -368,30 +371,30 @@ def entries() -> dict[str, Inputs]:
     return {f"{method} {path}": ROUTE_INPUTS[method, path] for method, path in routes()} | dict(BESIDE_INPUTS)
 
 
-class Pulse:
-    """Asks a gateway whether it lives, all the time, and keeps the longest wait."""
+def beat(url: str, longest_s: Any) -> None:
+    """Ask a gateway whether it lives, all the time, and keep the longest wait."""
+    place = urlsplit(url)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=120)
+    while True:
+        started_s = perf_counter()
+        connection.request("GET", "/health/live")
+        connection.getresponse().read()
+        longest_s.value = max(longest_s.value, perf_counter() - started_s)
+        sleep(0.002)
 
-    def __init__(self, url: str) -> None:
-        self._url = urlsplit(url)
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-        self.longest_s = 0.0
 
-    def __enter__(self) -> "Pulse":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        connection = HTTPConnection(self._url.hostname or "", self._url.port, timeout=120)
-        while not self._is_over.wait(0.002):
-            started_s = perf_counter()
-            connection.request("GET", "/health/live")
-            connection.getresponse().read()
-            self.longest_s = max(self.longest_s, perf_counter() - started_s)
+@contextmanager
+def pulse(url: str) -> Iterator[Any]:
+    """The longest wait so far, which may be set to 0; measured in a process that does nothing else."""
+    longest_s = SPAWNED.Value("d", 0.0)
+    beating = SPAWNED.Process(target=beat, args=(url, longest_s), daemon=True)
+    beating.start()
+    try:
+        wait_until(lambda: longest_s.value, "the first answer has come")
+        yield longest_s
+    finally:
+        beating.kill()
+        beating.join()
 
 
 @dataclass(frozen=True)
@@ -414,20 +417,21 @@ def stage() -> Iterator[Stage]:
 
 
 def measure(plan: Plan) -> Iterator[Table]:
-    with stage() as at:
-        rows = [_row(at, name, found) for name, found in entries().items() if plan.only in name]
+    inputs = {"nothing": {"nothing": lambda _: sleep(5.0)}, **entries()}
+    with stage() as at, pulse(at.url) as longest_s:
+        rows = [_row(at, name, found, longest_s) for name, found in inputs.items() if plan.only in name]
     yield Table(rows, "The longest pause of a gateway's loop, and its memory above idle, by its worst input")
 
 
-def _row(at: Stage, name: str, inputs: Inputs) -> Row:
+def _row(at: Stage, name: str, inputs: Inputs, longest_s: Any) -> Row:
     """The worst of an entry's inputs."""
     pauses, memories = {}, {}
     for one, act in inputs.items():
         before_kib = at.memory_kib
         at.forget_peak()
-        with Pulse(at.url) as pulse:
-            act(at)
-        pauses[one], memories[one] = pulse.longest_s, max(0, at.peak_kib - before_kib) / 1024
+        longest_s.value = 0.0
+        act(at)
+        pauses[one], memories[one] = longest_s.value, max(0, at.peak_kib - before_kib) / 1024
         if os.environ.get("EACH"):
             print(f"{name} / {one}: {pauses[one]:.3f} s, {memories[one]:.1f} MiB", flush=True)
     slowest, largest = max(pauses, key=pauses.__getitem__), max(memories, key=memories.__getitem__)
