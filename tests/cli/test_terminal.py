@@ -17,7 +17,7 @@ CLI = Path(llama_herd.cli.__file__).parent
 #: Who decides what is printed, and the entry, where nothing of this may be imported yet.
 PRINTERS = ("terminal.py", "streams.py", "__init__.py")
 #: Calls that make text harmless, and text that is ours.
-HARMLESS = ("harmless", "dumps", "install_command", "version", "len")
+HARMLESS = ("harmless", "dumps", "install_command", "own_version", "len")
 
 EVIL = "a\u202eb\x1b[2J\u2066c\u200b\ufeff\u2028d\u00ade\U000e0041"
 

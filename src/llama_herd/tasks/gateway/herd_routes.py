@@ -12,6 +12,7 @@ from llama_herd.tasks.client.job_status import JobStatus, TenantSnapshot
 from llama_herd.tasks.client.tenant_status import QueueStatus
 from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.identity import Caller
+from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.worker_status import WorkerStatus
 
@@ -62,5 +63,6 @@ async def show_version(request: Request) -> Response:
 async def show_herd(request: Request) -> Response:
     """The queues, the workers, and who waits how long."""
     caller, client = await context_of(request).admit(request, KeyRole.SUBSCRIBER)
-    view = HerdView.from_snapshot(caller, await client.snapshot())
-    return Response(view.model_dump_json(), media_type="application/json")
+    found = await client.snapshot()
+    told = await make_aside(lambda: HerdView.from_snapshot(caller, found).model_dump_json())
+    return Response(told, media_type="application/json")
