@@ -35,7 +35,7 @@ PATTERNS = (
     r"^\cJ$",
     "role",
 )
-CONSTANTS = (
+CONSTANTS: tuple[Any, ...] = (
     *(None, True, 0, -7, 1.5, -0.0, 1e-7, 1e300, 2**53, 2**53 + 1, "", "é😀", 'b"\\\n', "user", "\u0007"),
     *([1, {}], {"a": None}, [], {"a": {"role": ["user"]}, "": 0}),
 )
