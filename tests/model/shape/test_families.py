@@ -12,16 +12,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.model_file import open_model
-from llama_herd.model.files.safetensors_model import CONFIG_NAME, HEAD_NAME
+from llama_herd.model.files.safetensors_model import CONFIG_NAME, EMBEDDING_NAME, HEAD_NAME
 from llama_herd.model.files.shards import WHOLE_NAME
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.tiling import FIXED, Tiling
 from tests.closeness import assert_close
-from tests.model.forwards import VOCAB_SIZE, greedy, logits_after, random_ids, reserved
+from tests.model.forwards import greedy, logits_after, random_ids, reserved
 from tests.model.tiny_family import TINY_FAMILIES
 
 if TYPE_CHECKING:
@@ -159,15 +160,34 @@ def test_a_cap_that_a_folder_has_as_null_is_none(cap: str, tmp_path: Path) -> No
     assert_close(logits_of_all(llama, ids, 70), all_logits(oracle, ids), atol=1e-4, rtol=0)
 
 
-def test_a_gemma_that_says_nothing_of_its_head_uses_its_embedding(tmp_path: Path) -> None:
-    oracle = TINY_FAMILIES["gemma2"].model()
-    folder = TINY_FAMILIES["gemma2"].write_folder(oracle, tmp_path)
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("head", ["own", "copy", "none"])
+@pytest.mark.parametrize("flag", [True, False, None])
+@pytest.mark.parametrize("name", [name for name in TINY_FAMILIES if name != WIDE])
+def test_the_head_is_the_one_of_transformers(name: str, flag: bool | None, head: str, tmp_path: Path) -> None:
+    """Whatever the flag says, and whether or not a head is stored."""
+    from transformers import AutoModelForCausalLM
+
+    family = TINY_FAMILIES[name]
+    folder = family.write_folder(family.model(), tmp_path)
     config = json.loads((folder / CONFIG_NAME).read_text())
-    (folder / CONFIG_NAME).write_text(json.dumps({k: v for k, v in config.items() if k != TIED_KEY}))
+    stated = {} if flag is None else {TIED_KEY: flag}
+    kept = {key: value for key, value in config.items() if key != TIED_KEY}
+    (folder / CONFIG_NAME).write_text(json.dumps({**kept, **stated}))
     weights = load_file(folder / WHOLE_NAME)
-    save_file({**weights, HEAD_NAME: torch.randn(VOCAB_SIZE, 64)}, folder / WHOLE_NAME)
-    ids = random_ids(30)
-    assert_close(logits_of_all(load(folder), ids, 30), all_logits(oracle, ids), atol=1e-4, rtol=0)
+    embedding = weights[EMBEDDING_NAME]
+    weights.pop(HEAD_NAME, None)
+    heads = {"own": torch.randn(embedding.shape), "copy": embedding.clone()}
+    stored = {HEAD_NAME: heads[head]} if head in heads else {}
+    save_file({**weights, **stored}, folder / WHOLE_NAME, metadata={"format": "pt"})
+    if not stored and flag is False:  # transformers makes one up at random
+        with pytest.raises(ModelFileError, match=rf"tensor {HEAD_NAME} is missing"):
+            load(folder)
+        return
+    oracle, ids = AutoModelForCausalLM.from_pretrained(folder).eval(), random_ids(20)
+    if not stored:
+        oracle.lm_head.weight = oracle.get_input_embeddings().weight  # also where it takes no flag for false
+    assert_close(logits_of_all(load(folder), ids, 20), all_logits(oracle, ids), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("consecutive", [True, False])
