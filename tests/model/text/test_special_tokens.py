@@ -68,8 +68,9 @@ def test_a_class_of_transformers_has_roles_that_no_file_states(tmp_path: Path, n
     vocabulary = file["model"]["vocab"]
     new = [token for token in tokens if token not in vocabulary]
     file["added_tokens"] = [entry_of(AddedToken(token), len(vocabulary) + n) for n, token in enumerate(new)]
-    stated = {"absent": {}, "null": {"eos_token": None}, "stated": {"eos_token": tokens[-1]}}[eos]
-    config = {"tokenizer_class": f"{name}Fast", **stated}
+    config: Json = {"tokenizer_class": f"{name}Fast"}
+    if eos != "absent":
+        config["eos_token"] = tokens[-1] if eos == "stated" else None
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({**file, "post_processor": None}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
