@@ -101,7 +101,8 @@ def test_a_sentence_piece_vocabulary_means_its_first_ids_where_it_names_none(
 ) -> None:
     values = {key: value for key, value in spm_values.items() if not key.endswith("_token_id")}
     tokenizer = Tokenizer.from_metadata(Metadata(values))
-    assert (tokenizer.bos_id, tokenizer.eos_ids) == (spm.bos_id, spm.eos_ids) == (BOS_ID, {EOS_ID})
+    named = (tokenizer.bos_id, tokenizer.eos_ids)
+    assert named == (spm.bos_id, spm.eos_ids) == (BOS_ID, frozenset({EOS_ID}))
 
 
 def test_without_a_space_prefix_a_text_comes_back_as_it_is(spm_values: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ class Models:
             marks = formats.marks if has_tokens else ()
             codec = BytesAndMarks(marks)
             end = len(codec.pieces) - 1
-            tokenizer = Tokenizer(codec, None, frozenset({end}), False, {})
+            tokenizer = Tokenizer(codec, None, frozenset({end}), {})
             shown = (*codec.pieces[:256], *(mark.encode() for mark in marks), b"")
             mark_ids = {mark: 256 + number for number, mark in enumerate(marks)}
             self._made[key] = Model(formats, mark_ids, shown, Grammars(tokenizer, 1, [self.judge]))
