@@ -57,7 +57,7 @@ def test_a_size_is_that_of_what_is_made(
 
 
 def test_the_bounds_are_those_that_are_told() -> None:
-    within = [[]] * (MAX_CONTAINERS - 1)
+    within: list[Any] = [[]] * (MAX_CONTAINERS - 1)
     deep = json.loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)
     for value in (within, deep, [0] * 101, [""] * 101, dict.fromkeys(map(str, range(50)))):
         parse_bounded(json.dumps(value).encode(), JsonSize(10_000 if value is within else 100))
@@ -72,9 +72,14 @@ def test_what_is_too_large_is_not_looked_at_to_its_end(
     mark: bytes, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded_json, "_PIECE_BYTES", piece_bytes)
-    num_counted = []
+    num_counted: list[int] = []
     count = JsonSize._count
-    monkeypatch.setattr(JsonSize, "_count", lambda *given: (num_counted.append(1), count(*given)))
+
+    def note(size: JsonSize, outside: bytes, num_quotes: int) -> None:
+        num_counted.append(1)
+        count(size, outside, num_quotes)
+
+    monkeypatch.setattr(JsonSize, "_count", note)
     with pytest.raises(JsonTooLarge):
         JsonSize(100).add(b"[" + mark * 40_000)
     assert len(num_counted) * piece_bytes < 20_000

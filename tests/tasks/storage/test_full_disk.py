@@ -47,7 +47,7 @@ def run_file(folder: Path) -> None:
     RunFile.open(BatchPlan(str(folder / "in.jsonl"), folder / "out.jsonl"))
 
 
-WRITERS: Mapping[str, Callable[[Path], None]] = {
+WRITERS: Mapping[str, Callable[[Path], object]] = {
     "id": lambda folder: str(Folder(folder).id),
     "draft": draft,
     "journal": journal,

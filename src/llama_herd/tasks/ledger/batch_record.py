@@ -107,10 +107,9 @@ class BatchRecord:
     def from_fields(cls, fields: Mapping[bytes, bytes]) -> "BatchRecord":
         known = {text(name): value for name, value in fields.items()}
         numbers = ("created_ms", "expires_ms", "epoch", "num_rows", "num_done", "num_failed")
-        numbers += ("vain_claims", "line")
-        tokens = ("prompt_tokens", "completion_tokens")
+        counts = ("vain_claims", "line", "prompt_tokens", "completion_tokens")
         words = ("id", "state", "input_name", "model", "output_file_id", "error_file_id")
-        facts: dict[str, Any] = {name: int(known[name]) for name in (*numbers, *tokens) if name in known}
+        facts: dict[str, Any] = {name: int(known[name]) for name in (*numbers, *counts) if name in known}
         facts |= {name: text(known[name]) for name in words if name in known}
         return cls(
             request=BatchRequest.parse(known["asked"]),
