@@ -3,7 +3,7 @@
 Where they differ from each other the specification decides:
 - A number beyond a double is valid JSON; Python reads infinity, which jsonschema-rs takes for no number.
 - jsonschema divides doubles for `multipleOf`: 0.3 would be no multiple of 0.1.
-- jsonschema takes an empty pattern of names for none.
+- jsonschema takes an empty pattern of names for none, and Python's `\\W` and `\\D` match less than ECMAScript's.
 - Python's expressions lack `\\u{...}`, `\\p` and `\\c`; there jsonschema-rs is asked alone.
 - A reference that leads to itself at the same place ends jsonschema; jsonschema-rs is asked alone, too.
 """
@@ -49,14 +49,25 @@ def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _complaints(schema: Any, value: Any) -> Iterator[str]:
     kind = extend(validator_for(schema, Draft202012Validator), {"multipleOf": _multiple_of})
-    theirs = json.loads(
-        json.dumps(schema).replace('"patternProperties": {"":', '"patternProperties": {"(?:)":')
-    )
+    theirs = _with_ascii_names(schema)
     checker = kind(theirs, format_checker=kind.FORMAT_CHECKER)
     with suppress(re.error, RecursionError), warnings.catch_warnings(action="ignore"):
         yield from (f"jsonschema: {error.message[:200]}" for error in checker.iter_errors(value))
     if not jsonschema_rs.validator_for(schema, validate_formats=True).is_valid(value):
         yield "jsonschema-rs: is not valid"
+
+
+def _with_ascii_names(schema: Any) -> Any:
+    """A schema whose patterns of names hold in Python what they hold in ECMAScript."""
+    if isinstance(schema, list):
+        return [_with_ascii_names(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _with_ascii_names(value) for key, value in schema.items()}
+    names = found.get("patternProperties", {})
+    return found | (
+        {"patternProperties": {f"(?a:{key})": one for key, one in names.items()}} if names else {}
+    )
 
 
 def _multiple_of(validator: Any, divisor: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
