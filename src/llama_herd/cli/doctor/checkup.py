@@ -35,8 +35,10 @@ def check_up() -> Iterator[Finding]:
     for name, complaint in exposed_files(WorkerSettings).items():
         detail, _, fix = complaint.partition(". Fix: ")
         yield Finding("secrets", "warn", f"{name}: {detail}", fix)
-    yield from check_redis(settings.redis_url)
-    yield from check_queue_lists(settings.redis_url)
+    of_redis = check_redis(settings.redis_url)
+    yield from of_redis
+    if all(one.state != "fail" for one in of_redis):
+        yield from check_queue_lists(settings.redis_url)
     torch = check_torch(settings)
     yield torch
     if not missing_worker_modules():
