@@ -3,7 +3,7 @@
 Where they differ from each other the specification decides:
 - A number beyond a double is valid JSON; Python reads infinity, which jsonschema-rs takes for no number.
 - jsonschema divides doubles for `multipleOf`: 0.3 would be no multiple of 0.1.
-- jsonschema takes an empty pattern of names for none, and Python's `\\W` and `\\D` match less than ECMAScript's.
+- jsonschema takes an empty pattern of names for none; Python's `\\W` and `\\D` match less than ECMAScript's.
 - Python's expressions lack `\\u{...}`, `\\p` and `\\c`; there jsonschema-rs is asked alone.
 - A reference that leads to itself at the same place ends jsonschema; jsonschema-rs is asked alone, too.
 """
