@@ -270,8 +270,10 @@ def _add_config(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
 
 def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: list[Piece], eos: bool) -> None:
     writer.add_tokenizer_model("llama")
-    # A token of a known end's name ends a generation, whatever the file says.
-    writer.add_token_list([piece.text if eos or piece.text != "</s>" else "<none>" for piece in vocabulary])
+    if not eos:  # an end by name ends a generation, and so does what has this id, unless it is text
+        vocabulary = [*vocabulary]
+        vocabulary[EOS_ID] = Piece("<none>", 0.0, TokenType.USER_DEFINED)
+    writer.add_token_list([piece.text for piece in vocabulary])
     writer.add_token_scores([piece.score for piece in vocabulary])
     writer.add_token_types([piece.type for piece in vocabulary])
     writer.add_unk_token_id(UNK_ID)

@@ -208,8 +208,8 @@ def test_a_gateway_does_all_that_is_asked_of_it(
     with Redis.from_url(server.url) as root:
         key = run_dialogue(root, create_key(tenant, tenant, KeyRole.SUBSCRIBER))
         shown = {"Authorization": f"Bearer {key}"}
-        assert gateway.ask("GET", "/v1/models", headers={"Authorization": "Bearer herd-wrong"}).status == 401
-        assert gateway.ask("GET", "/v1/models", headers={"Via": "a proxy"}).status == 401
+        for wrong in ({}, {"Authorization": "Bearer herd-wrong"}):
+            assert gateway.ask("GET", "/v1/models", headers={"Via": "a proxy", **wrong}).status == 401
         assert gateway.ask("GET", "/v1/models", headers=shown).json["data"][0]["id"] == "m"
         root.delete(API_KEYS)
 

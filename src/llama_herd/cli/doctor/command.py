@@ -47,7 +47,7 @@ def doctor(
 
 
 def _show(finding: "Finding") -> None:
-    state = typer.style(f"{finding.state:<4}", fg=COLOURS[finding.state])
-    show(f"{state}  {finding.subject:<11}  {finding.detail}")
+    typer.secho(f"{finding.state:<4}", fg=COLOURS[finding.state], nl=False)
+    show(f"  {finding.subject:<11}  {finding.detail}")
     if finding.fix:
         show(f"{'':<17}  fix: {finding.fix}")

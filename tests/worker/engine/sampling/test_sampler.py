@@ -99,7 +99,7 @@ def test_temperatures_next_to_zero_take_the_largest_too(temperature: float) -> N
 
 
 def test_penalties_that_leave_no_finite_logit_fail_their_row_alone() -> None:
-    params = SamplingParams(repetition_penalty=1e-300)
+    params = SamplingParams.model_construct(**dict(SamplingParams()) | {"repetition_penalty": 1e-300})
     rows = [
         drawn_at(SamplingParams(), 1, 3),
         drawn_at(params, 1, 3),
