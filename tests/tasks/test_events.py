@@ -21,9 +21,11 @@ from llama_herd.tasks.events import (
 )
 from llama_herd.tasks.result import Result
 
-STARTED = Started(seq=1, job="a", epoch=1, attempt=1, worker="w1", model="m", seed=7, prompt_tokens=3)
+STARTED = Started(
+    seq=1, job="a", epoch=1, attempt=1, worker="w1", model="m", seed=7, prompt_tokens=3, cached_tokens=0
+)
 HELLO = Token(seq=2, job="a", epoch=1, i=0, ids=(5, 6), text="Hel")
-RESUMED = Started(seq=3, job="a", epoch=2, attempt=2, worker="w2", model="m", seed=7)
+RESUMED = STARTED.model_copy(update={"seq": 3, "epoch": 2, "attempt": 2, "worker": "w2", "cached_tokens": 3})
 REST = Token(seq=4, job="a", epoch=2, i=2, ids=(7,), text="lo")
 END = End(
     seq=5,
@@ -122,6 +124,7 @@ def test_a_result_is_the_fold_of_all_events() -> None:
         ids=(5, 6, 7),
         finish_reason="stop",
         usage=END.usage,
+        cached_tokens=0,  # as the first attempt found
         error=None,
         seed=7,
         attempts=2,

@@ -167,6 +167,31 @@ def test_a_list_of_prompts_and_their_echoes(openai: "OpenAI") -> None:
     assert list(texts.values()) == [choice.text for choice in echoed.choices]
 
 
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_a_prompt_that_comes_again_is_cached(openai: "OpenAI", server: EmbeddedRedis, is_chat: bool) -> None:
+    prompt = f"{'A fox' if is_chat else 'An owl'} went down to the river. " * 12
+    turns = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+    asked: dict[str, Any] = {"model": "tales", "max_tokens": 4, **turns}
+    create: Any = openai.chat.completions.create if is_chat else openai.completions.create
+    cold, warm, several = create(**asked), create(**asked), create(**asked, n=3)
+    stream = create(**asked, stream=True, stream_options={"include_usage": True})
+    streamed = list(stream)[-1]
+    assert cold.usage.prompt_tokens_details.cached_tokens == 0
+    pages = (warm.usage.prompt_tokens - 1) // 64
+    assert pages > 0
+    for found in (warm, several, streamed):
+        assert found.usage.prompt_tokens == cold.usage.prompt_tokens
+        assert found.usage.prompt_tokens_details.cached_tokens == 64 * pages
+    with Client(server.url) as client:
+        results = [client.result(one.id.partition("-")[2]) for one in (cold, warm, several)]
+    assert [one.cached_tokens for one in results] == [0, 64 * pages, 64 * pages]
+    if not is_chat:
+        both = create(**asked | {"prompt": [prompt, "The llama"]})
+        assert both.usage.prompt_tokens_details.cached_tokens == 64 * pages
+        scored = create(**asked, echo=True, logprobs=1)
+        assert scored.usage.prompt_tokens_details.cached_tokens == 0
+
+
 def test_vllms_forms_are_taken_beside_openais_fields(openai: "OpenAI") -> None:
     found = openai.completions.create(**TALE, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
     assert found.choices[0].text in ("yes", "no")

@@ -114,6 +114,10 @@ class Started(_Event):
     prompt_tokens: int | None = Field(
         default=None, description="Tokens of the prompt; null if they were not counted."
     )
+    cached_tokens: int | None = Field(
+        default=None,
+        description="How many of them this attempt found in the worker's prefix cache; null: not counted.",
+    )
     # What follows is for a job with `echo`, in its first attempt: `read.lua` cuts it off.
     prompt_ids: tuple[int, ...] | None = Field(default=None, description="Ids of the prompt.")
     prompt_text: str | None = Field(

@@ -97,6 +97,11 @@ class Result(Output):
 
     job: str = Field(description="Id of the job.")
     usage: Usage | None = Field(description="Tokens of the whole job; null if no worker counted them.")
+    cached_tokens: int | None = Field(
+        default=None,
+        description="How many tokens of the prompt the first attempt found in the prefix cache; null: not "
+        "counted.",
+    )
     error: Failure | None = Field(description="What went wrong, if `finish_reason` is `error`.")
     seed: int | None = Field(description="The seed in effect; null if the job was never started.")
     attempts: int = Field(description="Number of starts of the job.")
@@ -172,6 +177,7 @@ class Result(Output):
             pieces=_merged_pieces([*(one.pieces for one in starts), *(one.pieces for one in tokens)]),
             choices=tuple(choices) if len(choices) > 1 else None,
             usage=end.usage,
+            cached_tokens=starts[0].cached_tokens if starts else None,
             error=end.error,
             seed=started.seed if started else None,
             attempts=end.attempts,

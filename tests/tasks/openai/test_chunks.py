@@ -95,6 +95,14 @@ def test_the_usage_comes_last_and_only_if_asked_for(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_the_usage_tells_what_the_first_attempt_found_in_the_cache(endpoint: Endpoint) -> None:
+    first = started().model_copy(update={"cached_tokens": 2})
+    again = first.model_copy(update={"seq": 3, "attempt": 2, "cached_tokens": 3})
+    found = chunks(endpoint, first, token(2, "a"), again, token(4, "b"), end(5), has_usage=True)
+    assert found[-1]["usage"] == {**USAGE.model_dump(), "prompt_tokens_details": {"cached_tokens": 2}}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_each_of_several_outputs_ends_once(endpoint: Endpoint) -> None:
     """Also one that has said nothing."""
     last = {"finish_reason": "length", "stop_reason": "max_tokens"}

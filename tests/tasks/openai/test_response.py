@@ -42,6 +42,12 @@ def test_a_completion_has_text_and_usage() -> None:
     assert found["choices"] == [{"index": 0, "text": " wörld", "logprobs": None, **ended}]
 
 
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("cached", [0, 2])
+def test_cached_tokens_are_told_if_they_were_counted(endpoint: Endpoint, cached: int) -> None:
+    assert body(endpoint, cached_tokens=cached)["usage"]["prompt_tokens_details"] == {"cached_tokens": cached}
+
+
 def test_a_chat_has_a_message() -> None:
     found = body(CHAT)
     message = {"role": "assistant", "content": " wörld", "refusal": None}

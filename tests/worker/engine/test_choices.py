@@ -127,6 +127,42 @@ def test_the_first_output_is_the_one_of_a_job_that_has_no_others(
     assert several.ids[0] == single.ids[0]
 
 
+def test_the_first_output_tells_what_of_the_prompt_was_cached(settings: WorkerSettings) -> None:
+    def found(prefix_cache: bool, *asked: tuple[tuple[int, ...], dict[str, Any]]) -> list[int]:
+        changed = settings.model_copy(update={"prefix_cache": prefix_cache})
+        model, starts = LoadedModel.load(changed, "cpu"), list[int]()
+        for prompt_ids, sampling in asked:
+            outputs: list[StepOutput] = []
+            Run(model.engine(changed, outputs.extend), sequences(model, prompt_ids, **sampling))
+            starts.append(next(one.num_cached for one in outputs if one.has_started))
+        return starts
+
+    asked: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        (LONG, {}),
+        (LONG, {}),
+        (LONG, {"n": 3}),
+        (LONG[:128], {}),  # the last token is computed, and with it its page
+        (LONG[:100], {}),
+        (SHORT, {}),
+        (LONG, {"prompt_logprobs": 0}),
+        (LONG, {"prompt_logprobs": 0, "n": 3}),
+        (LONG, {"tenant": "another"}),
+        (LONG[::-1], {}),
+    ]
+    assert found(True, *asked) == [0, 128, 128, 64, 64, 0, 0, 0, 0, 0]
+    assert not any(found(False, *asked))
+
+
+def test_a_resumed_output_tells_no_more_than_the_prompt(settings: WorkerSettings) -> None:
+    model = LoadedModel.load(settings, "cpu")
+    ids = Run(model.engine(settings, ignore), sequences(model, LONG[:100], max_tokens=60)).ids[0]
+    [resumed] = sequences(model, LONG[:100], max_tokens=60)
+    resumed.replay(ids[:40])
+    outputs: list[StepOutput] = []
+    Run(model.engine(settings, outputs.extend), [resumed])
+    assert [one.num_cached for one in outputs if one.has_started] == [100]
+
+
 def test_more_outputs_than_rows_take_turns(settings: WorkerSettings, fixed: LoadedModel) -> None:
     expected = Run(fixed.engine(settings, ignore), sequences(fixed, LONG, n=6))
     narrow = settings.model_copy(update={"slots": 2})

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from llama_herd.tasks.events import FinishReason, StopReason, Usage
+from llama_herd.tasks.events import FinishReason, StopReason
 
 
 class AnswerModel(BaseModel):
@@ -159,6 +159,23 @@ class Head(AnswerModel):
     system_fingerprint: str = Field(description="The version of llama-herd.")
 
 
+class PromptTokensDetails(AnswerModel):
+    """More about the tokens of the prompts."""
+
+    cached_tokens: int = Field(description="How many of them came from a worker's prefix cache.")
+
+
+class AnswerUsage(AnswerModel):
+    """Number of tokens of the prompts and of the outputs."""
+
+    prompt_tokens: int = Field(description="Tokens of the prompts.")
+    completion_tokens: int = Field(description="Tokens of all outputs.")
+    total_tokens: int = Field(description="Both together.")
+    prompt_tokens_details: PromptTokensDetails | None = Field(
+        default=None, description="More about the prompts; absent if a worker did not count it."
+    )
+
+
 class Completion(Head):
     """The answer to a completion. In a stream each event is one, with the next pieces."""
 
@@ -166,7 +183,7 @@ class Completion(Head):
     choices: tuple[CompletionChoice, ...] = Field(
         description="The outputs; none in a stream's count of tokens."
     )
-    usage: Usage | None = Field(
+    usage: AnswerUsage | None = Field(
         default=None, description="Tokens of the whole job; in a stream if asked for."
     )
 
@@ -176,7 +193,7 @@ class ChatCompletion(Head):
 
     object: Literal["chat.completion"] = Field(description="Type of this object.")
     choices: tuple[ChatChoice, ...] = Field(description="The outputs.")
-    usage: Usage | None = Field(description="Tokens of the whole job.")
+    usage: AnswerUsage | None = Field(description="Tokens of the whole job.")
 
 
 class ChatCompletionChunk(Head):
@@ -184,7 +201,7 @@ class ChatCompletionChunk(Head):
 
     object: Literal["chat.completion.chunk"] = Field(description="Type of this object.")
     choices: tuple[ChatDeltaChoice, ...] = Field(description="The next piece; none in the count of tokens.")
-    usage: Usage | None = Field(default=None, description="Tokens of the whole job, if asked for.")
+    usage: AnswerUsage | None = Field(default=None, description="Tokens of the whole job, if asked for.")
 
 
 class ObjectList(AnswerModel):

@@ -129,7 +129,7 @@ class RequestCounts(AnswerModel):
 class CachedTokens(AnswerModel):
     """Details of the tokens of prompts."""
 
-    cached_tokens: int = Field(default=0, description="Always 0: it is not counted by row.")
+    cached_tokens: int = Field(default=0, description="Always 0: each row's answer has its own.")
 
 
 class ReasoningTokens(AnswerModel):

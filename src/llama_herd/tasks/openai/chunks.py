@@ -9,6 +9,7 @@ from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 from llama_herd.tasks.openai.response import FINGERPRINT, answer_id, call_object, finish_reason_of
+from llama_herd.tasks.openai.usage import usage_object
 
 #: How a stream may end that is an answer. Other ends are errors.
 GOOD_ENDS = ("stop", "length")
@@ -39,6 +40,7 @@ class Chunks:
         self._begun: set[int] = set()
         self._ended: set[int] = set()
         self._calling: set[int] = set()  # outputs that have called a tool
+        self._cached_tokens: int | None = None
         self._num_choices = 1
         self._offsets: dict[int, Offsets] = {}
         self._first = first
@@ -49,6 +51,8 @@ class Chunks:
         """The chunks of the next event. An end that is an error has none."""
         match event:
             case Started():
+                if event.seq == 1:  # later attempts find in the cache what this one has computed
+                    self._cached_tokens = event.cached_tokens
                 self._num_choices = event.n
                 if event.prompt_ids is not None:
                     self._prompt = event
@@ -90,8 +94,7 @@ class Chunks:
             if index not in self._ended:
                 yield from self._finish(index, end.finish_reason, end.stop_reason)
         if self._has_usage:
-            usage = None if end.usage is None else end.usage.model_dump()
-            yield {**self._head, "choices": [], "usage": usage}
+            yield {**self._head, "choices": [], "usage": usage_object(end.usage, self._cached_tokens)}
 
     def _begin(self, index: int) -> Iterator[dict[str, Any]]:
         """An output's first chunk: in a chat it says who speaks."""

@@ -8,6 +8,7 @@ from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.request_body import Endpoint
 from llama_herd.tasks.openai.response import choices_of, response_frame
+from llama_herd.tasks.openai.usage import summed_usage
 from llama_herd.tasks.result import Result
 
 
@@ -26,7 +27,7 @@ class JoinedAnswer:
         self._head = (endpoint, job_id, model)
         self._fields: dict[str, Any] = {}
         self._choices: list[bytes] = []
-        self._usages: list[dict[str, int] | None] = []
+        self._usages: list[dict[str, Any] | None] = []
 
     @property
     def num_bytes(self) -> int:
@@ -44,17 +45,9 @@ class JoinedAnswer:
 
     def pieces(self) -> list[bytes]:
         """The answer as JSON."""
-        fields = {**self._fields, "usage": _summed_usage(self._usages)}
+        fields = {**self._fields, "usage": summed_usage(self._usages)}
         between = [part for choice in self._choices for part in (b",", choice)]
         return [f'{compact_json(fields)[:-1]},"choices":['.encode(), *between[1:], b"]}"]
-
-
-def _summed_usage(usages: Sequence[dict[str, int] | None]) -> dict[str, int] | None:
-    """The sums of the tokens; None if one usage is not known."""
-    known = [usage for usage in usages if usage is not None]
-    if len(known) < len(usages):
-        return None
-    return {name: sum(usage[name] for usage in known) for name in known[0]}
 
 
 class ManyChunks:
@@ -69,7 +62,7 @@ class ManyChunks:
             for number, job_id in enumerate(job_ids)
         }
         self._num_left = len(job_ids)
-        self._usages: list[dict[str, int] | None] = []
+        self._usages: list[dict[str, Any] | None] = []
 
     @property
     def is_over(self) -> bool:
@@ -85,4 +78,4 @@ class ManyChunks:
                 continue
             self._usages.append(chunk["usage"])
             if self.is_over:
-                yield {**chunk, "usage": _summed_usage(self._usages)}
+                yield {**chunk, "usage": summed_usage(self._usages)}

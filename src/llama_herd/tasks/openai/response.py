@@ -10,6 +10,7 @@ from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_name
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.usage import usage_object
 from llama_herd.tasks.result import Output, Result
 
 #: Which version of ours made an answer.
@@ -52,7 +53,7 @@ def response_frame(endpoint: Endpoint, job_id: str, model: str | None, result: R
         "object": "chat.completion" if endpoint == CHAT else "text_completion",
         "created": int(time()),
         "model": model,
-        "usage": None if result.usage is None else result.usage.model_dump(),
+        "usage": usage_object(result.usage, result.cached_tokens),
         "system_fingerprint": FINGERPRINT,
     }
 

@@ -196,7 +196,8 @@ class Engine:
         sequence.note_admitted()
         if sequence.choice == 0:  # the others share its prompt
             self._figures = self._figures.with_prompt(len(sequence.prompt_ids))
-        return StepOutput(sequence.info, has_started=True)
+        num_cached = min(sequence.num_cached, len(sequence.prompt_ids))  # it may have recorded ids, too
+        return StepOutput(sequence.info, has_started=True, num_cached=num_cached)
 
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward. If it fails, run each half by itself: only a row that fails alone ends.

@@ -14,6 +14,7 @@ class StepOutput(NamedTuple):
     tokens: tuple[SampledToken, ...] = ()
     text: str = ""
     has_started: bool = False
+    num_cached: int = 0  # beside `has_started`: tokens of the prompt that the prefix cache had
     finish_reason: FinishReason | None = None
     error: Failure | None = None
     prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for

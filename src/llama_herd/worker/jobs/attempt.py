@@ -96,7 +96,7 @@ class Attempt:
         if self.has_ended:
             return []
         if output.has_started:
-            return [] if self.started_s else [self._start()]
+            return [] if self.started_s else [self._start(output.num_cached)]
         if output.tokens or output.text:
             self.first_token_s = self.first_token_s or monotonic()
         if output.tokens or output.text or output.prompt_scores is not None:
@@ -114,12 +114,12 @@ class Attempt:
         self.outcome = error.code if error else finish_reason
         return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error, stop_reason)
 
-    def _start(self) -> EmitEntry:
-        """Note that the engine has admitted the first sequence."""
+    def _start(self, num_cached: int) -> EmitEntry:
+        """Note that the engine has admitted the first sequence; the others take its prompt over."""
         self.started_s = monotonic()
         for delivery in self.deliveries:
             delivery.accept()
-        return self.stream.start(self.seed, self.num_prompt_tokens)
+        return self.stream.start(self.seed, self.num_prompt_tokens, num_cached)
 
     def _end_reason(self, output: StepOutput) -> FinishReason | None:
         """Why the job is over, if it is: the first output that fails or is stopped ends it, else the last."""

@@ -163,7 +163,7 @@ class EventLog:
         """When the gathered tokens are due, on the clock of time.monotonic; never if there are none."""
         return self.pace.due_s if self._gathered else inf
 
-    def start(self, seed: int, num_prompt_tokens: int | None) -> EmitEntry:
+    def start(self, seed: int, num_prompt_tokens: int | None, num_cached: int = 0) -> EmitEntry:
         """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
         self._num_starts += 1
         self._has_started = True
@@ -178,6 +178,7 @@ class EventLog:
             seed=seed,
             n=self.num_choices,
             prompt_tokens=num_prompt_tokens,
+            cached_tokens=num_cached,
         )
         if self.prompt is not None and not self.is_continued:
             pieces = self._known(self.prompt.prompt_ids)
