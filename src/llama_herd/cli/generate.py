@@ -1,5 +1,6 @@
 """`herd generate`: one job, its text on standard output as it comes."""
 
+import sys
 import warnings
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
@@ -161,8 +162,12 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     override_settings(model=model)
     settings = with_model_here(read_settings(WorkerSettings))
     load_torch()
+    import structlog
+
     from llama_herd.local.local_job import LocalJob
 
+    # Standard output has the answer alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     job = LocalJob.load(fields, settings)
     with on_interrupt(job.cancel):
         transcript.follow(job.events())

@@ -108,7 +108,7 @@ class _Reader:
                 self._complain(
                     key, f"is {token_id}, which is the word {word}: it ends a text, and is read as one"
                 )
-        if EOS_KEYS[0] not in known:
+        if EOS_KEYS[0] not in known and not self._is_spm:
             self._complain(EOS_KEYS[0], "is missing, so only tokens of known names end a text")
         return frozenset((*known.values(), *(token_id for token_id in named if token_id not in words)))
 

@@ -18,7 +18,8 @@ _SCORE_BYTES, _CHAT_SCORE_BYTES = 32, 80
 def estimated_bytes(endpoint: Endpoint, job: GenerationJob) -> int:
     """The bytes of the answer to one prompt, with outputs at their longest."""
     asked = job.sampling
-    num_prompt = job.estimated_prompt_tokens
+    is_prompt_told = job.echo or asked.prompt_logprobs is not None
+    num_prompt = job.estimated_prompt_tokens if is_prompt_told else 0  # to count a long chat takes a while
     num_scores = asked.max_tokens * (1 + asked.top_logprobs) if asked.logprobs else 0
     if asked.prompt_logprobs is not None:
         num_scores += num_prompt * (1 + asked.prompt_logprobs)
