@@ -2,6 +2,8 @@
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,12 +164,22 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     override_settings(model=model)
     settings = with_model_here(read_settings(WorkerSettings))
     load_torch()
-    import structlog
-
     from llama_herd.local.local_job import LocalJob
 
-    # Standard output has the answer alone.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    job = LocalJob.load(fields, settings)
+    with _logs_beside_the_answer():
+        job = LocalJob.load(fields, settings)
     with on_interrupt(job.cancel):
         transcript.follow(job.events())
+
+
+@contextmanager
+def _logs_beside_the_answer() -> Iterator[None]:
+    """Log to standard error meanwhile: standard output has the answer alone."""
+    import structlog
+
+    before = structlog.get_config()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
