@@ -49,7 +49,8 @@ def test_every_command_runs_without_an_installation(tmp_path: Path) -> None:
             link = tmp_path / item.name
             if "llama_herd" not in item.name and not link.exists():
                 link.symlink_to(item)
-    bare = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT / "src"))), "HERD_DEVICE": "cpu"}
+    (tmp_path / "llama_herd").symlink_to(ROOT / "src" / "llama_herd")
+    bare = {"PYTHONPATH": str(tmp_path), "HERD_DEVICE": "cpu"}
     done = subprocess.run(
         [sys.executable, "-S", "-c", SCRIPT],
         env={**os.environ, **bare, "HERD_REDIS_URL": "redis://127.0.0.1:1/0"},

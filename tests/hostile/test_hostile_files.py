@@ -51,7 +51,7 @@ def test_damaged_models_are_served_or_refused(good_models: Path, count: int) -> 
     assert_one_clear_error_each(report, count)
     assert set(report["good"].values()) == {"loads", "missing file, tensor or key"}
     assert report["outcomes"]["loads"] < count / 4
-    assert len(report["outcomes"]) > 10
+    assert len(report["outcomes"]) >= 10
 
 
 @pytest.mark.slow
