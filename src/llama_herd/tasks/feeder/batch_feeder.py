@@ -148,16 +148,17 @@ class BatchFeeder:
     def _fill_free_slots(self, waiting: Sequence[DueItem]) -> None:
         """Run batches that wait. If no more may run, stalled ones give way, or one to another tenant's."""
         self._live = {}
-        self._is_crowded = len(waiting) > self._limits.max_batches - len(self._running)
+        wanting = set(waiting) - self._refused
+        self._is_crowded = len(wanting) > self._limits.max_batches - len(self._running)
         if len(self._running) < self._limits.max_batches:
             self._refused = {
                 due for due in order_fairly(waiting, self._running) if self._take_or_note_refusal(due)
             }
-        elif waiting and (stalled := [one for one in self._running.values() if one.stalled.is_set()]):
-            for batch, _ in zip(stalled, waiting, strict=False):
+        elif wanting and (stalled := [one for one in self._running.values() if one.stalled.is_set()]):
+            for batch, _ in zip(stalled, wanting, strict=False):
                 batch.leaving.set()
         elif not any(batch.leaving.is_set() for batch in self._running.values()):
-            leaves = batch_to_give_way(set(waiting) - self._refused, list(self._running))
+            leaves = batch_to_give_way(wanting, list(self._running))
             if leaves is not None:
                 self._running[leaves].leaving.set()
 

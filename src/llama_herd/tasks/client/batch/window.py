@@ -127,12 +127,10 @@ class BatchWindow:
     @property
     def is_stalled(self) -> bool:
         """Whether each row that is read waits for a worker of a model that has none."""
-        rows = (*self._waiting, *self._ready, *self._under_way.values())
-        return (
-            self._live is not None
-            and bool(rows or self._parked)
-            and not any(str(one.job.model) in self._live for one in rows)
-        )
+        if self._live is None or not (self._waiting or self._ready or self._under_way or self._parked):
+            return False
+        rows = chain(self._under_way.values(), self._waiting, self._ready)
+        return not any(str(one.job.model) in self._live for one in rows)
 
     @property
     def is_cancelled(self) -> bool:
