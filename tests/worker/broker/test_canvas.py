@@ -143,8 +143,9 @@ class Canvas:
             case "ours":
                 return self.ours(**more)
             case "theirs":
-                self.given.append(content)
-                return self._shop.signature("shop.keep", kwargs={"given": content}).set(**more)
+                numbered = [len(self.given), content]  # Celery calls two equal links once
+                self.given.append(numbered)
+                return self._shop.signature("shop.keep", kwargs={"given": numbered}).set(**more)
             case "chain":
                 return chain(*map(self.build, content), app=self._shop)
             case "group":
