@@ -27,6 +27,7 @@ def test_a_text_may_have_any_characters() -> None:
         ),
         ({"prompt": [0] * 100_000}, "98304 values and names, got at least "),
         ({str(n): 0 for n in range(200)}, f"{MAX_FIELDS} fields, got 200"),
+        ({"sampling": {str(n): 0 for n in range(200)}}, f"{MAX_FIELDS} fields in sampling, got 200"),
         (b"[" + b'""' * 120_000, "strings"),
         ({"prompt": json.loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)}, f"{MAX_DEPTH} levels deep, got at least"),
         (

@@ -16,16 +16,17 @@ def parse_request(raw: bytes, max_prompt_bytes: int) -> dict[str, Any] | None:
     found = parse_bounded(raw, size)
     if not isinstance(found, dict):
         return None
-    for fields in (found, found.get("body")):
-        if isinstance(fields, dict):
-            _check_fields(fields, size)
+    _check_fields(found, size)
+    for name in ("body", "sampling"):
+        if isinstance(fields := found.get(name), dict):
+            _check_fields(fields, size, f" in {name}")
     return found
 
 
-def _check_fields(fields: Mapping[str, Any], size: JsonSize) -> None:
+def _check_fields(fields: Mapping[str, Any], size: JsonSize, place: str = "") -> None:
     """Bound the fields, and the JSON within the JSON: arguments of calls are texts that are parsed, too."""
     if len(fields) > MAX_FIELDS:
-        raise JsonTooLarge(f"must have at most {MAX_FIELDS} fields, got {len(fields)}")
+        raise JsonTooLarge(f"must have at most {MAX_FIELDS} fields{place}, got {len(fields)}")
     for message in _dicts(fields.get("messages")):
         for call in _dicts(message.get("tool_calls")):
             function = call.get("function")
