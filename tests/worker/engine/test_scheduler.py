@@ -328,9 +328,10 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_which_gets_half_of_each_ste
 def batch_scheduler(num_rows: int = MAX_ROWS, most: int = 100 * BUDGET) -> Scheduler:
     """One that has learnt that 4 prompt tokens, or rows, take as long as a step of one row."""
     prefill = PrefillBudget(4, most)
-    for _ in range(5):  # from 4 tokens up, twice as many each time
+    for _ in range(20):  # from 4 tokens up, at most twice as many each time
         prefill.note(0, 1, 4.0)
         prefill.note(num_tokens := prefill.beside(1, can_wait=True), 1, 4.0 + num_tokens)
+    prefill.note(1, 1, 5.0)  # a small lot, so that none is due
     assert prefill.beside(1) == 4
     prefixes = PrefixCache(Pages(num_rows * 4, consecutive=True))
     return Scheduler(prefixes, max_rows=num_rows, prefill=prefill)

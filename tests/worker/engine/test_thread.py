@@ -69,7 +69,7 @@ def test_jobs_that_arrive_together_at_an_idle_engine_have_their_prompts_computed
     desk: Desk, model: LoadedModel, tiny_settings: WorkerSettings
 ) -> None:
     """The last one takes the last slot, so nothing more is waited for."""
-    desk.engine.scheduler.prefill.decode_s = LONG_STEP_S
+    desk.engine.scheduler.prefill.note(0, 1, LONG_STEP_S)
     for number in range(tiny_settings.slots):
         desk.thread.submit(sequence(model, str(number)))
         assert desk.said.get(timeout=TIMEOUT_S).has_started
@@ -81,7 +81,7 @@ def test_jobs_that_arrive_together_at_an_idle_engine_have_their_prompts_computed
 def test_a_prompt_is_not_put_off_while_a_stream_runs(desk: Desk, model: LoadedModel) -> None:
     engine = desk.engine
     desk.thread.stop()
-    engine.scheduler.prefill.decode_s = LONG_STEP_S
+    engine.scheduler.prefill.note(0, 1, LONG_STEP_S)
     engine.submit(sequence(model, "first"))
     assert 0 < engine.gather_s < LONG_STEP_S
     engine.step()

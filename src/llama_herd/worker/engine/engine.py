@@ -72,16 +72,19 @@ class Engine:
         max_rows: int,
         prefill: PrefillBudget,
         sink: Sink,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
+        """`clock`: seconds, as of time.monotonic."""
         self.runner = runner
         self.prefixes = prefixes
         self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill=prefill)
         self._sink = sink
+        self._clock = clock
         self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
         self._flights: deque[Flight] = deque()
         self._read_s = 0.0  # when a forward was read last
         self._size_limits = SizeLimits()
-        # On the clock of time.monotonic: until when more is expected, and until when that is waited for.
+        # On its clock: until when more is expected, and until when that is waited for.
         self._arrives_until_s = self._gathers_until_s = 0.0
         self._num_steps = 0
         self._figures = StepFigures()
@@ -97,14 +100,14 @@ class Engine:
         So their prompts are computed together: beside streams few of their tokens would fit into a step. An
         engine that had nothing to do waits for a small part of a step after each, for a step in all.
         """
-        left_s = min(self._arrives_until_s, self._gathers_until_s) - monotonic()
+        left_s = min(self._arrives_until_s, self._gathers_until_s) - self._clock()
         if left_s <= 0 or not self._sequences or self._flights or not self.scheduler.may_gather:
             return 0.0
         return left_s
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences. From now on no other thread may touch them."""
-        now_s, step_s = monotonic(), self.scheduler.prefill.decode_s
+        now_s, step_s = self._clock(), self.scheduler.prefill.decode_s
         if not self._sequences:
             self._gathers_until_s = now_s + step_s
         self._arrives_until_s = now_s + ARRIVAL_STEPS * step_s
@@ -220,7 +223,7 @@ class Engine:
 
         Returns why it failed, once all of its memory is free.
         """
-        launched_s = monotonic()
+        launched_s = self._clock()
         try:
             read = self.runner.launch(rows)
         except Exception as error:
@@ -254,7 +257,7 @@ class Engine:
 
     def _note_forward(self, readings: Rows[Reading], launched_s: float) -> None:
         """Note what a forward has computed, in what time: the device began it after the one before."""
-        now_s = monotonic()
+        now_s = self._clock()
         started_s, self._read_s = max(launched_s, self._read_s), now_s
         num_decoding = sum(reading.row.num_tokens == 1 for reading in readings)
         num_tokens = sum(reading.row.num_tokens for reading in readings)

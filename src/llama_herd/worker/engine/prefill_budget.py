@@ -1,6 +1,7 @@
-"""The budget of prompt tokens follows what steps take: as many as double the time of a step without."""
+"""The budget of prompt tokens follows what steps take: as many as take the time of the rest of the step."""
 
-from typing import Self
+from collections import deque
+from typing import NamedTuple, Self
 
 #: Times as many prompt tokens are computed in a step that keeps no stream waiting.
 ALONE_FACTOR = 32
@@ -12,18 +13,49 @@ LEAST_TOKENS = {"cpu": 16, "cuda": 256}
 #: As many steps may the prompts of one take beside streams that can all wait.
 PATIENT_STEPS = 8
 
-#: Of what is known, the part that is kept when a step tells more. So some ten steps count.
-KEPT = 0.9
+#: How many steps of a kind count, the last ones.
+LAST_STEPS = 16
+
+#: This part of the budget is a small lot: two lots far apart tell what a token costs, and what any prompt.
+SMALL_PART = 4
+
+
+class Mean(NamedTuple):
+    """Tokens and seconds of a step."""
+
+    tokens: float
+    seconds: float
+
+
+class LastSteps:
+    """The last steps of a kind. The slowest does not count: something else may have held it up."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Mean] = deque(maxlen=LAST_STEPS)
+        self.mean: Mean | None = None
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def note(self, num_tokens: int, seconds: float) -> None:
+        self._steps.append(Mean(num_tokens, seconds))
+        counted = sorted(self._steps, key=lambda one: one.seconds)[:-1] or self._steps
+        tokens, times = zip(*counted, strict=True)
+        self.mean = Mean(sum(tokens) / len(counted), sum(times) / len(counted))
 
 
 class PrefillBudget:
     """Prompt tokens of a step.
 
-    A step with prompts is to take no more than twice the time of one in which all running sequences decode,
-    so that streams go on evenly, or PATIENT_STEPS times more where all can wait. How many tokens that allows
-    depends on the model, the processor and the number of rows: weights that are read for the rows anyway
-    multiply some prompt tokens for next to nothing. So it is learnt from the steps, between `least` and
-    `most`; where these are equal it is fixed.
+    They are to take no longer than the rest of the step, so that streams go on evenly, or PATIENT_STEPS times
+    as long where all can wait. How many that allows depends on the model, the device and the number of rows:
+    weights that are read for the rows anyway multiply some prompt tokens for next to nothing. So it is learnt
+    from the steps, between `least` and `most`; where these are equal it is fixed.
+
+    The rest is a step in which all running sequences decode, and a constant of any step with prompts: large
+    on a device that computes these kernel by kernel. Were it charged to the tokens, lots would be small, and
+    pay it more often. Small lots beside usual ones tell it; where prompts bring none, one in seventeen is
+    made small. So no gap in a stream is longer than twice such a step and the constant.
 
     A prompt token and a row that decodes are taken to cost the same. So what a step without prompts takes
     is known for any number of rows, also where prompts always wait and there is no such step any more.
@@ -33,11 +65,9 @@ class PrefillBudget:
         self.alone = ALONE_FACTOR * least
         self.most = most or least
         self._least = least
-        self._tried = least  # prompt tokens of the last step with some
-        self.decode_s = 0.0  # of a step without prompts; 0 until there was one
-        self._decode_rows = 0.0  # how many rows it had
-        # Sums over steps with prompts, for the line through such a step that fits their times best.
-        self._products = self._squares = 0.0
+        self._offered = self._tried = least  # prompt tokens: the last budget, and the last lot that filled it
+        self._without, self._small, self._usual = LastSteps(), LastSteps(), LastSteps()
+        self._since_small = 0  # usual lots
 
     @classmethod
     def from_setting(cls, prefill_tokens: int, device_kind: str) -> Self:
@@ -45,29 +75,49 @@ class PrefillBudget:
         least = prefill_tokens or LEAST_TOKENS[device_kind]
         return cls(least, most=None if prefill_tokens else ALONE_FACTOR * least)
 
+    @property
+    def decode_s(self) -> float:
+        """What a step without prompts takes; 0 until there was one."""
+        return self._without.mean.seconds if self._without.mean else 0.0
+
     def note(self, num_prompt_tokens: int, num_decoding: int, seconds: float) -> None:
         """A step with so many prompt tokens beside so many rows that decode took `seconds`."""
         if not num_decoding:
             return
+        num_tokens = num_prompt_tokens + num_decoding
         if not num_prompt_tokens:
-            kept = KEPT if self.decode_s else 0.0
-            self.decode_s = kept * self.decode_s + (1 - kept) * seconds
-            self._decode_rows = kept * self._decode_rows + (1 - kept) * num_decoding
-        elif self.decode_s:
-            more_tokens = num_prompt_tokens + num_decoding - self._decode_rows
-            self._products = KEPT * self._products + more_tokens * (seconds - self.decode_s)
-            self._squares = KEPT * self._squares + more_tokens**2
+            self._without.note(num_tokens, seconds)
+        elif num_prompt_tokens <= self._offered // 2:
+            self._small.note(num_tokens, seconds)
+            self._since_small = 0
+        else:
+            self._usual.note(num_tokens, seconds)
             self._tried = num_prompt_tokens
+            self._since_small += 1
 
     def beside(self, num_running: int, *, can_wait: bool = False) -> int:
-        """Prompt tokens of a step with so many sequences, those whose prompts are not complete included.
+        """Prompt tokens of the next step, of so many sequences: those with incomplete prompts are included.
 
         `can_wait`: all these, so that the step may take longer. No more tokens than twice those of the last
         one: how the time grows beyond is not known yet.
         """
-        wanted = 2 * self._tried if self._squares else self._least
-        if self._products > 0:
-            as_a_step = self.decode_s * self._squares / self._products
-            num_steps = PATIENT_STEPS if can_wait else 1
-            wanted = min(wanted, int(num_steps * (as_a_step + num_running - self._decode_rows)))
-        return max(self._least, min(wanted, self.most))
+        if self._least == self.most:
+            return self.most
+        wanted = self._affordable(num_running, PATIENT_STEPS if can_wait else 1)
+        self._offered = max(self._least, min(wanted, 2 * self._tried, self.most))
+        is_small = self._since_small > len(self._small)  # more often at first
+        return self._offered // SMALL_PART if is_small else self._offered
+
+    def _affordable(self, num_running: int, num_steps: int) -> int:
+        """How many prompt tokens take so many times what the rest of the step does."""
+        without, small, usual = self._without.mean, self._small.mean, self._usual.mean
+        if without is None or usual is None:
+            return self._least
+        near = small or without
+        token_s = (usual.seconds - near.seconds) / max(1.0, usual.tokens - near.tokens)
+        if token_s <= 0:
+            return self.most
+        constant_s = near.seconds - without.seconds - token_s * (near.tokens - without.tokens)
+        step_s = without.seconds + token_s * (num_running - without.tokens)
+        free_s, constant_s = max(-constant_s, 0.0), max(constant_s, 0.0)
+        return int((num_steps * (step_s + constant_s) + free_s) / token_s)

@@ -1,0 +1,177 @@
+"""Prompts beside streams on a simulated card: what the budget of prompt tokens does to throughput and gaps.
+
+    python -m benchmarks.simulated_card [--write]
+
+The engine as it is, with a runner that computes nothing and a clock that it moves. 1,024 jobs of 256 prompt
+tokens come at once to 256 rows; all write 256 tokens (W3), or 64 to 448 (W3s). A step costs what one of a 7B
+model in bf16 was measured to cost on an H200. Prompts are computed kernel by kernel beside the captured rows,
+or in one captured forward with them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence as Rows
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+
+from benchmarks.harness import Benchmark, main, percentiles_ms
+from benchmarks.report import Cell, Table
+from llama_herd.model.pages import PAGE_TOKENS, Pages
+from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.tasks.priority import MIN_PRIORITY
+from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.runner import Read, Reading
+from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_output import StepOutput
+
+VOCABULARY = 32_000
+PIECES = [b"x"] * 2
+OUTPUT_TOKENS = {"W3": (256, 256), "W3s": (64, 448)}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a step takes, in seconds: its rows, their tokens in the cache, and its prompt tokens."""
+
+    step_s: float = 4.4e-3  # reading the weights, small kernels, the host
+    row_s: float = 13e-6
+    cached_token_s: float = 134e-9  # reading its keys and values
+    prompt_s: float = 11e-3  # of any step that carries a prompt
+    prompt_token_s: float = 14e-6
+
+    def of(self, rows: Rows[Row]) -> float:
+        decoding = [row for row in rows if row.decodes]
+        prompt_tokens = sum(row.num_tokens for row in rows if not row.decodes)
+        step_s = self.step_s + self.row_s * len(decoding) + self.prompt_token_s * prompt_tokens
+        step_s += self.cached_token_s * sum(row.start for row in decoding)
+        return step_s + (self.prompt_s if prompt_tokens else 0.0)
+
+
+#: Prompts computed kernel by kernel, and in the captured forward of the rows.
+CARDS = {"kernel by kernel": Costs(), "captured": Costs(prompt_s=0.8e-3, prompt_token_s=19e-6)}
+
+
+@dataclass
+class SimulatedRunner:
+    """Computes nothing. Its clock moves by what the rows of each step cost, times a noise."""
+
+    costs: Costs
+    noise: float = 0.0
+    random: Random = field(default_factory=Random)
+    now_s: float = 0.0
+    prompt_tokens: list[int] = field(default_factory=list)  # of each step
+    on_layer: Callable[[], None] | None = None
+    overlaps: bool = False
+
+    def begin(self, sequence: Sequence) -> None:
+        """Nothing is copied."""
+
+    def launch(self, rows: Rows[Row]) -> Read:
+        self.now_s += self.costs.of(rows) * (1 + self.noise * self.random.random())
+        self.prompt_tokens.append(sum(row.num_tokens for row in rows if not row.decodes))
+        readings = [Reading(row, [], SampledToken(1) if row.is_complete else None) for row in rows]
+        return lambda: readings
+
+
+class SimulatedEngine:
+    """The engine on a simulated card, and when each sequence had its tokens."""
+
+    def __init__(
+        self, runner: SimulatedRunner, *, num_rows: int, most_tokens: int, prefill: PrefillBudget
+    ) -> None:
+        self.runner = runner
+        self.drawn_s: dict[str, list[float]] = {}
+        pages = Pages(num_rows * -(-most_tokens // PAGE_TOKENS), consecutive=False)
+        self.engine = Engine(
+            runner,
+            PrefixCache(pages),
+            max_rows=num_rows,
+            prefill=prefill,
+            sink=self._take,
+            clock=lambda: runner.now_s,
+        )
+
+    def submit(self, job_id: str, prompt: list[int], max_tokens: int, priority: int = 0) -> None:
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
+        none = frozenset[int]()
+        self.engine.submit(
+            Sequence(job_id, prompt, params, 1, 1 << 20, none, Detokenizer(PIECES), priority=priority)
+        )
+
+    def run(self) -> None:
+        while self.engine.has_work:
+            self.engine.step()
+
+    def step(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.engine.step()
+
+    def gaps_s(self) -> list[float]:
+        """Between two tokens of a sequence, all of them."""
+        return [later - sooner for times in self.drawn_s.values() for sooner, later in pairwise(times)]
+
+    def _take(self, outputs: list[StepOutput]) -> None:
+        for output in outputs:
+            if output.tokens:
+                self.drawn_s.setdefault(output.sequence.job_id, []).append(self.runner.now_s)
+
+
+@dataclass(frozen=True)
+class Plan:
+    jobs: int = 1024
+    prompt_tokens: int = 256
+    rows: int = 256
+    budgets: tuple[int, ...] = (256, 1024, 4096)
+
+
+def measure(plan: Plan) -> Iterator[Table]:
+    ways = {"learnt": (0, 0), "learnt, jobs can wait": (0, MIN_PRIORITY)}
+    ways |= {str(budget): (budget, 0) for budget in plan.budgets}
+    for load, output_tokens in OUTPUT_TOKENS.items():
+        rows: list[dict[str, Cell]] = [
+            {"prompts": card, "prefill tokens": way, **simulated(plan, costs, output_tokens, *ways[way])}
+            for card, costs in CARDS.items()
+            for way in ways
+        ]
+        yield Table(rows, f"{load}: {plan.jobs:,} jobs at once, {plan.rows} rows")
+
+
+def simulated(
+    plan: Plan, costs: Costs, output_tokens: tuple[int, int], budget: int, priority: int
+) -> dict[str, float]:
+    random, runner = Random(1), SimulatedRunner(costs)
+    one = SimulatedEngine(
+        runner,
+        num_rows=plan.rows,
+        most_tokens=plan.prompt_tokens + output_tokens[1],
+        prefill=PrefillBudget.from_setting(budget, "cuda"),
+    )
+    one.submit("warm-up", random.choices(range(VOCABULARY), k=plan.prompt_tokens), 8, priority)
+    one.run()
+    one.drawn_s.clear()
+    runner.prompt_tokens.clear()
+    begun_s = runner.now_s
+    for number in range(plan.jobs):
+        prompt = random.choices(range(VOCABULARY), k=plan.prompt_tokens)
+        one.submit(f"job-{number}", prompt, random.randint(*output_tokens), priority)
+    one.run()
+    mixed = [tokens for tokens in runner.prompt_tokens if tokens]
+    first_s = sorted(times[0] - begun_s for times in one.drawn_s.values())
+    return {
+        "tokens a second": sum(map(len, one.drawn_s.values())) / (runner.now_s - begun_s),
+        "steps": len(runner.prompt_tokens),
+        "with prompts": len(mixed),
+        "their prompt tokens": sum(mixed) / len(mixed),
+        "first tokens of all rows p50 s": first_s[plan.rows // 2],
+        **{f"gap {name} ms": ms for name, ms in percentiles_ms(one.gaps_s()).items()},
+    }
+
+
+BENCHMARK = Benchmark("simulated_card", __doc__, Plan(), measure)
+
+if __name__ == "__main__":
+    main(BENCHMARK)
