@@ -145,22 +145,23 @@ def streamed(costs: Costs, noise: float, seed: int) -> tuple[list[float], list[i
     return one.gaps_s(), runner.prompt_tokens
 
 
-def rest_of_step_s(costs: Costs) -> float:
-    return costs.step_s + costs.row_s * 2 * ROWS + costs.prompt_s
+def rest_of_step_s(costs: Costs, num_rows: int) -> float:
+    return costs.step_s + costs.row_s * num_rows + costs.prompt_s
 
 
 @given(devices, st.integers(0, 9))
-@settings(max_examples=20, phases=[Phase.generate])
+@settings(max_examples=10, phases=[Phase.generate], deadline=None)
 def test_no_stream_waits_longer_than_two_steps_and_two_constants(costs: Costs, seed: int) -> None:
     gaps_s, prompt_tokens = streamed(costs, 0.0, seed)
-    least_s = rest_of_step_s(costs) + costs.prompt_token_s * 256
-    assert max(gaps_s) <= max(2.02 * rest_of_step_s(costs), least_s)
-    wanted = rest_of_step_s(costs) / costs.prompt_token_s
+    rest_s = rest_of_step_s(costs, 2 * ROWS)
+    as_rows_s = costs.prompt_token_s * 2 * ROWS  # a row is taken to cost as much as a prompt token
+    assert max(gaps_s) <= max(2.02 * rest_s + as_rows_s, rest_s + costs.prompt_token_s * 256)
+    wanted = rest_of_step_s(costs, ROWS) / costs.prompt_token_s
     assert median(prompt_tokens) >= 0.9 * min(wanted, 2000), "as many prompt tokens as that allows"
 
 
 @given(devices)
-@settings(max_examples=5, phases=[Phase.generate])
+@settings(max_examples=5, phases=[Phase.generate], deadline=None)
 def test_it_is_the_same_in_every_run(costs: Costs) -> None:
     found = [median(streamed(costs, 0.1, seed)[1]) for seed in range(3)]
     assert max(found) <= 1.15 * min(found)

@@ -27,6 +27,17 @@ class Mean(NamedTuple):
     seconds: float
 
 
+class Costs(NamedTuple):
+    """What a step with some sequences takes: each prompt token, the rest of it, and without any prompt.
+
+    The rest is less than a step without prompts where the first tokens are free.
+    """
+
+    token_s: float
+    rest_s: float
+    decode_s: float
+
+
 class LastSteps:
     """The last steps of a kind. The slowest does not count: something else may have held it up."""
 
@@ -108,16 +119,32 @@ class PrefillBudget:
         is_small = self._since_small > len(self._small)  # more often at first
         return self._offered // SMALL_PART if is_small else self._offered
 
+    def pays_to_wait(self, num_idle: int, num_running: int) -> bool:
+        """Whether prompts are to wait for more of them, beside streams that can all wait.
+
+        A row that waits is idle. So they do until that has cost as much as any step with prompts does.
+        num_idle: steps that each of them would have waited, all together.
+        """
+        costs = self._costs(num_running)
+        return costs is not None and num_idle * costs.decode_s < (costs.rest_s - costs.decode_s) * num_running
+
     def _affordable(self, num_running: int, num_steps: int) -> int:
         """How many prompt tokens take so many times what the rest of the step does."""
+        costs = self._costs(num_running)
+        if costs is None:
+            return self._least
+        most_s = (1 + num_steps) * max(costs.rest_s, costs.decode_s) - costs.rest_s
+        return int(most_s / costs.token_s) if costs.token_s > 0 else self.most
+
+    def _costs(self, num_running: int) -> Costs | None:
+        """By the steps so far; None until there was one with prompts beside streams, and one without."""
         without, small, usual = self._without.mean, self._small.mean, self._usual.mean
         if without is None or usual is None:
-            return self._least
+            return None
         near = small or without
-        token_s = (usual.seconds - near.seconds) / max(1.0, usual.tokens - near.tokens)
-        if token_s <= 0:
-            return self.most
-        constant_s = near.seconds - without.seconds - token_s * (near.tokens - without.tokens)
-        step_s = without.seconds + token_s * (num_running - without.tokens)
-        free_s, constant_s = max(-constant_s, 0.0), max(constant_s, 0.0)
-        return int((num_steps * (step_s + constant_s) + free_s) / token_s)
+        token_s = max(0.0, (usual.seconds - near.seconds) / max(1.0, usual.tokens - near.tokens))
+        return Costs(
+            token_s,
+            rest_s=near.seconds + token_s * (num_running - near.tokens),
+            decode_s=without.seconds + token_s * (num_running - without.tokens),
+        )

@@ -59,6 +59,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._leaving: set[Sequence] = set()  # ended, but part of a step that was not read yet
         self._free_slots = list(reversed(range(max_rows)))
+        self._num_idle = 0  # steps that rows with prompts have waited for fuller ones, all together
 
     @property
     def has_work(self) -> bool:
@@ -93,7 +94,8 @@ class Scheduler:
     def next_batch(self) -> list[Row]:
         """All sequences that decode, and as much prefill as the token budget allows.
 
-        Where all that decode can wait, prompts of those that cannot are computed whole.
+        Where all that decode can wait, prompts of those that cannot are computed whole. Where all can wait,
+        prompts may wait for others.
         """
         running = [
             sequence
@@ -102,17 +104,26 @@ class Scheduler:
             and not (sequence.num_drawing and (sequence.is_full or sequence.must_be_read))
         ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
-        usual = self._prompt_tokens(running, prefilling)
+        can_wait = all(sequence.can_wait for sequence in (*self.running, *self.waiting))
+        if can_wait and self._pays_to_wait(running, prefilling):
+            self._num_idle += len(prefilling)
+            return [Row.of(sequence, 1) for sequence in running if sequence.num_uncached == 1]
+        self._num_idle = 0
+        usual = self._prompt_tokens(running, prefilling, can_wait=can_wait)
         of_oldest = (usual + 1) // 2
         whole = min(of_oldest + _watched_tokens(running), self.prefill.most)
         shares = dict.fromkeys(running, 1) | _shares(prefilling, max(usual, whole), of_oldest)
         return [Row.of(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
-    def _prompt_tokens(self, running: list[Sequence], prefilling: list[Sequence]) -> int:
+    def _pays_to_wait(self, running: list[Sequence], prefilling: list[Sequence]) -> bool:
+        """Whether a later step with more prompts in it saves more than the rows of these lose until then."""
+        some_decode = len(prefilling) < len(running)
+        return some_decode and self.prefill.pays_to_wait(self._num_idle + len(prefilling), len(running))
+
+    def _prompt_tokens(self, running: list[Sequence], prefilling: list[Sequence], *, can_wait: bool) -> int:
         """Most prompt tokens of a usual step: few where somebody would wait for the end of it."""
         if len(prefilling) == len(running) and len({one.can_wait for one in running}) < 2:
             return self.prefill.alone
-        can_wait = all(sequence.can_wait for sequence in (*self.running, *self.waiting))
         return self.prefill.beside(len(running), can_wait=can_wait)
 
     def note_computed(self, row: Row) -> None:
