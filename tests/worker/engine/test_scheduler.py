@@ -335,7 +335,7 @@ def batch_scheduler(num_rows: int = MAX_ROWS, most: int = 100 * BUDGET, prompt_s
         prefill.note(0, 1, 4.0)
         prefill.note(num_tokens := prefill.beside(1, can_wait=True), 1, 4.0 + prompt_s + num_tokens)
     prefill.note(1, 1, 5.0 + prompt_s)  # a small lot, so that none is due
-    assert prefill.beside(1) == 4 + prompt_s
+    assert prefill.beside(1) == 4
     prefixes = PrefixCache(Pages(num_rows * 4, consecutive=True))
     return Scheduler(prefixes, max_rows=num_rows, prefill=prefill)
 
@@ -458,7 +458,7 @@ def waiting_scheduler(priority: int) -> Scheduler:
     """One with a stream and room for more, where any prompt costs most of a step of one row."""
     scheduler = batch_scheduler(8, prompt_s=3.0)
     scheduler.submit(sequence("decoding", 1, 90, priority=-1))
-    scheduler.submit(sequence("prompt", 30, 5, token_id=2, priority=priority))
+    scheduler.submit(sequence("prompt", 20, 5, token_id=2, priority=priority))
     scheduler.admit()
     return scheduler
 
@@ -471,16 +471,16 @@ def test_prompts_that_can_wait_do_so_until_their_rows_have_lost_what_a_step_with
     assert num_waited == 1, "half of the rows have been idle for a step"
     scheduler = waiting_scheduler(-1)
     assert not num_prompt_tokens(scheduler.next_batch())
-    scheduler.submit(sequence("another", 30, 5, token_id=3, priority=-1))
+    scheduler.submit(sequence("another", 20, 5, token_id=3, priority=-1))
     scheduler.admit()
-    assert num_prompt_tokens(scheduler.next_batch()) == 60, "together, and sooner"
+    assert num_prompt_tokens(scheduler.next_batch()) == 40, "together, and sooner"
 
 
 def test_no_prompt_waits_where_one_cannot_or_where_nothing_decodes() -> None:
-    assert num_prompt_tokens(waiting_scheduler(0).next_batch()) == 30
+    assert num_prompt_tokens(waiting_scheduler(0).next_batch()) == 20
     scheduler = waiting_scheduler(-1)
     scheduler.submit(sequence("urgent", 20, 5, token_id=4))
     assert num_prompt_tokens(scheduler.next_batch())
     scheduler = waiting_scheduler(-1)
     scheduler.remove(scheduler.running[0])
-    assert num_prompt_tokens(scheduler.next_batch()) == 30
+    assert num_prompt_tokens(scheduler.next_batch()) == 20

@@ -1,4 +1,4 @@
-"""The budget of prompt tokens follows what steps take: as many as take the time of the rest of the step."""
+"""The budget of prompt tokens follows what steps take: as many as double the time of a step without."""
 
 from collections import deque
 from typing import NamedTuple, Self
@@ -28,14 +28,14 @@ class Mean(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What a step with some sequences takes: each prompt token, the rest of it, and without any prompt.
+    """What a step with some sequences takes: without prompts, and more with any and for each of their tokens.
 
-    The rest is less than a step without prompts where the first tokens are free.
+    Where the first tokens are free, `prompt_s` is below 0.
     """
 
-    token_s: float
-    rest_s: float
     decode_s: float
+    prompt_s: float
+    token_s: float
 
 
 class LastSteps:
@@ -58,15 +58,17 @@ class LastSteps:
 class PrefillBudget:
     """Prompt tokens of a step.
 
-    They are to take no longer than the rest of the step, so that streams go on evenly, or PATIENT_STEPS times
-    as long where all can wait. How many that allows depends on the model, the device and the number of rows:
-    weights that are read for the rows anyway multiply some prompt tokens for next to nothing. So it is learnt
-    from the steps, between `least` and `most`; where these are equal it is fixed.
+    They are to take no longer than a step in which all running sequences decode, so that streams go on
+    evenly, or PATIENT_STEPS times as long where all can wait. How many that allows depends on the model, the
+    device and the number of rows: weights that are read for the rows anyway multiply some prompt tokens for
+    next to nothing. So it is learnt from the steps, between `least` and `most`; where these are equal it is
+    fixed.
 
-    The rest is a step in which all running sequences decode, and a constant of any step with prompts: large
-    on a device that computes these kernel by kernel. Were it charged to the tokens, lots would be small, and
-    pay it more often. Small lots beside usual ones tell it; where prompts bring none, one in seventeen is
-    made small. So no gap in a stream is longer than twice such a step and the constant.
+    A step with prompts takes a constant more, however few they are: much on a device that computes prompts
+    kernel by kernel. Were it charged to the tokens, lots would be small, and pay it more often. So it is not,
+    and the tokens may take as long as the constant where that is longer. Small lots beside usual ones tell
+    it; where prompts bring none, one in seventeen is made small. No gap in a stream is longer than a step
+    without prompts, the constant, and once more the longer of both.
 
     A prompt token and a row that decodes are taken to cost the same. So what a step without prompts takes
     is known for any number of rows, also where prompts always wait and there is no such step any more.
@@ -126,14 +128,14 @@ class PrefillBudget:
         num_idle: steps that each of them would have waited, all together.
         """
         costs = self._costs(num_running)
-        return costs is not None and num_idle * costs.decode_s < (costs.rest_s - costs.decode_s) * num_running
+        return costs is not None and num_idle * costs.decode_s < costs.prompt_s * num_running
 
     def _affordable(self, num_running: int, num_steps: int) -> int:
-        """How many prompt tokens take so many times what the rest of the step does."""
+        """How many prompt tokens take as long as so many steps without, or so many constants."""
         costs = self._costs(num_running)
         if costs is None:
             return self._least
-        most_s = (1 + num_steps) * max(costs.rest_s, costs.decode_s) - costs.rest_s
+        most_s = num_steps * max(costs.decode_s, costs.prompt_s) + max(0.0, -costs.prompt_s)
         return int(most_s / costs.token_s) if costs.token_s > 0 else self.most
 
     def _costs(self, num_running: int) -> Costs | None:
@@ -144,7 +146,7 @@ class PrefillBudget:
         near = small or without
         token_s = max(0.0, (usual.seconds - near.seconds) / max(1.0, usual.tokens - near.tokens))
         return Costs(
-            token_s,
-            rest_s=near.seconds + token_s * (num_running - near.tokens),
             decode_s=without.seconds + token_s * (num_running - without.tokens),
+            prompt_s=near.seconds - without.seconds - token_s * (near.tokens - without.tokens),
+            token_s=token_s,
         )
