@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from types import UnionType
 from typing import Any
 
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
@@ -13,6 +14,15 @@ from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places
 
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+#: Keywords whose values are read here before llguidance reads them.
+_KINDS: Mapping[str, tuple[type | UnionType, str]] = {
+    "allOf": (list, "a list"),
+    "format": (str, "a text"),
+    "minProperties": (int | float, "a number"),
+    "properties": (Mapping, "an object"),
+    "required": (list, "a list of texts"),
+    "type": (str | list, "a text or a list"),
+}
 
 
 def narrowed_schema(schema: Any) -> Any:
@@ -35,6 +45,7 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
     """Raise SchemaProblem for what cannot be narrowed."""
     if str(schema.get("$schema", "")).startswith("http://json-schema.org/draft-03/"):
         raise SchemaProblem((*path, "$schema"), "is not supported: draft 3 has other keywords")
+    _check_kinds(schema, path)
     if schema.get("minProperties", 0) > max(1, len(schema.get("required", ()))) and (
         schema.get("additionalProperties") is not False or schema.get("patternProperties")
     ):
@@ -43,6 +54,14 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
     for key in schema.keys() & {"const", "enum"}:
         for way, value in values(schema[key], (*path, key)):
             _check_constant(value, way)
+
+
+def _check_kinds(schema: Mapping[str, Any], path: Path) -> None:
+    for key, (kind, told) in _KINDS.items():
+        if key in schema and not isinstance(schema[key], kind):
+            raise SchemaProblem((*path, key), f"must be {told}")
+    if not all(isinstance(one, str) for one in schema.get("required", ())):
+        raise SchemaProblem((*path, "required"), "must be a list of texts")
 
 
 def _check_constant(value: object, path: Path) -> None:
