@@ -4,12 +4,11 @@ import random
 import re
 
 import pytest
-from llguidance import LLMatcher, LLTokenizer
 
 from llama_herd.worker.grammars.judge import judge_form
 from tests.examples import seeds
+from tests.worker.grammars.taking import takes
 
-BYTES = LLTokenizer("byte")
 #: Names that differ in little things, or mean something in Lark.
 NAMES = ("start", "Ab", "aB", "AB", "a-b", "a_b", "T0", "r0", "1")
 #: Literals and classes in GBNF, each with an expression for the same.
@@ -87,11 +86,6 @@ def test_a_grammar_takes_the_texts_that_an_expression_takes(seed: int) -> None:
     assert {one: takes(answer.text, one) for one in TEXTS} == {
         one: re.fullmatch(pattern, one) is not None for one in TEXTS
     }, grammar
-
-
-def takes(grammar: str, text: str) -> bool:
-    matcher, ids = LLMatcher(BYTES, grammar, log_level=0), list(text.encode())
-    return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())
 
 
 @pytest.mark.parametrize(

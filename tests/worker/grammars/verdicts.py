@@ -3,18 +3,21 @@
 Where they differ from each other the specification decides:
 - A number beyond a double is valid JSON; Python reads infinity, which jsonschema-rs takes for no number.
 - jsonschema divides doubles for `multipleOf`: 0.3 would be no multiple of 0.1.
-- jsonschema takes an empty pattern of names for none; Python's `\\W` and `\\D` match less than ECMAScript's.
+- jsonschema takes an empty pattern of names for none.
+- In patterns of names Python's `\\W` and `\\D` match less than ECMAScript's, and its `$` matches before a
+  last line break, too. ECMAScript's `\\s` is all that Unicode calls a space separator, and U+FEFF; Python's
+  is something else. `.` matches more ends of lines in Python and in Rust. So both get words of their own.
 - Python's expressions lack `\\u{...}`, `\\p` and `\\c`; there jsonschema-rs is asked alone.
-- A reference that leads to itself at the same place ends jsonschema; jsonschema-rs is asked alone, too.
 """
 
 import json
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import jsonschema_rs
@@ -23,6 +26,12 @@ from jsonschema.validators import extend, validator_for
 from pydantic_core import from_json
 
 _MOST = sys.float_info.max
+#: ECMAScript's white space, and what others' expressions lack words for or read otherwise.
+_SPACE = r"\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_RUSTS = {".": r"[^\n\r\u2028\u2029]"}
+_PYTHONS = {**_RUSTS, "$": r"\Z", r"\s": f"[{_SPACE}]", r"\S": f"[^{_SPACE}]"}
+#: A class, an escape, or one of these.
+_PIECE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.|[$.]")
 
 
 def problem(schema: Any, text: str) -> str:
@@ -48,26 +57,42 @@ def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _complaints(schema: Any, value: Any) -> Iterator[str]:
-    kind = extend(validator_for(schema, Draft202012Validator), {"multipleOf": _multiple_of})
-    theirs = _with_ascii_names(schema)
-    checker = kind(theirs, format_checker=kind.FORMAT_CHECKER)
-    with suppress(re.error, RecursionError), warnings.catch_warnings(action="ignore"):
+    kind = _exact(validator_for(schema, Draft202012Validator))
+    checker = kind(_with_names(schema, _for_python), format_checker=kind.FORMAT_CHECKER)
+    with suppress(re.error), warnings.catch_warnings(action="ignore"):
         yield from (f"jsonschema: {error.message[:200]}" for error in checker.iter_errors(value))
-    if not jsonschema_rs.validator_for(schema, validate_formats=True).is_valid(value):
+    theirs = _with_names(schema, _for_rust)
+    if not jsonschema_rs.validator_for(theirs, validate_formats=True).is_valid(value):
         yield "jsonschema-rs: is not valid"
 
 
-def _with_ascii_names(schema: Any) -> Any:
-    """A schema whose patterns of names hold in Python what they hold in ECMAScript."""
+def _with_names(schema: Any, told: Callable[[str], str]) -> Any:
+    """A schema whose patterns of names are told in other words."""
     if isinstance(schema, list):
-        return [_with_ascii_names(one) for one in schema]
+        return [_with_names(one, told) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _with_ascii_names(value) for key, value in schema.items()}
+    found = {key: _with_names(value, told) for key, value in schema.items()}
     names = found.get("patternProperties", {})
-    return found | (
-        {"patternProperties": {f"(?a:{key})": one for key, one in names.items()}} if names else {}
-    )
+    return found | ({"patternProperties": {told(key): one for key, one in names.items()}} if names else {})
+
+
+def _for_rust(pattern: str) -> str:
+    return _PIECE.sub(lambda found: _RUSTS.get(found[0], found[0]), pattern)
+
+
+def _for_python(pattern: str) -> str:
+    def told(found: re.Match[str]) -> str:
+        piece = found[0]
+        return piece.replace(r"\s", _SPACE) if piece.startswith("[") else _PYTHONS.get(piece, piece)
+
+    return f"(?a:{_PIECE.sub(told, pattern)})"
+
+
+@cache
+def _exact(kind: Any) -> Any:
+    """A kind of validator that divides exactly."""
+    return extend(kind, {"multipleOf": _multiple_of})
 
 
 def _multiple_of(validator: Any, divisor: Any, value: Any, schema: Any) -> Iterator[ValidationError]:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -92,6 +93,7 @@ class Walker:
 
     def _drawn(self, constraint: Constraint, rng: Random) -> int:
         (mask,) = masks_of([constraint])
+        constraint.check()
         allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
         assert len(allowed), "nothing may follow, not even an end"
         closers = self._closers.intersection(allowed.tolist()) if rng.random() < 0.5 else ()
@@ -114,7 +116,7 @@ def words_of(schema: Any, rng: Random) -> list[str]:
         if isinstance(value, str):
             words += [f'"{spelled(value, rng)}"', value]
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            words += [str(one) for one in _around(value)]
+            words += around(value)
             if path[-1:] in (("minLength",), ("maxLength",)):
                 words += ['"' + rng.choice("a😀é") * max(0, int(value) + off) + '"' for off in (-1, 0, 1)]
         elif isinstance(value, Mapping):
@@ -138,8 +140,8 @@ def _spelled(char: str, rng: Random) -> str:
     return json.dumps(char, ensure_ascii=False)[1:-1]
 
 
-def _around(number: int | float) -> Iterator[str]:
-    """A bound, and what is next to it on both sides."""
+def around(number: int | float) -> Iterator[str]:
+    """A bound in several spellings, and what is next to it on both sides."""
     yield from (
         str(number),
         f"{number}.0",
@@ -157,3 +159,4 @@ def _around(number: int | float) -> Iterator[str]:
         yield str(int(number))
         yield f"{int(number)}.{'0' * 20}1"
         yield f"{float(number):f}"
+        yield f"{Decimal(repr(float(number))):f}"  # the fewest digits that name its double, and zeros

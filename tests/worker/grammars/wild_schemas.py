@@ -37,7 +37,7 @@ PATTERNS = (
 )
 CONSTANTS: tuple[Any, ...] = (
     *(None, True, 0, -7, 1.5, -0.0, 1e-7, 1e300, 2**53, 2**53 + 1, "", "é😀", 'b"\\\n', "user", "\u0007"),
-    *([1, {}], {"a": None}, [], {"a": {"role": ["user"]}, "": 0}),
+    *(123456789012345e5, [1, {}], {"a": None}, [], {"a": {"role": ["user"]}, "": 0}),
 )
 #: Numbers that bounds lie at.
 EDGES = (
@@ -91,7 +91,8 @@ def _format(rng: Random, depth: int) -> Schema:
     return {**_some_type(rng, "string"), "format": rng.choice([*FORMATS])}
 
 
-def _number(rng: Random, depth: int) -> Schema:
+def wild_number(rng: Random, depth: int = 0) -> Schema:
+    """A schema of numbers with bounds at the edges."""
     edge = rng.choice(EDGES)
     near = rng.choice((0, 0.05, 0.5, 1, 3, 1000, 1e-9, abs(edge)))
     lower, upper = rng.choice(("minimum", "exclusiveMinimum")), rng.choice(("maximum", "exclusiveMaximum"))
@@ -163,10 +164,10 @@ def _one_of(rng: Random, depth: int) -> Schema:
 
 
 def _all_of(rng: Random, depth: int) -> Schema:
-    kind = rng.choice((_object, _object, _number, _string, _array, _any_of))
+    kind = rng.choice((_object, _object, wild_number, _string, _array, _any_of))
     return {"allOf": [kind(rng, depth - 1) for _ in range(2)]}
 
 
 _Kind = Callable[[Random, int], Schema]
-_FLAT: tuple[_Kind, ...] = (_string, _format, _number, _number, _simple, _enum, _const, _reference)
+_FLAT: tuple[_Kind, ...] = (_string, _format, wild_number, wild_number, _simple, _enum, _const, _reference)
 _DEEP: tuple[_Kind, ...] = (_array, _object, _object, _object, _any_of, _one_of, _all_of)

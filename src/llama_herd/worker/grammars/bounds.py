@@ -1,13 +1,16 @@
 """Bounds and divisors of numbers, narrowed to those that llguidance holds.
 
 It takes a number with many digits for its neighbour, keeps whole parts in 64 bits, and lets an exclusive
-bound through where both bounds have the same whole part. So all become inclusive, and numbers of few digits
-within what was asked.
+bound through where both bounds have the same whole part. Bounds of numbers that may have a fraction it writes
+with the fewest digits that name their double, and zeros: behind 2^53 this may be more than the double. So all
+become inclusive, and numbers of few digits within what was asked, in their double's digits and in their own.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, Context, Decimal
+from functools import partial
 from typing import Any
 
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem
@@ -16,6 +19,8 @@ from llama_herd.worker.grammars.schema_places import Path, SchemaProblem
 MOST = 2**63 - 1024
 #: From here on llguidance needs a bound at the other side, too.
 _LONG = 10**17
+#: From here on not every whole number is a double.
+_GAPS = 2**53
 #: Digits of a number that is read as it was written, and the place of the last one behind the point.
 MOST_DIGITS, LAST_PLACE = 15, 20
 #: The number next to an exclusive bound of 0.
@@ -33,14 +38,14 @@ def narrowed_bounds(schema: Mapping[str, Any], path: Path) -> dict[str, int | fl
     for key in given:
         if not _is_number(schema[key]):
             raise SchemaProblem((*path, key), "must be a number")
-    least = _least_whole if schema.get("type") == "integer" else _least
+    least = partial(_least, is_whole=schema.get("type") == "integer")
     low = max((least(schema[key], key == _LOWER[1]) for key in _LOWER if key in given), default=-math.inf)
     high = -max((least(-schema[key], key == _UPPER[1]) for key in _UPPER if key in given), default=-math.inf)
     most = 10 ** max(0, MOST_DIGITS - _num_places(schema["multipleOf"])) if "multipleOf" in schema else MOST
     if most < MOST or low >= _LONG or MOST < high < math.inf:
-        high = min(high, most)
+        high = min(high, -least(-most, False))
     if most < MOST or high <= -_LONG or -math.inf < low < -MOST:
-        low = max(low, -most)
+        low = max(low, least(-most, False))
     if low > high:
         raise SchemaProblem((*path, *given[:1]), "leaves no number that can be followed")
     bounds = {"minimum": low, "maximum": high}
@@ -67,7 +72,8 @@ def is_held(number: int | float) -> bool:
     if isinstance(number, int):
         return abs(number) <= MOST and int(float(number)) == number
     _, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
-    return len(digits) <= MOST_DIGITS and -LAST_PLACE <= int(exponent) <= LAST_PLACE - MOST_DIGITS
+    is_short = len(digits) <= MOST_DIGITS and -LAST_PLACE <= int(exponent) <= LAST_PLACE - MOST_DIGITS
+    return is_short and (abs(number) < _GAPS or _is_its_digits(number))
 
 
 def _num_places(number: Any) -> int:
@@ -77,38 +83,53 @@ def _num_places(number: Any) -> int:
 
 def _is_read_as_written(value: Any, divisor: Decimal) -> bool:
     """Whether llguidance's way to read a divisor comes to its digits."""
+    if value > _MOST_DIVISOR:
+        return False
     shifted, places = float(value), 0
     while shifted != int(shifted):
         shifted, places = shifted * 10, places + 1
     return shifted <= _MOST_DIVISOR and Decimal(int(shifted)).scaleb(-places) == divisor
 
 
-def _least_whole(bound: int | float, is_exclusive: bool) -> float:
-    """The least whole number at a lower bound."""
-    if math.isinf(bound):
-        return bound
-    return _least_double(math.floor(bound) + 1 if is_exclusive else math.ceil(bound))
+def _least(bound: int | float, is_exclusive: bool, *, is_whole: bool) -> float:
+    """The least number that llguidance holds at a lower bound."""
+    if abs(bound) > sys.float_info.max:
+        return math.inf if bound > 0 else -math.inf
+    given = _given(bound)
+    if is_whole:
+        return _least_double(math.floor(given) + 1 if is_exclusive else math.ceil(given))
+    if given == int(given):
+        least = _least_double(int(given))
+        if not is_exclusive and _is_its_digits(least):
+            return least
+        given = Decimal(least)
+    return _least_of_few_digits(given, is_exclusive)
 
 
-def _least(bound: int | float, is_exclusive: bool) -> float:
-    """The least number of few digits at a lower bound."""
-    if math.isinf(bound) or (bound == int(bound) and not is_exclusive):
-        return _least_double(bound)
-    given = Decimal(bound) if isinstance(bound, int) else Decimal(repr(bound))
+def _given(bound: int | float) -> Decimal:
+    """A lower bound; where its digits name one number and its double is another one, the greater."""
+    if isinstance(bound, int):
+        return Decimal(bound)
+    digits = Decimal(repr(bound))
+    return digits if abs(bound) < _GAPS else max(digits, Decimal(bound))
+
+
+def _least_of_few_digits(given: Decimal, is_exclusive: bool) -> float:
     last = max(given.adjusted() - MOST_DIGITS + 1, -LAST_PLACE)
     step = Decimal(1).scaleb(last) if given else NEXT_TO_0
     found = given.quantize(step, ROUND_CEILING, context=Context(prec=1000))
-    return _least_double(found + step if is_exclusive and found == given else found)
+    return float(found + step if is_exclusive and found == given else found)
 
 
-def _least_double(number: int | float | Decimal) -> float:
-    """The least double that is not below a number."""
-    try:
-        found = float(number)
-    except OverflowError:
-        return math.copysign(math.inf, number)
-    is_below = found < number and not isinstance(number, Decimal)  # whose few digits name its double
-    return math.nextafter(found, math.inf) if is_below else found
+def _least_double(number: int) -> float:
+    """The least double that is not below a whole number."""
+    found = float(number)
+    return math.nextafter(found, math.inf) if found < number else found
+
+
+def _is_its_digits(number: float) -> bool:
+    """Whether the fewest digits that name a double are all that it has."""
+    return Decimal(repr(number)) == Decimal(number)
 
 
 def _plain(value: float) -> int | float:
@@ -116,4 +137,4 @@ def _plain(value: float) -> int | float:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # not NaN

@@ -1,18 +1,28 @@
 """Schemas as llguidance follows them: narrowed where it would let more through than they say, or refused."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from types import UnionType
 from typing import Any
-from urllib.parse import unquote
 
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
 from llama_herd.worker.grammars.formats import FORMATS
 from llama_herd.worker.grammars.names import narrowed_names
 from llama_herd.worker.grammars.patterns import as_llguidance
+from llama_herd.worker.grammars.references import check_references
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
 
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+#: Keywords whose values are read here before llguidance reads them.
+_KINDS: Mapping[str, tuple[type | UnionType, str]] = {
+    "allOf": (list, "a list"),
+    "format": (str, "a text"),
+    "minProperties": (int | float, "a number"),
+    "properties": (Mapping, "an object"),
+    "required": (list, "a list of texts"),
+    "type": (str | list, "a text or a list"),
+}
 
 
 def narrowed_schema(schema: Any) -> Any:
@@ -21,20 +31,21 @@ def narrowed_schema(schema: Any) -> Any:
     Narrowed are bounds of numbers, classes of characters in patterns, formats, and patterns that match
     declared names only. Raises SchemaProblem, with the place, for what cannot be narrowed.
     """
-    found = {path: one for path, one in places(schema).items() if isinstance(one, Mapping)}
+    known = places(schema)
+    found = {path: one for path, one in known.items() if isinstance(one, Mapping)}
     for path, one in found.items():
-        _check(one, path, found)
+        _check(one, path)
+    check_references(known)
     divisors = [(*path, "multipleOf") for path, one in found.items() if "multipleOf" in one]
     check_divisors((path, found[path[:-1]]["multipleOf"]) for path in divisors)
     return _narrowed(schema, ())
 
 
-def _check(schema: Mapping[str, Any], path: Path, known: Collection[Path]) -> None:
+def _check(schema: Mapping[str, Any], path: Path) -> None:
     """Raise SchemaProblem for what cannot be narrowed."""
     if str(schema.get("$schema", "")).startswith("http://json-schema.org/draft-03/"):
         raise SchemaProblem((*path, "$schema"), "is not supported: draft 3 has other keywords")
-    if not _is_known(schema.get("$ref"), known):
-        raise SchemaProblem((*path, "$ref"), "is not supported: it must name a schema, as one in $defs")
+    _check_kinds(schema, path)
     if schema.get("minProperties", 0) > max(1, len(schema.get("required", ()))) and (
         schema.get("additionalProperties") is not False or schema.get("patternProperties")
     ):
@@ -45,14 +56,12 @@ def _check(schema: Mapping[str, Any], path: Path, known: Collection[Path]) -> No
             _check_constant(value, way)
 
 
-def _is_known(reference: object, known: Collection[Path]) -> bool:
-    """Whether a reference names one of these places, or something else than a place."""
-    if not isinstance(reference, str) or "#/" not in reference:
-        return True
-    steps = [
-        one.replace("~1", "/").replace("~0", "~") for one in unquote(reference).split("#/")[1].split("/")
-    ]
-    return any([str(part) for part in path][-len(steps) :] == steps for path in known)
+def _check_kinds(schema: Mapping[str, Any], path: Path) -> None:
+    for key, (kind, told) in _KINDS.items():
+        if key in schema and not isinstance(schema[key], kind):
+            raise SchemaProblem((*path, key), f"must be {told}")
+    if not all(isinstance(one, str) for one in schema.get("required", ())):
+        raise SchemaProblem((*path, "required"), "must be a list of texts")
 
 
 def _check_constant(value: object, path: Path) -> None:
