@@ -2,7 +2,6 @@
 
 import json
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,7 +107,7 @@ def test_the_scores_of_a_prompt_are_streamed_from_beside_the_loop(
             seq=2, job=job_id, epoch=1, i=0, ids=(5,), text="a", choice=0, logprobs=(-1.0,), **scores
         )
         herd.emit(
-            "one", replace(start, event=json.dumps(told)), EmitEntry.from_event(first, 0), end(job_id, 3, 1)
+            "one", start._replace(event=json.dumps(told)), EmitEntry.from_event(first, 0), end(job_id, 3, 1)
         )
         chunks = [event.json for event in events_of(answer) if event.data != "[DONE]"]
     assert [one["choices"][0]["index"] for one in chunks[:3]] == [0, 1, 2]

@@ -137,7 +137,7 @@ def test_an_error_that_cannot_be_read_is_none(running: Herd, error: bytes) -> No
 def test_an_end_that_names_no_message_ends_the_job_all_the_same(running: Herd) -> None:
     """Whatever a worker of another version writes."""
     entry = failed("x")
-    odd = replace(entry, event=entry.event.replace('"message":"x"', '"message":null'))
-    assert running.kinds("one", token("a", 3, 2), replace(odd, seq=4, i=3)) == ["ok", "ok"]
+    odd = entry._replace(event=entry.event.replace('"message":"x"', '"message":null'))
+    assert running.kinds("one", token("a", 3, 2), odd._replace(seq=4, i=3)) == ["ok", "ok"]
     record = record_of(running)
     assert (record.state, record.finish_reason, record.error) == ("failed", "error", None)

@@ -1,8 +1,7 @@
 """Events that scripts write: those that EMIT takes whole, and final ones that they complete themselves."""
 
 import json
-from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.events import End, Event, Failure, FinishReason, Token
@@ -10,8 +9,7 @@ from llama_herd.tasks.events import End, Event, Failure, FinishReason, Token
 FinalState = Literal["done", "failed", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
-class EmitEntry:
+class EmitEntry(NamedTuple):
     """An event as EMIT takes it. event: its JSON. i: number of tokens recorded before it."""
 
     job_id: str

@@ -99,9 +99,12 @@ class Attempt:
             return [] if self.started_s else [self._start(output.num_cached)]
         if output.tokens or output.text:
             self.first_token_s = self.first_token_s or monotonic()
-        if output.tokens or output.text or output.prompt_scores is not None:
             self.stream.add(output)
-        reason = self._end_reason(output)
+        elif output.prompt_scores is not None:
+            self.stream.add(output)
+        if output.finish_reason is None:
+            return []
+        reason = self._end_reason(output, output.finish_reason)
         if reason is None:
             return []
         return [*self.stream.finish(), self.end(reason, output.error, output.stop_reason)]
@@ -121,9 +124,8 @@ class Attempt:
             delivery.accept()
         return self.stream.start(self.seed, self.num_prompt_tokens, num_cached)
 
-    def _end_reason(self, output: StepOutput) -> FinishReason | None:
+    def _end_reason(self, output: StepOutput, reason: FinishReason) -> FinishReason | None:
         """Why the job is over, if it is: the first output that fails or is stopped ends it, else the last."""
-        reason = output.finish_reason
         if reason not in ("stop", "length"):
             return reason
         self.reasons[output.sequence.choice] = reason

@@ -50,8 +50,7 @@ class ClaimedJobs:
             return attempt is not None
 
     def get(self, job_id: str) -> Attempt | None:
-        with self._lock:
-            return self._by_id.get(job_id)
+        return self._by_id.get(job_id)
 
     def in_hand(self) -> list[Attempt]:
         """All attempts in hand, the earliest claimed first."""

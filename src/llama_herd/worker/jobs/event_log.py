@@ -19,6 +19,8 @@ from llama_herd.tasks.events import (
     Timings,
     Token,
     Usage,
+    finite,
+    token_json,
 )
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.script_events import EmitEntry
@@ -89,6 +91,19 @@ class _GatheredOutput:
         if output.prompt_scores is not None:
             self.prompt_scores = output.prompt_scores
 
+    @property
+    def is_scored(self) -> bool:
+        has_scores = bool(self.tokens) and self.tokens[0].logprob is not None
+        return has_scores or self.prompt_scores is not None
+
+    @property
+    def ending(self) -> dict[str, Any]:
+        """The fields of an event in which one of several outputs ends."""
+        if self.finish_reason is None:
+            return {}
+        stop = {} if self.stop_reason is None else {"stop_reason": self.stop_reason}
+        return {"finish_reason": self.finish_reason, **stop}
+
 
 class _SentEvent(NamedTuple):
     at_s: float
@@ -133,7 +148,10 @@ class EventLog:
 
     def add(self, output: StepOutput) -> None:
         """Gather an output's tokens for the next event."""
-        self._gathered.setdefault(output.sequence.choice, _GatheredOutput()).add(output)
+        gathered = self._gathered.get(output.sequence.choice)
+        if gathered is None:
+            gathered = self._gathered[output.sequence.choice] = _GatheredOutput()
+        gathered.add(output)
 
     @property
     def num_new_ids(self) -> int:
@@ -202,29 +220,20 @@ class EventLog:
 
     def _tokens(self, choice: int, gathered: _GatheredOutput, parts: OutputParts | None = None) -> EmitEntry:
         """An event of what was gathered; with `parts` that were withheld, of these alone."""
-        is_one_of_several = self.num_choices > 1
         parts = parts or self._read_parts(choice, gathered)
-        token = Token(
-            seq=self.seq + 1,
-            job=self.job_id,
-            epoch=self.epoch,
-            i=self._num_ids_of[choice],
-            ids=tuple(drawn.token_id for drawn in gathered.tokens),
-            text=gathered.text,
-            choice=choice if is_one_of_several else None,
-            finish_reason=gathered.finish_reason if is_one_of_several else None,
-            stop_reason=gathered.stop_reason if is_one_of_several else None,
-            **({} if parts is None else _fields(parts)),
-            logprobs=_logprobs(gathered.tokens),
-            top_logprobs=_top_logprobs(gathered.tokens),
-            prompt_logprobs=None
-            if gathered.prompt_scores is None
-            else _logprobs(gathered.prompt_scores) or (),
-            top_prompt_logprobs=_top_logprobs(gathered.prompt_scores),
-            pieces=self._pieces(gathered),
-        )
-        entry = self._number(token)
-        self._num_ids_of[choice] += entry.num_ids
+        ids = [drawn.token_id for drawn in gathered.tokens]
+        fields = {"i": self._num_ids_of[choice], "ids": ids, "text": gathered.text}
+        if self.num_choices > 1:
+            fields |= {"choice": choice} | gathered.ending
+        if parts is not None:
+            fields |= parts.fields
+        if gathered.is_scored:
+            fields |= self._scores(gathered)
+        seq = self.seq + 1
+        event = token_json(seq, self.job_id, self.epoch, fields)
+        entry = EmitEntry(self.job_id, self.epoch, seq, self.num_ids, len(ids), "token", event)
+        self._keep(entry, choice, len(gathered.text))
+        self._num_ids_of[choice] += len(ids)
         self._text_hash = self._text_hash.copy()
         self._text_hash.update(gathered.text.encode())
         return entry
@@ -236,12 +245,20 @@ class EventLog:
         parts = reader.write(gathered.text)
         return parts.plus(reader.finish()) if gathered.finish_reason else parts
 
-    def _pieces(self, gathered: _GatheredOutput) -> Pieces | None:
-        """Return the bytes of all ids that stand beside scores, as text; None if there are no scores."""
+    def _scores(self, gathered: _GatheredOutput) -> dict[str, Any]:
+        """An event's fields that are scores, and the bytes of all ids beside these, as text."""
+        prompt_scores = gathered.prompt_scores
         scored = [token for token in gathered.tokens if token.logprob is not None]
-        scored += gathered.prompt_scores or ()
+        scored += prompt_scores or ()
         ids = {token_id for token in scored for token_id in (token.token_id, *(one for one, _ in token.top))}
-        return self._known(ids) or None
+        scores = {
+            "logprobs": _logprobs(gathered.tokens),
+            "top_logprobs": _top_logprobs(gathered.tokens),
+            "prompt_logprobs": None if prompt_scores is None else _logprobs(prompt_scores) or (),
+            "top_prompt_logprobs": _top_logprobs(prompt_scores),
+            "pieces": self._known(ids) or None,
+        }
+        return {name: value for name, value in scores.items() if value is not None}
 
     def _known(self, ids: Iterable[int]) -> Pieces:
         """Return the bytes that each of these ids stands for, as text in latin-1."""
@@ -306,29 +323,28 @@ class EventLog:
         follows = not kept or kept[0].i == num_ids
         return kept if follows and len(kept) == self.seq - seq else None
 
-    def _number(self, event: Started | Token | End) -> EmitEntry:
-        """Give the event its number in the stream and keep it for a while."""
+    def _number(self, event: Started | End) -> EmitEntry:
+        """Give an event its number in the stream."""
         entry = EmitEntry.from_event(event, self.num_ids)
+        self._keep(entry)
+        return entry
+
+    def _keep(self, entry: EmitEntry, choice: int = 0, num_chars: int = 0) -> None:
+        """Count an event as sent, and keep it for a while."""
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()
-        choice, text = (event.choice or 0, event.text) if isinstance(event, Token) else (0, "")
-        self._sent.append(_SentEvent(now_s, entry, self._text_hash, choice, len(text)))
-        self.seq, self.num_ids = event.seq, self.num_ids + entry.num_ids
-        return entry
-
-
-def _fields(parts: OutputParts) -> dict[str, Any]:
-    """An event's fields: `content` stands wherever an output is read."""
-    said = {"reasoning": parts.reasoning or None, "tool_calls": parts.calls or None}
-    return {"content": parts.content, **said}
+        self._sent.append(_SentEvent(now_s, entry, self._text_hash, choice, num_chars))
+        self.seq, self.num_ids = entry.seq, self.num_ids + entry.num_ids
 
 
 def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:
     if not tokens or tokens[0].logprob is None:
         return None
-    return tuple(token.logprob for token in tokens if token.logprob is not None)
+    return tuple(finite(token.logprob) for token in tokens)
 
 
 def _top_logprobs(tokens: Sequence[SampledToken] | None) -> tuple[tuple[tuple[int, float], ...], ...] | None:
-    return tuple(token.top for token in tokens) if tokens and tokens[0].top else None
+    if not tokens or not tokens[0].top:
+        return None
+    return tuple(tuple((one, finite(score)) for one, score in token.top) for token in tokens)

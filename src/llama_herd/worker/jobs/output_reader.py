@@ -3,7 +3,7 @@
 import hashlib
 import string
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from llama_herd.model.parsers.output_parser import OutputDelta
 from llama_herd.tasks.events import Token, ToolCall
@@ -39,6 +39,13 @@ class OutputParts:
 
     def __bool__(self) -> bool:
         return bool(self.reasoning or self.content or self.calls)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """An event's fields: `content` stands wherever an output is read."""
+        reasoning = {"reasoning": self.reasoning} if self.reasoning else {}
+        calls = {"tool_calls": self.calls} if self.calls else {}
+        return {**reasoning, "content": self.content, **calls}
 
     def plus(self, more: Self) -> "OutputParts":
         return OutputParts(

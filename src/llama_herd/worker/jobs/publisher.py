@@ -185,6 +185,8 @@ class Publisher(threading.Thread):
         events: list[OutgoingEvent] = []
         for output in outputs:
             match output:
+                case StepOutput():
+                    events += self._record(output)
                 case RefusedJob(attempt):
                     self._note(attempt, JobFigures.with_refused)
                     events.append(OutgoingEvent(attempt, attempt.end(output.finish_reason, output.error)))
@@ -192,8 +194,6 @@ class Publisher(threading.Thread):
                     self._end(attempt, self._on_released)
                 case LostJob(attempt):
                     self._end(attempt, self._on_lost)
-                case StepOutput():
-                    events += self._record(output)
         return events + self._due(monotonic())
 
     def _due(self, now_s: float) -> list[OutgoingEvent]:
@@ -206,8 +206,9 @@ class Publisher(threading.Thread):
         ]
 
     def _record(self, output: StepOutput) -> list[OutgoingEvent]:
-        attempt = self._tenancies[output.sequence.tenant].claims.get(output.sequence.job_id)
-        if attempt is None or output.sequence not in attempt.sequences:
+        sequence = output.sequence
+        attempt = self._tenancies[sequence.tenant].claims.get(sequence.job_id)
+        if attempt is None or sequence not in attempt.sequences:
             return []
         was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)
