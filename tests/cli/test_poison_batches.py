@@ -7,7 +7,7 @@ import pytest
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.feeder.input_rows import max_line_bytes
+from llama_herd.tasks.feeder.batch_execution import max_line_bytes
 from llama_herd.tasks.settings import Settings
 from tests.batch_api import COMPLETIONS, ENDED, rows
 from tests.cli.batch.killing import deterministic_workers

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from llama_herd.local.kept_redis import KeptRedis
+from llama_herd.local.own_redis import KeptRedis
 from llama_herd.local.redis_server import EmbeddedRedis, free_port
 from tests.cli.herd_command import fork_herd, invoke
 from tests.local.processes import PATIENCE_S

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.local.kept_redis import KeptRedis
+from llama_herd.local.own_redis import KeptRedis
 from llama_herd.local.redis_server import EmbeddedRedis
 from tests.local.processes import wait_until
 

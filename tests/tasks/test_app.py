@@ -11,9 +11,8 @@ from kombu import compression
 from kombu.exceptions import ContentDisallowed
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.app import make_app
+from llama_herd.tasks.app import check_worker_start, make_app, refuse_compression, refuse_settings
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_checks import check_worker_start, refuse_compression, refuse_settings
 from tests.local.forked_python import run_forked
 
 WORKER = ("celery", "-A", "llama_herd.tasks.app", "worker")

@@ -14,8 +14,7 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from llama_herd.cli.batch.source_file import open_source
-from llama_herd.cli.batch.standard_input import ArrivingLines, StandardInput
+from llama_herd.cli.batch.source_file import ArrivingLines, StandardInput, open_source
 from llama_herd.cli.batch.tables import RowColumns
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command

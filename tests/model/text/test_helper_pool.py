@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from llama_herd.chaos.patience import wait_until
+from llama_herd.model.text.chat import Renderer
 from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.helper_pool import HelperPool
-from llama_herd.model.text.renderer import Renderer
 from llama_herd.model.text.template_files import DEFAULT
 from tests.model.text.helper_processes import helpers
 
@@ -102,7 +102,7 @@ def test_helpers_end_when_their_worker_is_killed() -> None:
     """Also the first, whose connection a later one must not hold open."""
     script = (
         "import psutil\n"
-        "from llama_herd.model.text.renderer import Renderer\n"
+        "from llama_herd.model.text.chat import Renderer\n"
         "from llama_herd.model.text.helper import HelperLimits\n"
         "renderers = [Renderer({'default': 'fine'}, HelperLimits()) for _ in range(3)]\n"
         "for renderer in renderers: renderer.start()\n"

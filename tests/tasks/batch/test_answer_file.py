@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.cli.batch.files import BatchFiles
+from llama_herd.cli.batch.files import BatchFiles, RunFile
 from llama_herd.cli.batch.plan import BatchPlan
-from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
 from llama_herd.tasks.batch.answer_line import line_id

@@ -2,7 +2,7 @@
 
 import random
 
-from llama_herd.tasks.batch.custom_ids import CustomIds
+from llama_herd.tasks.batch.row_request import CustomIds
 
 
 def test_it_answers_as_a_dict_does() -> None:

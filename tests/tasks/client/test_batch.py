@@ -14,8 +14,14 @@ from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
 from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.client.batch.poll_pace import MAX_PAUSE_S, MIN_PAUSE_S, PollPace
-from llama_herd.tasks.client.batch.window import HELD_BACK, LOOK_AHEAD, MIN_WINDOW
+from llama_herd.tasks.client.batch.window import (
+    HELD_BACK,
+    LOOK_AHEAD,
+    MAX_PAUSE_S,
+    MIN_PAUSE_S,
+    MIN_WINDOW,
+    PollPace,
+)
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
 from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob as Job

@@ -14,7 +14,7 @@ from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.errors import JobNotFound, NotPermitted, RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client import subscription_hub
+from llama_herd.tasks.client import shared_connections
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.follower import Follower
 from llama_herd.tasks.client.place_watch import Queued
@@ -317,8 +317,8 @@ def test_a_client_that_is_never_closed_ends_with_its_loop(redis_url: str, herd: 
 def test_the_subscription_ends_once_nobody_has_listened_for_a_while(
     own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_hub, "IDLE_S", 0.05)
-    monkeypatch.setattr(subscription_hub, "PING_S", 0.05)
+    monkeypatch.setattr(shared_connections, "IDLE_S", 0.05)
+    monkeypatch.setattr(shared_connections, "PING_S", 0.05)
 
     def subscribers(redis: Any) -> list[Any]:
         return [one for one in redis.client_list() if one["cmd"] in ("subscribe", "unsubscribe", "ping")]

@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.client import subscription_hub as hubs
-from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.subscription_hub import SubscriptionHub
+from llama_herd.tasks.client import shared_connections as hubs
+from llama_herd.tasks.client.shared_connections import SharedConnections, SubscriptionHub
 
 pytestmark = pytest.mark.redis
 

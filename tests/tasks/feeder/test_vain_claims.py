@@ -10,9 +10,8 @@ from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.batch.numbered_lines import NumberedLine
 from llama_herd.tasks.batch.source_row import SourceRow, parse_row
-from llama_herd.tasks.feeder import batch_feeder, input_rows, row_runner
-from llama_herd.tasks.feeder.batch_execution import MAX_VAIN_CLAIMS, BatchExecution
-from llama_herd.tasks.feeder.input_rows import LONG_BYTES
+from llama_herd.tasks.feeder import batch_execution, batch_feeder, row_runner
+from llama_herd.tasks.feeder.batch_execution import LONG_BYTES, MAX_VAIN_CLAIMS, BatchExecution
 from llama_herd.tasks.feeder.row_runner import LeftToOthers
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -88,7 +87,7 @@ def test_the_long_line_that_was_begun_is_named(
     long = rows(1)[0] | {"custom_id": "long", "body": {"prompt": "x" * LONG_BYTES}}
     poison = api.begin([*rows(3), long, {**rows(1)[0], "custom_id": "last"}])
     with monkeypatch.context() as patched:
-        patched.setattr(input_rows, "parse_row", die)
+        patched.setattr(batch_execution, "parse_row", die)
         with GatewayThread(redis_url, files=str(files)):
             wait_until(lambda: deaths.line(poison) == 4, "the line is begun")
     deaths.strike(poison, MAX_VAIN_CLAIMS)

@@ -11,8 +11,8 @@ from redis import Redis
 
 from llama_herd.tasks import Client
 from llama_herd.tasks.client.tenant_status import Status
-from llama_herd.tasks.gateway.cached_value import FRESH_S
 from llama_herd.tasks.gateway.herd_routes import FOR_OPERATORS
+from llama_herd.tasks.gateway.tenant_client import FRESH_S
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.tasks.gateway.gateway_thread import GatewayThread

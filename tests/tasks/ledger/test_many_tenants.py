@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS
-from llama_herd.tasks.client.reader_monitor import LOT
+from llama_herd.tasks.client.readers import LOT
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import held_jobs, reports
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours

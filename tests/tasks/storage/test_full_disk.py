@@ -10,8 +10,8 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.chaos.patience import wait_until
+from llama_herd.cli.batch.files import RunFile
 from llama_herd.cli.batch.plan import BatchPlan
-from llama_herd.cli.batch.run_file import RunFile
 from llama_herd.errors import BadInput, HerdError, StorageFull
 from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
 from llama_herd.tasks.feeder import batch_feeder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.webhooks.addresses import (
+from llama_herd.tasks.webhooks.connector import (
     EMBEDDING,
     METADATA,
     PRIVATE,

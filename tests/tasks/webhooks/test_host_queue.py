@@ -8,8 +8,8 @@ import pytest
 from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.tasks.ledger.outbox import WebhookEntry
 from llama_herd.tasks.ledger.webhook_configs import WebhookConfig
-from llama_herd.tasks.webhooks import host_queue
-from llama_herd.tasks.webhooks.host_queue import (
+from llama_herd.tasks.webhooks import sender
+from llama_herd.tasks.webhooks.sender import (
     DEPTH,
     LONGEST_REST_S,
     REST_S,
@@ -54,7 +54,7 @@ def test_some_are_tried_at_a_time_some_wait_and_the_others_are_put_off_further_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(host_queue, "monotonic", lambda: now_s)
+    monkeypatch.setattr(sender, "monotonic", lambda: now_s)
 
     async def fill() -> None:
         nonlocal now_s
@@ -80,7 +80,7 @@ def test_as_many_wait_as_the_host_takes_soon(
 ) -> None:
     """On busy cores a try takes 20 ms. A burst that finds no room would come back much later than need be."""
     now_s = 1000.0
-    monkeypatch.setattr(host_queue, "monotonic", lambda: now_s)
+    monkeypatch.setattr(sender, "monotonic", lambda: now_s)
 
     async def fill() -> None:
         nonlocal now_s

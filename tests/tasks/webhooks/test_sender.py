@@ -17,7 +17,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
 from llama_herd.tasks.ledger.webhook_configs import SENDER, WebhookConfig, store_config
 from llama_herd.tasks.webhook_secret import new_secret
-from llama_herd.tasks.webhooks import host_queue
+from llama_herd.tasks.webhooks import sender
 from llama_herd.tasks.webhooks.setup import OVERLAP_S, remove_webhooks, retry_webhook, store_webhooks
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.conftest import SECRET, Tenant
@@ -183,7 +183,7 @@ def test_a_closed_port_is_a_failure(tenant: Tenant, redis_url: str) -> None:
 def test_a_dead_host_beside_holds_up_no_other(
     tenant: Tenant, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_queue, "DEPTH", 64)
+    monkeypatch.setattr(sender, "DEPTH", 64)
     with Silence() as dead, Receiver() as receiver, SenderThread(redis_url, timeout_s=60.0):
         tenant.set(receiver.url, "localhost")
         tenant.end(*(f"d{number}" for number in range(200)), webhook=f"http://localhost:{dead.port}/")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from llama_herd.worker.engine.torch_threads import FEW_TOKENS, one_for_few
+from llama_herd.worker.engine.runner import ONE_THREAD_TOKENS, one_for_few
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,9 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("num_tokens", "expected"), [(1, 1), (FEW_TOKENS, 1), (FEW_TOKENS + 1, 2)])
+@pytest.mark.parametrize(
+    ("num_tokens", "expected"), [(1, 1), (ONE_THREAD_TOKENS, 1), (ONE_THREAD_TOKENS + 1, 2)]
+)
 def test_few_tokens_take_one_thread(num_tokens: int, expected: int) -> None:
     with one_for_few(num_tokens):
         assert torch.get_num_threads() == expected

@@ -11,7 +11,7 @@ from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
 from llama_herd.worker.engine.sampling.slot_sampler import drawn, penalised
 from llama_herd.worker.engine.slots import Slots
-from llama_herd.worker.loading.step_memory import StepMemory
+from llama_herd.worker.loading.memory_plan import StepMemory
 from tests.peak_memory import PeakMemory
 
 NUM_ROWS = 2

@@ -1,20 +1,68 @@
 """Runs a batch from file to file, until it is done, too many rows fail, or it is interrupted."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import Enum
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from llama_herd.cli.batch.files import BatchFiles
-from llama_herd.cli.batch.interruption import Interruption, Wish
 from llama_herd.cli.batch.screen import BatchScreen
 from llama_herd.cli.batch.summary import Summary
+from llama_herd.cli.signals import on_signals
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch.batch_progress import BatchProgress
 from llama_herd.tasks.batch.batch_run import BatchRun
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client
+
+
+class Wish(Enum):
+    """The wish of the person who interrupts: let the jobs under way run on, or cancel them."""
+
+    LEAVE = "leave"
+    CANCEL = "cancel"
+
+
+class Interruption:
+    """The last signal, if there was one, and the number of signals."""
+
+    def __init__(self) -> None:
+        self.number: signal.Signals | None = None
+        self.num_signals = 0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        def note(number: signal.Signals) -> None:
+            self.number = number
+            self.num_signals += 1
+
+        with (
+            on_signals((signal.SIGINT,), lambda: note(signal.SIGINT)),
+            on_signals((signal.SIGTERM,), lambda: note(signal.SIGTERM)),
+        ):
+            yield
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + (self.number or 0)
+
+    def wish(self, num_under_way: int) -> Wish:
+        """Ask the person who pressed Ctrl-C. Unless the answer is to cancel, the jobs run on."""
+        if self.number is not signal.SIGINT or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return Wish.LEAVE
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            answer = input(f"{num_under_way} jobs are under way: leave them running, or cancel them? [L/c] ")
+        except (KeyboardInterrupt, EOFError):
+            return Wish.LEAVE
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return Wish.CANCEL if answer.strip().lower().startswith("c") else Wish.LEAVE
+
 
 if TYPE_CHECKING:
     from llama_herd.local.own_herd import OwnHerd

@@ -1,19 +1,235 @@
 """All checks of `herd doctor`, in the order in which a worker needs things."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import platform
+import re
+import resource
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from llama_herd.cli.doctor.finding import Finding
-from llama_herd.cli.doctor.machine import check_open_files, check_python, check_torch
-from llama_herd.cli.doctor.queue_lists import check_queue_lists
-from llama_herd.cli.doctor.redis_server import check_redis
 from llama_herd.cli.environment import unknown_variables
-from llama_herd.errors import BadInput
-from llama_herd.extras import missing_worker_modules
+from llama_herd.cli.torch_import import load_torch
+from llama_herd.errors import BadInput, HerdError, RedisUnavailable
+from llama_herd.extras import install_command, missing_worker_modules, own_version
+from llama_herd.local.own_redis import is_port_taken, local_port
+from llama_herd.local.redis_server import find_server
 from llama_herd.size_text import size_text
+from llama_herd.tasks.complaint import CLUSTER, READ_ONLY, SENTINEL
+from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.priority import lists_of
+from llama_herd.tasks.redis_url import masked
 from llama_herd.tasks.secret_files import exposed_files
-from llama_herd.worker.loading.device import on_device, torch_name
+from llama_herd.worker.loading.device import on_device, pin_device, torch_name, visible_cards
 from llama_herd.worker.settings import WorkerSettings
+
+#: The scripts use commands of this version.
+MIN_VERSION = (6, 2)
+
+#: Modes and roles of a Redis that cannot keep jobs.
+_UNFIT = {"cluster": CLUSTER, "sentinel": SENTINEL, "replica": READ_ONLY}
+
+#: What is said of what this user may not see, and the fix.
+_UNSEEN = ("not seen: this user of Redis may not run INFO", "run it as a worker or an operator of herd acl")
+
+
+def check_redis(url: str) -> list[Finding]:
+    """Findings about the Redis at `url`; if none answers, whether one could be started there."""
+    try:
+        with connect(url, tries=0) as redis, redis_errors(url):
+            greeting = _greeting(redis)
+            info = _info(redis)
+    except HerdError as error:
+        return [Finding.from_error(error, "redis"), *_check_port(url)]
+    if unfit := _UNFIT.get(greeting["mode"]) or _UNFIT.get(greeting["role"]):
+        return [Finding.from_error(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
+    return [_check_version(url, greeting, info), _check_eviction(info), _check_persistence(info)]
+
+
+def _greeting(redis: Redis) -> Mapping[str, Any]:
+    """Redis's answer to HELLO: server, version, mode and role. Every user may ask, whatever its rights."""
+    reply: Any = redis.execute_command("HELLO")  # type: ignore[no-untyped-call]
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {text(name): text(value) for name, value in pairs if isinstance(value, bytes)}
+
+
+def _info(redis: Redis) -> Mapping[str, Any] | None:
+    """Redis's own figures, which only some users may see; None for the others."""
+    try:
+        return redis.info()
+    except NoPermissionError:
+        return None
+
+
+def _check_version(url: str, greeting: Mapping[str, Any], info: Mapping[str, Any] | None) -> Finding:
+    """The finding about the version. Valkey may greet as the Redis that it replaces; that version counts."""
+    version, needed = greeting["version"], ".".join(map(str, MIN_VERSION))
+    if tuple(map(int, version.split(".")[:2])) >= MIN_VERSION:
+        valkey = info.get("valkey_version") if info else version * (greeting["server"] == "valkey")
+        return Finding("redis", "ok", f"{f'Valkey {valkey}' if valkey else version} at {masked(url)}")
+    return Finding("redis", "fail", f"{version} at {masked(url)}", f"take Redis {needed} or newer, or Valkey")
+
+
+def _check_eviction(info: Mapping[str, Any] | None) -> Finding:
+    if info is None:
+        return Finding("eviction", "warn", *_UNSEEN)
+    policy, max_bytes = info.get("maxmemory_policy", "unknown"), info.get("maxmemory", 0)
+    limit = f"maxmemory {max_bytes:,} bytes" if max_bytes else "no maxmemory"
+    if policy == "noeviction":
+        return Finding("eviction", "ok", f"none, {limit}")
+    detail = f"policy {policy}, {limit}: a full Redis drops accepted jobs and streams"
+    return Finding(
+        "eviction",
+        "fail" if max_bytes else "warn",
+        detail,
+        "redis-cli CONFIG SET maxmemory-policy noeviction",
+    )
+
+
+def _check_persistence(info: Mapping[str, Any] | None) -> Finding:
+    if info is None:
+        return Finding("persistence", "warn", *_UNSEEN)
+    if info.get("aof_enabled"):
+        return Finding("persistence", "ok", "append-only file")
+    detail = "no append-only file: accepted jobs are lost when Redis ends"
+    return Finding("persistence", "warn", detail, "redis-cli CONFIG SET appendonly yes")
+
+
+def _check_port(url: str) -> list[Finding]:
+    """Whether `herd redis` could start one where none answers."""
+    port = local_port(url)
+    if port is None:
+        return []
+    if is_port_taken(port):
+        detail = f"{port} is in use, but no usable Redis answers there"
+        return [Finding("port", "fail", detail, "set HERD_REDIS_URL to another port")]
+    try:
+        find_server()
+    except HerdError as error:
+        return [Finding.from_error(error, "port", "warn")]
+    return [Finding("port", "ok", f"{port} is free: herd redis starts a Redis there")]
+
+
+#: Most keys that are looked through, in steps of so many, and most lists that are named.
+MAX_KEYS, STEP, MAX_NAMED = 200_000, 1000, 5
+
+#: How far before its end a message's own routing is searched: kombu writes its properties last.
+TAIL_BYTES = 4096
+
+_ROUTED = re.compile(rb'"routing_key": ?"([^"\\]+)"')
+_FIX = (
+    "leave `sep`, `global_keyprefix` and `priority_steps` beyond 0 to 9 out of the producer's "
+    "broker_transport_options, then send these messages anew"
+)
+
+
+def check_queue_lists(url: str) -> Iterator[Finding]:
+    """Name the lists that hold messages for a model's queue under a name that no worker asks."""
+    try:
+        with connect(url, tries=0) as redis, redis_errors(url):
+            unread = _unread_lists(redis)
+    except (HerdError, RedisError):  # another check has told, or this user may not see the keys
+        return
+    if unread:
+        named = ", ".join(f"{name!r} ({num:,})" for name, num in unread[:MAX_NAMED])
+        more = f" and {len(unread) - MAX_NAMED} more" if len(unread) > MAX_NAMED else ""
+        detail = f"messages lie in lists that no worker reads: {named}{more}"
+        yield Finding("queues", "warn", detail, _FIX)
+
+
+def _unread_lists(redis: Redis) -> list[tuple[str, int]]:
+    """Such lists and their lengths, of the first MAX_KEYS keys."""
+    found = []
+    for key in _list_names(redis):
+        try:
+            message, num = redis.lindex(key, -1), redis.llen(key)
+        except ResponseError:  # it was replaced, or is another tenant's
+            continue
+        routed = _ROUTED.findall(message[-TAIL_BYTES:] if isinstance(message, bytes) else b"")
+        queue = text(routed[-1]) if routed else ""
+        if queue.startswith("herd.") and text(key) not in lists_of(queue):
+            found.append((text(key), num))
+    return found
+
+
+def _list_names(redis: Redis) -> Iterator[Any]:
+    cursor, num_keys = 0, 0
+    while num_keys < MAX_KEYS:
+        cursor, keys = redis.scan(cursor, match="*herd.*", count=STEP, _type="list")
+        num_keys += STEP
+        yield from keys
+        if not cursor:
+            return
+
+
+#: A worker has a few connections, a client two per stream. With fewer files a process of many clients fails.
+MIN_OPEN_FILES = 1024
+
+
+def check_python() -> Finding:
+    """Which Python this is; unsupported ones could not have installed this package."""
+    return Finding("python", "ok", f"{platform.python_version()}, llama-herd {own_version()}")
+
+
+def check_open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES:
+        return Finding("open files", "ok", f"{soft} at once")
+    fix = f"ulimit -n {MIN_OPEN_FILES}, or more: the hard limit is {hard}"
+    return Finding("open files", "warn", f"{soft} at once, and each subscriber takes two", fix)
+
+
+def check_torch(settings: WorkerSettings) -> Finding:
+    """Whether torch is installed and can use the device that is set, and whether a GPU is unused."""
+    missing = missing_worker_modules()
+    if missing:
+        return Finding(
+            "torch",
+            "warn",
+            f"this machine can only be a client: {', '.join(missing)} not installed",
+            f"{install_command('worker')}, where a worker is to run",
+        )
+    try:
+        device = pin_device(settings.device)
+    except BadInput as error:
+        return Finding.from_error(error, "torch")
+    load_torch()
+    import torch
+
+    from llama_herd.model.kernels.gpu.load import complaint_of
+
+    build = f"torch {torch.__version__}"
+    if device == "cpu":
+        return _check_cpu(build, torch.version.cuda)
+    if torch.version.cuda is None:
+        fix = f"install torch's CUDA build, or set HERD_DEVICE=cpu in place of {settings.device}"
+        return Finding("torch", "fail", f"{build} is built without CUDA", fix)
+    with warnings.catch_warnings(action="ignore"):  # torch would warn of what the finding says
+        is_available = torch.cuda.is_available()
+    if not is_available:
+        fix = "update the driver, or install a torch that is built for an older CUDA"
+        return Finding(
+            "torch", "fail", f"{build} needs CUDA {torch.version.cuda}, but the driver's is older", fix
+        )
+    used = f"{build} on {settings.device}, {torch.cuda.get_device_name()}"
+    if complaint := complaint_of(torch.cuda.get_device_capability()):
+        return Finding("torch", "warn", f"{used}: {complaint}", "a GPU of compute capability 8.0 or newer")
+    return Finding("torch", "ok", used)
+
+
+def _check_cpu(build: str, cuda: str | None) -> Finding:
+    cards = visible_cards()
+    if not cards:
+        return Finding("torch", "ok", f"{build} on the CPU")
+    fix = "leave HERD_DEVICE out, or herd worker --gpus all"
+    if cuda is None:
+        fix = f"install torch's CUDA build, then {fix}"
+    return Finding("torch", "warn", f"{build} on the CPU, but this machine has GPUs: {', '.join(cards)}", fix)
+
 
 if TYPE_CHECKING:
     from llama_herd.worker.loading.memory_plan import MemoryPlan

@@ -1,8 +1,11 @@
 """A Llama in a GGUF file: its shape, and exactly the weights that such a Llama has."""
 
+import re
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Self
 
 import gguf
@@ -11,8 +14,9 @@ import numpy as np
 from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf_header import OTHER_TYPE, TensorInfo
-from llama_herd.model.files.gguf_parts import GGUFParts
+from llama_herd.model.files.gguf import GGUFFile
+from llama_herd.model.files.gguf_header import MAX_TENSORS, OTHER_TYPE, TensorInfo
+from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import MAX_SCALE, Metadata
@@ -20,6 +24,100 @@ from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weights.weight import Rows, Weight, unpermute_rows
+
+MAX_PARTS = 256
+
+NUMBER_KEY = "split.no"  # from 0 on
+COUNT_KEY = "split.count"
+TENSORS_KEY = "split.tensors.count"  # in all parts
+
+_PART_NAME = re.compile(r"(?P<model>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+class GGUFParts:
+    """All tensors of a model; what it says about itself stands in its first part."""
+
+    def __init__(self, files: list[GGUFFile]) -> None:
+        self.path, self.metadata = files[0].path, files[0].metadata
+        self.tensors: dict[str, TensorInfo] = {}
+        self._holders: dict[str, GGUFFile] = {}
+        self._files = files
+        for file in files:
+            self._add(file)
+        if len(files) > 1:
+            stated = self.metadata.integer(TENSORS_KEY, 0, MAX_TENSORS)
+            if stated != len(self.tensors):
+                problem = f"is {stated}, but its {len(files)} parts hold {len(self.tensors)} tensors"
+                raise self.metadata.error(TENSORS_KEY, problem)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> Self:
+        """Open a model by any of its parts. Raises ModelFileError, which names the part that is bad."""
+        path = Path(path)
+        with ExitStack() as stack:
+            asked = GGUFFile.open(path)
+            stack.callback(asked.close)
+            files = []
+            for part in _part_paths(asked):
+                file = asked if part == path else GGUFFile.open(part)
+                stack.callback(file.close)
+                files.append(file)
+            for number, file in enumerate(files):
+                _check_part(file, number, len(files))
+            opened = cls(files)
+            stack.pop_all()
+            return opened
+
+    def rows(self, name: str) -> StoredRows:
+        """A tensor's rows, to be read while the files are open."""
+        return self._holders[name].rows(name)
+
+    def close(self) -> None:
+        """Give up the files; what has been read of them stays good."""
+        for file in self._files:
+            file.close()
+
+    def _add(self, file: GGUFFile) -> None:
+        for name, info in file.tensors.items():
+            if name in self.tensors:
+                first = self._holders[name].path.name
+                raise ModelFileError(
+                    f"{file.path}: tensor {quoted(name)} is in {first} as well. Fetch both again."
+                )
+            self.tensors[name], self._holders[name] = info, file
+
+
+def _part_paths(file: GGUFFile) -> list[Path]:
+    """The files that a model consists of, by the one of them that was asked for."""
+    count = file.metadata.integer(COUNT_KEY, 0, MAX_PARTS, 1)
+    if count <= 1:
+        return [file.path]
+    match = _PART_NAME.fullmatch(file.path.name)
+    if match is None or int(match["count"]) != count:
+        number = file.metadata.integer(NUMBER_KEY, 0, MAX_PARTS) + 1
+        needed = f"-{number:05}-of-{count:05}.gguf"
+        raise ModelFileError(
+            f"{file.path}: one of {count} parts of a model: its name must end in {needed}. Rename it."
+        )
+    paths = [file.path.with_name(f"{match['model']}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+    for path in paths:
+        if not path.exists():
+            raise ModelFileError(
+                f"{path}: missing, {file.path.name} is one of {count} parts. Fetch it as well: "
+                f"hf download OWNER/NAME {path.name} --local-dir {path.parent}."
+            )
+    return paths
+
+
+def _check_part(file: GGUFFile, number: int, count: int) -> None:
+    """Raise ModelFileError unless a file says that it is the part that its name says."""
+    if count == 1:
+        return
+    found = file.metadata.integer(NUMBER_KEY, 0, MAX_PARTS), file.metadata.integer(COUNT_KEY, 0, MAX_PARTS)
+    if found != (number, count):
+        problem = f"is {found[0]} of {found[1]}, {number} of {count} by the file's name"
+        raise file.metadata.error(NUMBER_KEY, problem)
+
 
 #: Llama 3.1's scaling: what the speed of each of RoPE's pairs is divided by.
 ROPE_NAME = "rope_freqs.weight"

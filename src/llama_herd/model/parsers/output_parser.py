@@ -9,9 +9,76 @@ from typing import TypeVar
 
 from llama_herd.model.parsers.formats import ReasoningFormat, ToolFormat
 from llama_herd.model.parsers.json_object import JsonObject
-from llama_herd.model.parsers.marks import MarkFinder
 from llama_herd.model.parsers.output_formats import OutputFormats
-from llama_herd.model.parsers.trimmed_text import SPACE, TrimmedText
+
+SPACE = " \t\n\r"
+
+
+class TrimmedText:
+    """Withholds white space at its end until something follows.
+
+    White space beside a mark is dropped where the text begins or ends there. Between two texts that before
+    the mark stays, and if there is none, that behind it.
+    """
+
+    def __init__(self) -> None:
+        self._ready: list[str] = []
+        self._waiting: list[str] = []  # white space
+        self._is_empty = True
+        self._follows_mark = False
+        self._drops_space = False
+
+    def write(self, text: str) -> None:
+        if self._drops_space:
+            text = text.lstrip(SPACE)
+        words = text.rstrip(SPACE)
+        if words:
+            self._ready += [*self._waiting, words]
+            self._waiting.clear()
+            self._is_empty = self._follows_mark = self._drops_space = False
+        if len(words) < len(text):
+            self._waiting.append(text[len(words) :])
+
+    def cut(self) -> None:
+        """Note that a mark stands here in the text."""
+        if self._is_empty:
+            self._waiting.clear()
+        self._follows_mark = True
+        self._drops_space = self._is_empty or bool(self._waiting)
+
+    def finish(self) -> None:
+        """Note that the text has ended."""
+        if not self._follows_mark:
+            self._ready += self._waiting
+        self._waiting.clear()
+
+    def take(self) -> str:
+        """Take the text that nothing can change any more, and that has not been taken before."""
+        ready = "".join(self._ready)
+        self._ready.clear()
+        return ready
+
+
+class MarkFinder:
+    """Finds the first of some texts, and what may become one."""
+
+    def __init__(self, texts: Collection[str]) -> None:
+        self._any = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
+        self._heads = frozenset(text[:length] for text in texts for length in range(1, len(text)))
+        self._longest = max(map(len, self._heads), default=0)
+
+    def find(self, text: str, at: int) -> tuple[int, int] | None:
+        """Where the first mark from `at` on begins and ends."""
+        found = self._any.search(text, at)
+        return None if found is None else found.span()
+
+    def begun(self, text: str, at: int) -> int:
+        """Where the end of a text begins that may become a mark; the length of the text if there is none."""
+        for start in range(max(at, len(text) - self._longest), len(text)):
+            if text[start] in self._heads and text[start:] in self._heads:
+                return start
+        return len(text)
+
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NAME = re.compile(r"[A-Za-z0-9_.-]*")

@@ -1,6 +1,8 @@
 """The part that both clients share. It has no connection: each method is a dialogue."""
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -11,7 +13,6 @@ from llama_herd.tasks.client.dead_items import DeadItems
 from llama_herd.tasks.client.follower import Follower
 from llama_herd.tasks.client.history import History, read_history
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
-from llama_herd.tasks.client.job_selection import JobSelection
 from llama_herd.tasks.client.job_status import (
     ActiveState,
     JobStatus,
@@ -30,12 +31,78 @@ from llama_herd.tasks.ledger.answers import Cancellation, Place
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.notice import CancelReason
-from llama_herd.tasks.ledger.redis_call import Dialogue, ask
+from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
+from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall, ask
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.message import queue_name
 from llama_herd.tasks.redis_url import checked_url
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.worker_status import WorkerStatus
+
+#: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
+MAX_ROUNDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelection:
+    """The waiting and running jobs of a model, of a batch, or of a model in a batch."""
+
+    ledger: Ledger
+    model: str | None = None
+    run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InvalidJob if `run_id` cannot be the name of a batch."""
+        if self.run_id is not None:
+            checked_run_id(self.run_id)
+
+    def count(self) -> Dialogue[int]:
+        """How many jobs these are."""
+        num_found = 0
+        for index in ("leases", "pending"):
+            place: int | None = 0
+            while place is not None:
+                page = yield self._page(index, place)
+                num_found += len(self._ids(page))
+                place = page.next
+        return num_found
+
+    def cancel(self) -> Dialogue[int]:
+        """Cancel them and return how many. The waiting ones come first, so that none begins meanwhile."""
+        num_cancelled = 0
+        for _ in range(MAX_ROUNDS):
+            num_ended, _ = yield from self._cancel_in("pending")
+            num_cancelled += num_ended
+            if not num_ended:
+                break
+        num_ended, num_asked = yield from self._cancel_in("leases")
+        return num_cancelled + num_ended + num_asked
+
+    def _cancel_in(self, index: Index) -> Dialogue[tuple[int, int]]:
+        """Go through one list. Returns how many jobs have ended, and how many their workers will end."""
+        num_ended, num_asked = 0, 0
+        place: int | None = 0
+        while place is not None:
+            page = yield self._page(index, place)
+            answers = yield IndependentCalls([self.ledger.cancel(job_id) for job_id in self._ids(page)])
+            num_gone = answers.count(Cancellation.CANCELLED)
+            num_ended += num_gone
+            num_asked += answers.count(Cancellation.ASKED)
+            place = None if page.next is None else max(0, page.next - num_gone)
+        return num_ended, num_asked
+
+    def _page(self, index: Index, place: int) -> RedisCall[JobPage]:
+        queue = "" if self.model is None else queue_name(self.model, self.ledger.tenant)
+        prefix = "" if self.run_id is None else f"batch-{self.run_id}-"
+        return Overview(self.ledger.tenant).jobs(index, place, queue=queue, prefix=prefix)
+
+    def _ids(self, page: JobPage) -> list[str]:
+        """Their ids. The name of another run may begin with this one's."""
+        names = (row.job_id for row in page.rows)
+        if self.run_id is None:
+            return list(names)
+        row_id = re.compile(rf"batch-{re.escape(self.run_id)}-[0-9]+(\.[0-9]+)?")
+        return [name for name in names if row_id.fullmatch(name)]
 
 
 class ClientCore:

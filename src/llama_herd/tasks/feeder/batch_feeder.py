@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -16,7 +17,6 @@ from llama_herd.tasks.error_place import error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_execution import BatchExecution
 from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced
-from llama_herd.tasks.feeder.fair_share import batch_to_give_way, order_fairly
 from llama_herd.tasks.feeder.feeder_limits import FeederLimits
 from llama_herd.tasks.feeder.janitor import Janitor
 from llama_herd.tasks.feeder.lost_storages import LostStorages
@@ -27,6 +27,30 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import DueItem, StoredFiles, due_items
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.storage.storage import Storage
+
+
+def order_fairly(waiting: Iterable[DueItem], running: Iterable[DueItem]) -> list[DueItem]:
+    """The batches that wait, in the order in which they are to run; of each tenant the oldest comes first."""
+    num = Counter(one.tenant for one in running)
+    places: list[tuple[int, DueItem]] = []
+    for one in waiting:
+        places.append((num[one.tenant], one))
+        num[one.tenant] += 1
+    return [one for _, one in sorted(places, key=lambda place: place[0])]
+
+
+def batch_to_give_way(waiting: Iterable[DueItem], running: Sequence[DueItem]) -> DueItem | None:
+    """The batch that stops for another tenant's: the last one of the tenant that runs most.
+
+    None if that one would not run more than the other even then.
+    """
+    num = Counter(one.tenant for one in running)
+    fewest = min((num[one.tenant] for one in waiting), default=None)
+    if fewest is None or max(num.values(), default=0) - fewest < 2:
+        return None
+    most = max(num.values())
+    return next(one for one in reversed(running) if num[one.tenant] == most)
+
 
 log = logging.getLogger(__name__)
 

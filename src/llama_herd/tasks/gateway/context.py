@@ -1,8 +1,11 @@
 """What all requests of a gateway share: clients of the tenants, limits, the batches that run, chores."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from math import ceil
+from time import monotonic
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -12,9 +15,8 @@ from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
 from llama_herd.tasks.feeder.feeder_limits import FeederLimits
 from llama_herd.tasks.gateway.body import parse_object, read_body
-from llama_herd.tasks.gateway.concurrency import ConcurrencyLimit
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
-from llama_herd.tasks.gateway.rate_limit import BODY_BYTES, RateLimit
+from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient, TenantClients
 from llama_herd.tasks.ledger.stored_files import Quota
@@ -23,6 +25,76 @@ from llama_herd.tasks.storage.open_storage import open_storage
 from llama_herd.tasks.task_cancel import cancel_tasks
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender
+
+#: A key that was idle may do at once what it may do in so many seconds.
+BURST_S = 10.0
+#: A body counts as one request more for each of these.
+BODY_BYTES = 65_536
+
+
+class RateLimit:
+    """A token bucket for each key. A request is let in unless its bucket is empty, and may leave a debt."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._per_s = settings.gateway_key_rate
+        self._most = BURST_S * self._per_s
+        #: By fingerprint: the requests that were left, and when, by time.monotonic.
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def charge(self, fingerprint: str | None, cost: float = 1.0) -> None:
+        """Take a request's cost. Raises Problem if none is left. fingerprint None: no key, and no limit."""
+        if fingerprint is None or not self._per_s:
+            return
+        now_s = monotonic()
+        left, seen_s = self._left.get(fingerprint, (self._most, now_s))
+        left = min(self._most, left + self._per_s * (now_s - seen_s))
+        if left <= 0:
+            self._left[fingerprint] = left, now_s
+            raise self._too_many(left)
+        self._left[fingerprint] = left - cost, now_s
+
+    def _too_many(self, left: float) -> Problem:
+        message = f"this key may send {self._per_s:g} requests a second. Fix: HERD_GATEWAY_KEY_RATE"
+        wait_s = max(1, ceil((1 - left) / self._per_s))
+        return Problem(429, "rate_limit_exceeded", message, headers={"Retry-After": str(wait_s)})
+
+
+#: What one slot holds.
+SLOT_BYTES = 1 << 20
+
+
+class ConcurrencyLimit:
+    """Limits how many answers are under way at a time, in all and for each tenant."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._most = settings.gateway_max_streams
+        self._most_of_one = settings.gateway_max_tenant_streams
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def num_taken(self) -> int:
+        return self._taken.total()
+
+    @contextmanager
+    def slots(self, tenant: str, num: int = 1, num_bytes: int = 0) -> Iterator[None]:
+        """Take slots for answers within the block. Raises Problem if too few are free.
+
+        num_bytes: of what is held until it is sent; each MiB counts as an answer, so that the sum is bounded.
+        """
+        num = max(num, min(1 + num_bytes // SLOT_BYTES, self._most_of_one))
+        if self._taken[tenant] + num > self._most_of_one:
+            message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
+            raise Problem(429, "too_many_streams", message, headers=PASSES)
+        if self.num_taken + num > self._most:
+            raise Problem(503, "too_many_streams", "too many answers are under way here", headers=PASSES)
+        self._taken[tenant] += num
+        try:
+            yield
+        finally:
+            self._taken[tenant] -= num
+            if not self._taken[tenant]:
+                del self._taken[tenant]
+
 
 T = TypeVar("T")
 

@@ -1,8 +1,10 @@
 """The gateway's clients of the queue: one for each tenant, all over the same connections."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, Generic, TypeVar
 
 from llama_herd.errors import NotPermitted
 from llama_herd.tasks.client.core import ClientCore
@@ -14,13 +16,33 @@ from llama_herd.tasks.client.readers import Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.close_names import close_models, did_you_mean
 from llama_herd.tasks.events import Event, Token
-from llama_herd.tasks.gateway.cached_value import CachedValue
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found, not_permitted
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
 
 T = TypeVar("T")
+
+#: How long a value that was looked up counts as true.
+FRESH_S = 1.0
+
+
+class CachedValue(Generic[T]):
+    """A value that is looked up again once it is older than FRESH_S. Concurrent callers share one lookup."""
+
+    def __init__(self, look_up: Callable[[], Awaitable[T]]) -> None:
+        self._look_up = look_up
+        self._looking_up = asyncio.Lock()
+        self._value: T | None = None
+        self._looked_up_s = float("-inf")
+
+    async def __call__(self) -> T:
+        async with self._looking_up:
+            if self._value is None or monotonic() - self._looked_up_s > FRESH_S:
+                self._value = await self._look_up()
+                self._looked_up_s = monotonic()
+            return self._value
+
 
 #: Most events of one read: so much waits in memory for a client that reads slowly.
 PAGE = 64

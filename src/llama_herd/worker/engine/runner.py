@@ -3,8 +3,8 @@
 Letters: R rows of logits, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence as Rows
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence as Rows
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,24 @@ from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, score_tokens
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.torch_threads import one_for_few
+
+#: Operators on so many tokens and fewer are done sooner by one thread. Torch's others spin for milliseconds
+#: before they sleep, on cores that the kernels' threads then lack.
+ONE_THREAD_TOKENS = 64
+
+
+@contextmanager
+def one_for_few(num_tokens: int) -> Iterator[None]:
+    """Let torch have one thread meanwhile if there are few tokens."""
+    num_threads = torch.get_num_threads()
+    if num_tokens > ONE_THREAD_TOKENS or num_threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 class Reading(NamedTuple):

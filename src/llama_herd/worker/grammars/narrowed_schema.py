@@ -1,16 +1,196 @@
 """Schemas as llguidance follows them: narrowed where it would let more through than they say, or refused."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from types import UnionType
 from typing import Any
+from urllib.parse import unquote
+
+from llguidance import LLMatcher, LLTokenizer
 
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
-from llama_herd.worker.grammars.formats import FORMATS
-from llama_herd.worker.grammars.names import narrowed_names
+from llama_herd.worker.grammars.json_options import json_grammar
 from llama_herd.worker.grammars.patterns import as_llguidance
-from llama_herd.worker.grammars.references import check_references
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
+
+#: Keywords whose schemas hold at the place of the schema that they stand in.
+_IN_PLACE = ("allOf", "anyOf", "oneOf")
+
+
+def check_references(found: Mapping[Path, Any]) -> None:
+    """Raise SchemaProblem if a reference cannot be followed, among all places of a schema."""
+    known = _Known(found)
+    targets = {
+        path: known.targets(one["$ref"], path)
+        for path, one in found.items()
+        if isinstance(one, Mapping) and isinstance(one.get("$ref"), str)
+    }
+    ways = {path: [*targets.get(path, ())] for path in found}
+    for path in found:
+        if len(path) > 1 and path[-2] in _IN_PLACE and isinstance(path[-1], int):
+            ways[path[:-2]].append(path)
+    try:
+        TopologicalSorter(ways).prepare()
+    except CycleError as error:
+        steps = pairwise(error.args[1])  # backwards: each place behind where it leads
+        path = next(path for target, path in steps if target in targets.get(path, ()))
+        raise SchemaProblem((*path, "$ref"), "is not supported: it leads back to itself") from None
+
+
+class _Known:
+    """The places that references may name."""
+
+    def __init__(self, found: Mapping[Path, Any]) -> None:
+        self._by_steps = {tuple(map(str, path)): path for path in found}
+        self._by_name = dict[str, list[Path]]()
+        for path, one in found.items():
+            for name in _names(one) if isinstance(one, Mapping) else ():
+                self._by_name.setdefault(name, []).append(path)
+
+    def targets(self, reference: str, path: Path) -> list[Path]:
+        """Where a reference may lead; none where llguidance has its own complaint."""
+        uri, _, fragment = unquote(reference).partition("#")
+        if not fragment.startswith("/"):
+            return self._by_name.get(_name(uri, fragment), []) if uri or fragment else [()]
+        steps = tuple(one.replace("~1", "/").replace("~0", "~") for one in fragment[1:].split("/"))
+        if steps in self._by_steps:
+            return [self._by_steps[steps]]
+        ends = [way for known, way in self._by_steps.items() if known[-len(steps) :] == steps]
+        if not ends:
+            raise SchemaProblem((*path, "$ref"), "is not supported: it must name a schema, as one in $defs")
+        return ends
+
+
+def _names(schema: Mapping[str, Any]) -> Iterator[str]:
+    """What a schema may be named by, its place aside."""
+    for key in ("$id", "id"):
+        if isinstance(schema.get(key), str):
+            uri, _, fragment = schema[key].partition("#")
+            yield _name(uri, fragment)
+    if isinstance(schema.get("$anchor"), str):
+        yield _name("", schema["$anchor"])
+
+
+def _name(uri: str, fragment: str) -> str:
+    """A name as it is compared: where another one is meant, a reference is rather followed too often."""
+    return f"#{fragment}" if fragment else uri.rpartition("/")[2]
+
+
+def narrowed_names(schema: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What takes the place of a schema's keywords of names."""
+    given = schema.get("patternProperties")
+    if not isinstance(given, Mapping) or not given:
+        return {}
+    patterns = _read(given, (*path, "patternProperties"))
+    properties = dict(schema.get("properties", {}))
+    names = list(dict.fromkeys([*properties, *schema.get("required", ())]))
+    for pattern, one in list(patterns.items()):
+        if not _leaves_names(names, {pattern: True}, others=False):
+            del patterns[pattern]
+            for name in names:
+                if _matches(pattern, name):
+                    properties[name] = {"allOf": [properties.get(name, True), one]}
+    others = schema.get("additionalProperties", True)
+    if others is not False and not _leaves_names(names, dict.fromkeys(patterns, False), others=True):
+        others = False
+    return {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
+
+
+def _read(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The patterns as llguidance reads them, each once."""
+    found = dict[str, Any]()
+    for pattern, one in given.items():
+        try:
+            text = as_llguidance(pattern, is_exact=True)
+        except ValueError as error:
+            raise SchemaProblem((*path, pattern), str(error)) from None
+        found[text] = {"allOf": [found[text], one]} if text in found else one
+    return found
+
+
+def _leaves_names(taken: Iterable[str], patterns: Mapping[str, bool], *, others: bool) -> bool:
+    """Whether there are names beside the taken ones."""
+    properties = dict.fromkeys(taken, False)
+    matcher = _matcher(
+        {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
+    )
+    if matcher.is_error() or not matcher.consume_token(ord("{")):
+        return True  # the schema's own complaint tells more
+    mask = matcher.compute_bitmask()
+    return bool(mask[ord('"') // 8] >> ord('"') % 8 & 1)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a pattern matches a name: then it cannot have a value other than the pattern's."""
+    return _matcher(
+        {"properties": {name: {"const": 1}}, "required": [name], "patternProperties": {pattern: {"const": 2}}}
+    ).is_error()
+
+
+def _matcher(schema: Mapping[str, Any]) -> LLMatcher:
+    return LLMatcher(_bytes(), json_grammar({"type": "object", **schema}), log_level=0)
+
+
+@cache
+def _bytes() -> LLTokenizer:
+    return LLTokenizer("byte")
+
+
+_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_DAY = (
+    "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8])"
+)
+_DATE = f"(?:{_YEAR}-(?:{_DAY})|{_LEAP_YEAR}-02-29)"
+_HOUR = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_HOUR}:[0-5][0-9](?:\.[0-9]{{1,6}})?(?:Z|[+-]{_HOUR})"
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
+_GROUP = "[0-9a-fA-F]{1,4}"
+_IPV6 = "|".join(
+    [
+        f"(?:{_GROUP}:){{7}}{_GROUP}",
+        *(f"(?:{_GROUP}:){{{left}}}(?::{_GROUP}){{1,{7 - left}}}" for left in range(1, 7)),
+        f"(?:{_GROUP}:){{1,7}}:",
+        f":(?::{_GROUP}){{1,7}}",
+        "::",
+    ]
+)
+_LABEL = "[a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*"
+_HOSTNAME = (rf"{_LABEL}(?:\.{_LABEL})*", r"[^.]{1,63}(?:\.[^.]{1,63})*", ".{1,253}")
+_ATOM = r"[a-zA-Z0-9!#$%&'*+\-/=?^_`{|}~]+"
+_DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
+_DURATION_DATE = "(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+_SAFE = r"[a-zA-Z0-9\-._~!$&'()*+,;=:@]"
+_ESCAPED = "%[0-9a-fA-F]{2}"
+_SEGMENT = f"(?:{_SAFE}|{_ESCAPED})"
+
+#: Each format's patterns, of which a text matches all.
+FORMATS: dict[str, tuple[str, ...]] = {
+    "date": (_DATE,),
+    "time": (_TIME,),
+    "date-time": (f"{_DATE}T{_TIME}",),
+    "duration": (f"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+W)",),
+    "email": (
+        rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})+",
+        r"[^@]{1,64}@[^.]{1,63}(?:\.[^.]{1,63})*",
+        ".{1,254}",
+    ),
+    "hostname": _HOSTNAME,
+    "ipv4": (_IPV4,),
+    "ipv6": (_IPV6,),
+    "uuid": ("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",),
+    "uri": (
+        rf"[a-zA-Z][a-zA-Z0-9+\-.]*:(?://(?:{_LABEL}(?:\.{_LABEL})*|{_IPV4}|\[(?:{_IPV6})\])(?::[0-9]{{1,4}})?"
+        rf"(?:/{_SEGMENT}*)*|/?{_SEGMENT}+(?:/{_SEGMENT}*)*)"
+        rf"(?:\?(?:{_SEGMENT}|[/?])*)?(?:\#(?:{_SEGMENT}|[/?])*)?",
+    ),
+}
+
 
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")

@@ -1,7 +1,11 @@
 """Tenancy: the part of a worker that belongs to one tenant."""
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from statistics import median
+from time import monotonic
 from uuid import uuid4
 
 from celery import Celery
@@ -16,10 +20,94 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.figures import JobFigures
-from llama_herd.worker.jobs.recent_figures import RecentFigures
-from llama_herd.worker.jobs.revoked_ids import RevokedIds
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.settings import WorkerSettings
+
+#: Most ids kept for one tenant; the oldest go first.
+MAX_IDS = 10_000
+
+
+class RevokedIds:
+    """One thread adds and drops ids, others look.
+
+    A bare message has no record before a worker claims it, so the ledger cannot note that its job is revoked.
+    As in Celery each worker remembers it by itself, and forgets it when it ends.
+    """
+
+    def __init__(self, max_ids: int = MAX_IDS) -> None:
+        self._max_ids = max_ids
+        self._ids: dict[str, None] = {}
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            self._ids.pop(job_id, None)
+            self._ids[job_id] = None
+            if len(self._ids) > self._max_ids:
+                del self._ids[next(iter(self._ids))]
+
+    def drop(self, job_id: str) -> None:
+        self._ids.pop(job_id, None)
+
+
+#: The rate of tokens is that of this time, the first token that of the jobs which ended within this time.
+RATE_S = 10.0
+ENDS_S = 60.0
+#: Tokens are counted in slices of this length.
+SLICE_S = 1.0
+#: Most ends that are kept: more do not change a median.
+MAX_ENDS = 512
+
+
+class RecentFigures:
+    """Rates of tokens and times to first tokens over the last seconds. Any thread may call it."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._slices: deque[tuple[float, int]] = deque()  # when it began, and its tokens
+        self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MAX_ENDS)  # when it was, and ttft
+
+    def note_tokens(self, num_tokens: int) -> None:
+        """Note that so many tokens were drawn in a step."""
+        now_s = self._clock()
+        with self._lock:
+            if self._slices and now_s - self._slices[-1][0] < SLICE_S:
+                began_s, num_before = self._slices.pop()
+                self._slices.append((began_s, num_before + num_tokens))
+            elif num_tokens:
+                self._slices.append((now_s, num_tokens))
+            while self._slices and now_s - self._slices[0][0] > RATE_S:
+                self._slices.popleft()
+
+    def note_end(self, ttft_s: float | None) -> None:
+        """Note that a job has ended; its first token came `ttft_s` after the job was due."""
+        if ttft_s is not None:
+            with self._lock:
+                self._first_tokens.append((self._clock(), ttft_s))
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second within the last seconds; from the first one on if that is not so long ago."""
+        now_s = self._clock()
+        with self._lock:
+            recent = [one for one in self._slices if now_s - one[0] <= RATE_S]
+        if not recent:
+            return 0.0
+        return sum(num_tokens for _, num_tokens in recent) / max(SLICE_S, now_s - recent[0][0])
+
+    @property
+    def ttft_s(self) -> float:
+        """Median time to the first token of the jobs that ended within the last minute; 0: none did."""
+        now_s = self._clock()
+        with self._lock:
+            recent = [ttft_s for at_s, ttft_s in self._first_tokens if now_s - at_s <= ENDS_S]
+        return median(recent) if recent else 0.0
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.engine.sampling import logits_processors
-from llama_herd.worker.engine.sampling.logits_processors import apply_rules
+from llama_herd.worker.engine.sampling import sampler
+from llama_herd.worker.engine.sampling.sampler import apply_rules
 from tests.examples import seeds
 from tests.worker.engine.sampling.rows import row
 
@@ -61,7 +61,7 @@ def test_each_token_penalises_as_the_definition_says(seed: int) -> None:
 def test_rows_of_one_batch_are_penalised_each_for_itself(
     most_cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logits_processors, "MOST_CELLS", most_cells)
+    monkeypatch.setattr(sampler, "MOST_CELLS", most_cells)
     rng = random.Random(7)
     logits = torch.randn(20, V, generator=torch.Generator().manual_seed(7))
     texts = [(random_params(rng), tokens(rng, rng.randint(0, 40)), tokens(rng, 9)) for _ in logits]

@@ -15,8 +15,6 @@ from redis.exceptions import ResponseError
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
-from llama_herd.tasks.client.batch.in_order import InOrder
-from llama_herd.tasks.client.batch.poll_pace import PollPace
 from llama_herd.tasks.client.batch.row_feed import RowFeed
 from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.core import ClientCore
@@ -29,6 +27,48 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.result import Result
+
+MIN_PAUSE_S = 0.005
+MAX_PAUSE_S = 0.2
+
+#: Ended jobs that a round should find. Until then their places in the window are empty.
+_WANTED = 2
+
+
+class PollPace:
+    """Short pauses if jobs end fast, long ones if they take their time."""
+
+    def __init__(self) -> None:
+        self.pause_s = MIN_PAUSE_S
+
+    def note(self, num_ended: int) -> None:
+        """Adapt the pause: `num_ended` jobs have ended since the last round."""
+        factor = 1.5 if num_ended == 0 else 1.0 if num_ended <= _WANTED else 0.5
+        self.pause_s = min(MAX_PAUSE_S, max(MIN_PAUSE_S, self.pause_s * factor))
+
+
+class InOrder:
+    """Holds items back until all items before them have come."""
+
+    def __init__(self) -> None:
+        self._expected: deque[int] = deque()
+        self._held: dict[int, BatchItem] = {}
+
+    def __len__(self) -> int:
+        """Number of rows whose items have not been handed out yet."""
+        return len(self._expected)
+
+    def expect(self, index: int) -> None:
+        self._expected.append(index)
+
+    def sort(self, items: Iterable[BatchItem]) -> list[BatchItem]:
+        """Add items, and return those whose turn it is."""
+        self._held |= {item.index: item for item in items}
+        ready = []
+        while self._expected and self._expected[0] in self._held:
+            ready.append(self._held.pop(self._expected.popleft()))
+        return ready
+
 
 #: Most jobs under way while no worker is known.
 MIN_WINDOW = 32
