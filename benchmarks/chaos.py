@@ -2,7 +2,7 @@
 
     python -m benchmarks.chaos SCHEDULE [--minutes M] [--write]
 
-The schedules lie in src/llama_herd/chaos/schedules. Exit code 0 when all was done and no law was broken. A
+The schedules lie in tests/chaos/harness/schedules. Exit code 0 when all was done and no law was broken. A
 run that ends early, also by Ctrl-C, reports as far as it came.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from benchmarks.conditions import conditions
 from benchmarks.report import Report, Row, Table, publish
-from llama_herd.chaos.faults.catalogue import FAULTS
-from llama_herd.chaos.plan import ChaosPlan, planned_strikes
-from llama_herd.chaos.report import ChaosReport
-from llama_herd.chaos.run import run_chaos
-from llama_herd.chaos.screen import progress_display, show_report
+from tests.chaos.harness.faults.catalogue import FAULTS
+from tests.chaos.harness.plan import ChaosPlan, planned_strikes
+from tests.chaos.harness.report import ChaosReport
+from tests.chaos.harness.run import run_chaos
+from tests.chaos.harness.screen import progress_display, show_report
 
 NUM_JOBS, MAX_TOKENS, SEED = 100, 150, 0
 

@@ -17,8 +17,8 @@ from benchmarks.harness import Benchmark, in_turns, main, merged, percentile
 from benchmarks.jobs import greedy, prompts
 from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.client import Client
+from tests.chaos.harness.patience import wait_until
 
 FLOODING = "flooding"
 

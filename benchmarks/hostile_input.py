@@ -27,7 +27,6 @@ from urllib.parse import urlsplit
 from benchmarks.harness import Benchmark, main
 from benchmarks.processes import process
 from benchmarks.report import Row, Table
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.connection import connect
@@ -35,6 +34,7 @@ from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import MAX_REPORTS, Reports
 from llama_herd.tasks.worker_status import WorkerStatus
+from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
 
 MAX_BODY_BYTES = 4_194_304

@@ -21,11 +21,11 @@ from benchmarks.harness import Benchmark, main
 from benchmarks.hostile_input import SHAPES
 from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
-from llama_herd.chaos.malformed import QUEUE, celery_message
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import HerdError
 from llama_herd.tasks.events import Token
 from llama_herd.tasks.sampling import SamplingParams
+from tests.chaos.harness.malformed import QUEUE, celery_message
+from tests.chaos.harness.patience import wait_until
 
 #: Less than a worker reads, once it is base64 in a message.
 BODY_BYTES = 1_500_000

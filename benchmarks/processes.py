@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.report import ROOT
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.client import Client
+from tests.chaos.harness.patience import wait_until
 
 
 @contextmanager

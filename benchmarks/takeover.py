@@ -18,16 +18,16 @@ from typing import Any
 
 from benchmarks.harness import Benchmark, main, merged, percentile
 from benchmarks.report import Row, Table
-from llama_herd.chaos.fragile_redis import FragileRedis
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.sabotage import Sabotage
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.message import Envelope
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from llama_herd.worker.settings import BUNDLED_MODEL
+from tests.chaos.harness.fragile_redis import FragileRedis
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.sabotage import Sabotage
 
 #: Tokens of a job: so many that none ends before it is measured.
 SAMPLING = {"max_tokens": 80, "temperature": 0.8, "ignore_eos": True}

@@ -8,7 +8,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from llama_herd.chaos.patience import PATIENCE_S, wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.reply import Reply
 
 Answer = dict[str, Any]

@@ -12,8 +12,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.local.redis_server import END_WITH_PARENT
+from tests.chaos.harness.patience import PATIENCE_S
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome-headless-shell")
 

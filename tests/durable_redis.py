@@ -1,6 +1,6 @@
 """A Redis whose deaths cost nothing."""
 
-from llama_herd.chaos.fragile_redis import FragileRedis
+from tests.chaos.harness.fragile_redis import FragileRedis
 
 
 class DurableRedis(FragileRedis):

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from llama_herd.chaos.run import Progress
-from llama_herd.chaos.screen import progress_display
 from llama_herd.live_console import is_live
+from tests.chaos.harness.run import Progress
+from tests.chaos.harness.screen import progress_display
 
 
 @pytest.mark.parametrize(("term", "expected"), [("xterm", True), ("dumb", False), ("unknown", False)])

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.local.processes import ForkedWorker
 from tests.node import FOLDER, bring_packages, needs_node
 

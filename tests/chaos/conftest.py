@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from llama_herd.chaos.fragile_redis import FragileRedis
-from llama_herd.chaos.herd import SETTINGS, Herd
-from llama_herd.chaos.reference import Reference
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.fragile_redis import FragileRedis
+from tests.chaos.harness.herd import SETTINGS, Herd
+from tests.chaos.harness.reference import Reference
 from tests.tiny import write_tiny_gguf
 
 _FIGURES = pytest.StashKey[list[str]]()

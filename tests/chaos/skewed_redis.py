@@ -6,7 +6,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from llama_herd.chaos.fragile_redis import FragileRedis
+from tests.chaos.harness.fragile_redis import FragileRedis
 
 SOURCE = """
 #define _GNU_SOURCE

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
+from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import BatchCommand, rows
 from tests.cli.batch.killing import (
     OPTIONS,

@@ -6,10 +6,10 @@ from time import sleep, time
 
 import pytest
 
-from llama_herd.chaos.faults.early_ends import send_expiring
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.ledger.answers import Cancellation
+from tests.chaos.harness.faults.early_ends import send_expiring
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
 from tests.chaos.sampling import LONG, SAMPLED
 
 #: Over within some tens of milliseconds.

@@ -2,10 +2,10 @@
 
 import pytest
 
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.plan import ChaosPlan
-from llama_herd.chaos.report import ChaosReport, FaultSummary
-from llama_herd.chaos.run import ChaosRun
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.plan import ChaosPlan
+from tests.chaos.harness.report import ChaosReport, FaultSummary
+from tests.chaos.harness.run import ChaosRun
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.checker import Checker, Evidence
-from llama_herd.chaos.listener import event_fingerprint
-from llama_herd.chaos.sabotage import POISONS
 from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import WebhookEntry
 from llama_herd.tasks.result import Result
+from tests.chaos.harness.checker import Checker, Evidence
+from tests.chaos.harness.listener import event_fingerprint
+from tests.chaos.harness.sabotage import POISONS
 from tests.tasks.herd import Herd
 
 TEXT_SHA256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of "hello"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
+from tests.chaos.harness.patience import wait_until
 from tests.clients.client_process import CLIENTS, ClientProcess, new_key
 from tests.local.processes import WorkerProcess
 from tests.tasks.gateway.gateway_thread import GatewayThread

@@ -6,11 +6,11 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.chaos.faults.clocks import HOUR_S, skewed
-from llama_herd.chaos.faults.death import kill_worker
-from llama_herd.chaos.faults.redis_faults import keeping_owners
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
+from tests.chaos.harness.faults.clocks import HOUR_S, skewed
+from tests.chaos.harness.faults.death import kill_worker
+from tests.chaos.harness.faults.redis_faults import keeping_owners
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
 from tests.chaos.sampling import LONG, SHORT
 from tests.chaos.skewed_redis import SkewedRedis, has_compiler
 

@@ -1,22 +1,27 @@
-"""`herd chaos`: the same faults, for everybody."""
+"""The harness as a command: the same faults, one by one or by a schedule."""
 
 import json
 
 import pytest
+from typer.testing import CliRunner, Result
 
-from llama_herd.chaos.faults.catalogue import FAULTS
-from tests.cli.herd_command import invoke
+from tests.chaos.harness.__main__ import app
+from tests.chaos.harness.faults.catalogue import FAULTS
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
 
 
 def test_list_names_every_fault_with_what_it_does() -> None:
-    shown = invoke("chaos", "list").stdout
+    shown = invoke("list").stdout
     for fault in FAULTS.values():
         assert f"{fault.name} " in shown
         assert fault.description in shown
 
 
 def test_an_unknown_fault_is_refused_before_anything_starts() -> None:
-    refused = invoke("chaos", "run", "earthquake")
+    refused = invoke("run", "earthquake")
     assert refused.exit_code == 2
     assert "earthquake" in refused.stderr
 
@@ -24,7 +29,7 @@ def test_an_unknown_fault_is_refused_before_anything_starts() -> None:
 @pytest.mark.fault
 @pytest.mark.timeout(200)
 def test_a_run_breaks_a_herd_and_reports_that_nothing_is_lost() -> None:
-    done = invoke("chaos", "run", "cut", "redis-flush", "--jobs", "20", "--tokens", "60", "--json")
+    done = invoke("run", "cut", "redis-flush", "--jobs", "20", "--tokens", "60", "--json")
     report = json.loads(done.stdout)
     assert report["violations"] == []
     assert done.exit_code == 0

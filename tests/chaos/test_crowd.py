@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.crowd import crowd_of, read_a_little, read_nothing, replace_oldest
-from llama_herd.chaos.patience import wait_until
+from tests.chaos.harness.crowd import crowd_of, read_a_little, read_nothing, replace_oldest
+from tests.chaos.harness.patience import wait_until
 
 pytestmark = pytest.mark.redis
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import pytest
 
-from llama_herd.chaos.faults import network
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.worker_process import WorkerProcess
+from tests.chaos.harness.faults import network
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
 from tests.chaos.sampling import SAMPLED
 
 NUM_RESETS = 8

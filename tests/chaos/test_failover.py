@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_herd.chaos.faults.failover import failover
-from llama_herd.chaos.herd import Herd
+from tests.chaos.harness.faults.failover import failover
+from tests.chaos.harness.herd import Herd
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 

@@ -7,8 +7,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError, OutOfMemoryError, ResponseError, TimeoutError
 
-from llama_herd.chaos.fragile_redis import FragileRedis
-from llama_herd.chaos.patience import wait_until
+from tests.chaos.harness.fragile_redis import FragileRedis
+from tests.chaos.harness.patience import wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -80,7 +80,7 @@ def test_one_that_forgets_loses_the_block_and_nothing_before(server: FragileRedi
 def test_a_log_to_which_much_was_added_is_written_anew(
     server: FragileRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_herd.chaos.fragile_redis.MAX_ADDED_BYTES", 10_000)
+    monkeypatch.setattr("tests.chaos.harness.fragile_redis.MAX_ADDED_BYTES", 10_000)
     num_bytes = []
     for _ in range(2):
         for number in range(1000):

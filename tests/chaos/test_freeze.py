@@ -4,11 +4,11 @@ import signal
 
 import pytest
 
-from llama_herd.chaos.faults.long_waits import VISIBILITY_S, num_put_back
-from llama_herd.chaos.faults.standstill import die_with_a_message, freeze, frozen
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.sabotage import Sabotage
+from tests.chaos.harness.faults.long_waits import VISIBILITY_S, num_put_back
+from tests.chaos.harness.faults.standstill import die_with_a_message, freeze, frozen
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.sabotage import Sabotage
 from tests.chaos.sampling import LONG, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import RedisUnavailable
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
 from tests.chaos.sampling import SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
 from llama_herd.tasks.events import End, Event, parse_event
+from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess, peak_bytes
 from tests.tasks.gateway.garbage import GOOD, send_garbage

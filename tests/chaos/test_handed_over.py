@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from llama_herd.chaos.faults.leaving import check_release
-from llama_herd.chaos.verdict import BrokenLaw
 from llama_herd.tasks.ledger.answers import JobRecord
+from tests.chaos.harness.faults.leaving import check_release
+from tests.chaos.harness.verdict import BrokenLaw
 
 HELD = JobRecord("running", "herd.tales", "w", "w", 2, 9, 40, 1, 2, None, 0, 0, None)
 LEFT = replace(HELD, state="queued", owner=None)

@@ -7,10 +7,10 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.chaos.faults.messages import vanished
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.hostile import CANARY, HostileMessage, HostileMessages
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from tests.chaos.harness.faults.messages import vanished
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.hostile import CANARY, HostileMessage, HostileMessages
 
 #: So many at once that they take about a second.
 BATCH = 50

@@ -9,14 +9,14 @@ from statistics import median
 import pytest
 from jsonschema import Draft202012Validator
 
-from llama_herd.chaos.faults.death import dying, kill_worker, poisoned
-from llama_herd.chaos.fragile_redis import FragileRedis
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.mix import mixed_jobs
-from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.recovery import recovery
-from llama_herd.chaos.sabotage import POISONS, Moment, Poison
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS
+from tests.chaos.harness.faults.death import dying, kill_worker, poisoned
+from tests.chaos.harness.fragile_redis import FragileRedis
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.mix import mixed_jobs
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.recovery import recovery
+from tests.chaos.harness.sabotage import POISONS, Moment, Poison
 from tests.chaos.sampling import SAMPLED, SHORT
 from tests.tiny import write_tiny_gguf
 from tests.tool_model import SCRIPT, TOOLS, TURNS, scripted, write_tool_model

@@ -5,11 +5,11 @@ from time import sleep
 
 import pytest
 
-from llama_herd.chaos.faults.long_waits import VISIBILITY_S, backlog, long_jobs
-from llama_herd.chaos.fragile_redis import FragileRedis
-from llama_herd.chaos.herd import Herd
 from llama_herd.tasks.events import Timings
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
+from tests.chaos.harness.faults.long_waits import VISIBILITY_S, backlog, long_jobs
+from tests.chaos.harness.fragile_redis import FragileRedis
+from tests.chaos.harness.herd import Herd
 from tests.chaos.sampling import SHORT
 
 #: So many messages, for so long: a sweep that goes by age alone would have pushed each of them many times.

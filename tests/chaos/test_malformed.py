@@ -10,13 +10,13 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.malformed import ODD, REFUSED, UNREADABLE, mutants
-from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.malformed import ODD, REFUSED, UNREADABLE, mutants
+from tests.chaos.harness.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 

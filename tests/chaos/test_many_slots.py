@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from benchmarks.takeover import MANY, first_in_queue
-from llama_herd.chaos.fragile_redis import FragileRedis
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.sabotage import Sabotage
-from llama_herd.chaos.stand_in import StandInReference
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.worker.process import NUM_LOOK_AHEAD
+from tests.chaos.harness.fragile_redis import FragileRedis
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.sabotage import Sabotage
+from tests.chaos.harness.stand_in import StandInReference
 from tests.chaos.sampling import SAMPLED
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

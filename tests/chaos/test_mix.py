@@ -2,9 +2,9 @@
 
 from itertools import islice
 
-from llama_herd.chaos.mix import mixed_jobs
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.settings import Settings
+from tests.chaos.harness.mix import mixed_jobs
 
 
 def test_the_seed_repeats_the_jobs_and_all_are_valid() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_herd.chaos.faults import network
-from llama_herd.chaos.herd import Herd
+from tests.chaos.harness.faults import network
+from tests.chaos.harness.herd import Herd
 from tests.chaos.sampling import SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

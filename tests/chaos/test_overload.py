@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.herd import Herd
 from llama_herd.errors import QueueFull
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker.process import NUM_LOOK_AHEAD
+from tests.chaos.harness.herd import Herd
 from tests.chaos.sampling import SAMPLED
 
 #: At 10 ms a step four slots serve about forty of these a second.

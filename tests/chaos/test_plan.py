@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.chaos.faults.catalogue import FAULTS
-from llama_herd.chaos.plan import SCHEDULES, ChaosPlan, planned_strikes
 from llama_herd.errors import BadInput
+from tests.chaos.harness.faults.catalogue import FAULTS
+from tests.chaos.harness.plan import SCHEDULES, ChaosPlan, planned_strikes
 
 
 def plan(strikes: dict[str, int], **changes: float) -> ChaosPlan:
@@ -24,7 +24,7 @@ def test_a_name_may_bring_its_count() -> None:
 @pytest.mark.parametrize(
     ("faults", "schedule", "complaint"),
     [
-        (["kil"], "", "no such fault: kil. `herd chaos list` shows all"),
+        (["kil"], "", "no such fault: kil. `python -m tests.chaos.harness list` shows all"),
         (["kill=many"], "", "kill=many: a fault's name may be followed by =COUNT"),
         (["kill=0"], "", "kill=0: a fault's name may be followed by =COUNT from 1 to 999999"),
         (["kill=1000000"], "", "kill=1000000: a fault's name"),

@@ -7,8 +7,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError, TimeoutError
 
-from llama_herd.chaos.proxy import FaultProxy
 from llama_herd.local.redis_server import EmbeddedRedis
+from tests.chaos.harness.proxy import FaultProxy
 
 pytestmark = pytest.mark.redis
 

@@ -7,14 +7,14 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.chaos.faults import redis_faults
-from llama_herd.chaos.faults.early_ends import num_listening
-from llama_herd.chaos.faults.fault import Strike
-from llama_herd.chaos.faults.leaving import EXIT_LIMIT_S
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.recovery import recovery
 from llama_herd.tasks.message import Envelope
+from tests.chaos.harness.faults import redis_faults
+from tests.chaos.harness.faults.early_ends import num_listening
+from tests.chaos.harness.faults.fault import Strike
+from tests.chaos.harness.faults.leaving import EXIT_LIMIT_S
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.recovery import recovery
 from tests.chaos.sampling import LONG, SAMPLED, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

@@ -1,7 +1,7 @@
 """What a run says of itself."""
 
-from llama_herd.chaos.report import Blow, ChaosReport, ResourceSample, Trend, evenly_spread
-from llama_herd.chaos.verdict import Verdict, Violation
+from tests.chaos.harness.report import Blow, ChaosReport, ResourceSample, Trend, evenly_spread
+from tests.chaos.harness.verdict import Verdict, Violation
 
 BLOWS = (
     Blow("kill", 1.0, 2, (3.0, 4.0)),

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.faults.catalogue import FAULTS
-from llama_herd.chaos.faults.fault import Fault, Strike
-from llama_herd.chaos.faults.standstill import frozen
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.plan import ChaosPlan
-from llama_herd.chaos.report import ChaosReport
-from llama_herd.chaos.run import ChaosRun
 from llama_herd.local.worker_process import WorkerProcess
+from tests.chaos.harness.faults.catalogue import FAULTS
+from tests.chaos.harness.faults.fault import Fault, Strike
+from tests.chaos.harness.faults.standstill import frozen
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.plan import ChaosPlan
+from tests.chaos.harness.report import ChaosReport
+from tests.chaos.harness.run import ChaosRun
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 

@@ -1,6 +1,6 @@
 """The model's stand-in: what it says depends on nothing but the job, so that it can be told in advance."""
 
-from llama_herd.chaos.stand_in import FIRST_ID, NUM_IDS, StandInReference, token_id
+from tests.chaos.harness.stand_in import FIRST_ID, NUM_IDS, StandInReference, token_id
 
 
 def test_what_a_job_says_is_known_without_a_model() -> None:

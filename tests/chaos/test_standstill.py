@@ -10,13 +10,13 @@ import pytest
 from celery.result import AsyncResult
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.process import EXIT_SILENT, EXIT_STUCK
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
 from tests.tiny import write_tiny_gguf
 

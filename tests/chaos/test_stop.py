@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
-from llama_herd.chaos.faults.leaving import SLOW_S, rolling, stop_worker, stopping
-from llama_herd.chaos.herd import Herd
-from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.recovery import recovery
+from tests.chaos.harness.faults.leaving import SLOW_S, rolling, stop_worker, stopping
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.recovery import recovery
 from tests.chaos.sampling import LONG, SHORT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

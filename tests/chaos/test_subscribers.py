@@ -4,8 +4,8 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.chaos.faults import subscribers
-from llama_herd.chaos.herd import Herd
+from tests.chaos.harness.faults import subscribers
+from tests.chaos.harness.herd import Herd
 from tests.chaos.sampling import SAMPLED
 
 KINDS = {

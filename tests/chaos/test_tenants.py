@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.faults.death import kill_worker, poisoned
-from llama_herd.chaos.herd import STEP_S, Herd
-from llama_herd.chaos.jobs import Jobs
-from llama_herd.chaos.patience import wait_until
-from llama_herd.chaos.sabotage import Sabotage
 from llama_herd.tasks.ledger.keys import Keys
+from tests.chaos.harness.faults.death import kill_worker, poisoned
+from tests.chaos.harness.herd import STEP_S, Herd
+from tests.chaos.harness.jobs import Jobs
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.sabotage import Sabotage
 from tests.chaos.sampling import SAMPLED
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]

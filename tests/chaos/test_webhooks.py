@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.fragile_redis import FragileRedis
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import Client
 from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.outbox import Outbox, webhook_message_id
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.webhooks.setup import store_webhooks
+from tests.chaos.harness.fragile_redis import FragileRedis
+from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
 from tests.durable_redis import DurableRedis
 from tests.tasks.webhooks.conftest import SECRET

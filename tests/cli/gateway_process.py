@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from llama_herd.chaos.patience import wait_until
+from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import COMMAND, environment
 from tests.local.forked_python import start_forked
 

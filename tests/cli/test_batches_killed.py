@@ -6,8 +6,8 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from tests.batch_api import rows
+from tests.chaos.harness.patience import wait_until
 from tests.killed_gateways import gateways
 
 pytestmark = pytest.mark.redis

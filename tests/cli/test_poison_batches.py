@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.feeder.batch_execution import max_line_bytes
 from llama_herd.tasks.settings import Settings
 from tests.batch_api import COMPLETIONS, ENDED, rows
+from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.killing import deterministic_workers
 from tests.killed_gateways import gateways
 from tests.tasks.batch.test_row_bounds import FILLINGS, MARK, request

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox
 from llama_herd.tasks.ledger.redis_call import run_call
+from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import fork_herd, invoke
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.sender_thread import SenderThread

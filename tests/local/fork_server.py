@@ -34,9 +34,9 @@ LIBRARIES = [
     *("celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer"),
     *("celery.worker.consumer.delayed_delivery", "celery.worker.strategy", "encodings.idna", "gguf"),
     *("jinja2", "kombu.transport.redis", "pydantic_settings", "structlog", "tokenizers", "torch"),
-    *("llama_herd.tasks.client.client", "llama_herd.tasks.gateway.serve", "llama_herd.tasks.app"),
+    *("llama_herd.tasks.client.client", "llama_herd.tasks.gateway.serve"),
     *("llama_herd.cli.batch.runner", "llama_herd.cli.app"),
-    *("llama_herd.worker.loading.card_lock", "llama_herd.worker.loading.kernels"),
+    *("llama_herd.worker.loading.card_lock", "llama_herd.worker.loading.loaded_kernels"),
     *("llama_herd.worker.loading.loaded_model", "llama_herd.worker.logs"),
     *("llama_herd.worker.metrics.exporter", "llama_herd.worker.metrics.gateway_collector", "uvicorn"),
 ]

@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until as wait_until
 from llama_herd.local import worker_process
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until as wait_until
 from tests.local.forked_python import start_forked
 
 #: How long a worker may take to load torch, or a condition to come true; far more than it needs.

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from llama_herd.chaos.patience import wait_until
+from tests.chaos.harness.patience import wait_until
 from tests.local.forked_python import FOLDER, ForkedPython, run_forked, start_piped
 
 pytestmark = pytest.mark.worker

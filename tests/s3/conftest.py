@@ -10,8 +10,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import END_WITH_PARENT, free_port
+from tests.chaos.harness.patience import wait_until
 
 BUCKET = "herd"
 

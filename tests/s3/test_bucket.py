@@ -7,10 +7,10 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import BadInput, StorageUnavailable
 from llama_herd.tasks.storage.bucket import Bucket
 from tests.batch_api import BatchApi, rows
+from tests.chaos.harness.patience import wait_until
 from tests.killed_gateways import gateways
 from tests.tasks.feeder.parts_laws import Batch, check_each_row_has_one_line
 from tests.tasks.gateway.gateway_thread import GatewayThread

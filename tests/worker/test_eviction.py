@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.faults.standstill import frozen
-from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, RecordUnreadable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.faults.standstill import frozen
+from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
 from tests.local.processes import ForkedWorker
 

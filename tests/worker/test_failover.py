@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.watched_redis import WatchedRedis
@@ -14,6 +13,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.message import TASK_NAME
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.local.processes import ForkedWorker
 from tests.tasks.gateway.gateway_thread import GatewayThread
 

@@ -8,7 +8,6 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
@@ -20,6 +19,7 @@ from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.local.processes import ForkedWorker
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of

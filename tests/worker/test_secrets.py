@@ -10,7 +10,6 @@ import psutil
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
@@ -21,6 +20,7 @@ from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tasks.herd import Herd, started

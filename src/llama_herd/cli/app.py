@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from llama_herd.cli.acl import acl
 from llama_herd.cli.batch.command import batch
 from llama_herd.cli.cancel import cancel
-from llama_herd.cli.chaos import chaos
 from llama_herd.cli.dead import dead
 from llama_herd.cli.demo.command import demo
 from llama_herd.cli.doctor.command import doctor
@@ -88,7 +87,6 @@ for command in (
 app.add_typer(dead, name="dead")
 app.add_typer(keys, name="keys")
 app.add_typer(webhooks, name="webhooks")
-app.add_typer(chaos, name="chaos")
 app.add_typer(kernels, name="kernels")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import Answer, BatchCommand
 from tests.local.processes import ForkedWorker
 

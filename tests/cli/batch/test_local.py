@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
+from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import BatchCommand, rows
 from tests.cli.batch.killing import children_of, is_alive
 from tests.terminal import Terminal

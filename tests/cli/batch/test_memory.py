@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks import batch
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import free_port
 from tests.batch_api import BatchApi
+from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import start_herd
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.client.batch.window import LOOK_AHEAD
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.events import Started, Token
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.cli.batch.batch_command import BatchCommand
 from tests.cli.batch.killing import SLOTS, deterministic_workers, size
 from tests.local.processes import held

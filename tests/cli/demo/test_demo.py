@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from llama_herd.cli.demo.command import JobPanel
 from llama_herd.cli.demo.demo_job import PROMPTS, DemoJob
+from llama_herd.cli.demo.live_screen import JobPanel
 from llama_herd.cli.demo.next_steps import next_steps
 from llama_herd.cli.demo.report import RoundFigures
 from llama_herd.tasks.events import End, Started, Token

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from llama_herd.cli.worker.command import DEFAULT_BACKOFF, Backoff, card_commands, run_together
+from llama_herd.cli.worker.children import DEFAULT_BACKOFF, Backoff, run_together
+from llama_herd.cli.worker.command import card_commands
 from llama_herd.errors import DeviceError
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 from tests.cli.herd_command import environment
@@ -108,7 +109,7 @@ def test_a_signal_goes_on_to_all_of_them() -> None:
 
 PARENT = """
 import sys
-from llama_herd.cli.worker.command import DEFAULT_BACKOFF, Backoff, run_together
+from llama_herd.cli.worker.children import DEFAULT_BACKOFF, Backoff, run_together
 from llama_herd.worker.logs import set_up_logs
 set_up_logs("json")
 dead, sleeper = [[sys.executable, "-c", code] for code in ("exit(1)", "import time; time.sleep(60)")]

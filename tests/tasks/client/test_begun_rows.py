@@ -6,7 +6,6 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
 from llama_herd.tasks.client.batch.window import BatchWindow
@@ -15,6 +14,7 @@ from llama_herd.tasks.events import Failure
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.settings import Settings
+from tests.chaos.harness.patience import wait_until
 
 pytestmark = pytest.mark.redis
 

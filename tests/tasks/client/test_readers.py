@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.errors import JobNotFound, NotPermitted, RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client
@@ -24,6 +23,7 @@ from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import Settings
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started, token
 

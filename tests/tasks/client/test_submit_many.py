@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from redis import Redis, __version__ as redis_py
 
-from llama_herd.chaos.proxy import FaultProxy
 from llama_herd.errors import BadInput, InvalidJob, JobConflict, QueueFull, RedisUnavailable, UnservedModel
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SubmitOutcome
@@ -19,6 +18,7 @@ from llama_herd.tasks.client.submission import new_job
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import IndependentCalls, run_calls
 from llama_herd.tasks.settings import Settings
+from tests.chaos.harness.proxy import FaultProxy
 from tests.tasks.herd import QUEUE
 
 pytestmark = pytest.mark.redis

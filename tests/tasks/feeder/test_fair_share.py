@@ -9,10 +9,10 @@ from hypothesis import given, strategies as st
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.feeder.batch_feeder import batch_to_give_way, order_fairly
 from llama_herd.tasks.ledger.stored_files import DueItem
 from tests.batch_api import BatchApi, rows
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 

@@ -9,7 +9,6 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder import row_runner
@@ -21,6 +20,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, rows
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis

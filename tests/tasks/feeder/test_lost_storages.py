@@ -8,11 +8,11 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder import batch_feeder, lost_storages
 from llama_herd.tasks.ledger.stored_files import STORAGES
 from tests.batch_api import BatchApi, rows
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis

@@ -7,7 +7,6 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.batch.numbered_lines import NumberedLine
 from llama_herd.tasks.batch.source_row import SourceRow, parse_row
 from llama_herd.tasks.feeder import batch_execution, batch_feeder, row_runner
@@ -17,6 +16,7 @@ from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, rows
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis

@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from tests.batch_api import ENDED, lines, rows
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.gateway.test_limits import made
 

@@ -8,7 +8,6 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import BadInput, RecordUnreadable, SettingsError
 from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
@@ -18,6 +17,7 @@ from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
 from llama_herd.tasks.ledger.stored_api_keys import API_KEYS, all_keys
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
+from tests.chaos.harness.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.logged import listening
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of

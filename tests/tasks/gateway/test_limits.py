@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from tests.chaos.harness.patience import wait_until
 from tests.logged import listening
 from tests.tasks.gateway.garbage import send_garbage
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from tests.chaos.harness.patience import wait_until
 from tests.logged import Logged, listening
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started, token

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS
 from llama_herd.tasks.client.readers import LOT
 from llama_herd.tasks.job import GenerationJob
@@ -22,6 +21,7 @@ from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import MAX_MODELS
 from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.jobs.sweeper import MAX_TURNS
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import end, started, token
 
 pytestmark = pytest.mark.redis

@@ -9,7 +9,6 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.chaos.patience import wait_until
 from llama_herd.cli.batch.files import RunFile
 from llama_herd.cli.batch.plan import BatchPlan
 from llama_herd.errors import BadInput, HerdError, StorageFull
@@ -18,6 +17,7 @@ from llama_herd.tasks.feeder import batch_feeder
 from llama_herd.tasks.storage.folder import Folder
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
 from tests.batch_api import BatchApi, lines, rows
+from tests.chaos.harness.patience import wait_until
 from tests.full_disk import room_for
 from tests.tasks.gateway.gateway_thread import GatewayThread
 

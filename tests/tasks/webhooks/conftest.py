@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import ListedWebhook
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.webhooks.setup import list_outbox, store_webhooks
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import JOB, Herd
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

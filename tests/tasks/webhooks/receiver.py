@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from standardwebhooks import Webhook
 
-from llama_herd.chaos.patience import wait_until
+from tests.chaos.harness.patience import wait_until
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.tasks.ledger.outbox import WebhookEntry
 from llama_herd.tasks.ledger.webhook_configs import WebhookConfig
 from llama_herd.tasks.webhooks import sender
@@ -17,6 +16,7 @@ from llama_herd.tasks.webhooks.sender import (
     HostQueue,
     PendingWebhook,
 )
+from tests.chaos.harness.patience import PATIENCE_S
 
 CONFIG = WebhookConfig("default", "https://example.com/", "whsec_x", (), True, 1)
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from llama_herd.chaos.patience import PATIENCE_S
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.post import PostOutcome, post
+from tests.chaos.harness.patience import PATIENCE_S
 
 LINE = b"HTTP/1.1 %d x\r\n"
 OK = b"HTTP/1.1 200 OK\r\n\r\n"

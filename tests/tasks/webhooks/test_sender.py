@@ -11,7 +11,6 @@ import pytest
 from redis import Redis
 from standardwebhooks import WebhookVerificationError
 
-from llama_herd.chaos.patience import PATIENCE_S, wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
@@ -19,6 +18,7 @@ from llama_herd.tasks.ledger.webhook_configs import SENDER, WebhookConfig, store
 from llama_herd.tasks.webhook_secret import new_secret
 from llama_herd.tasks.webhooks import sender
 from llama_herd.tasks.webhooks.setup import OVERLAP_S, remove_webhooks, retry_webhook, store_webhooks
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.conftest import SECRET, Tenant
 from tests.tasks.webhooks.receiver import Receiver, Request, Silence

@@ -16,7 +16,6 @@ import psutil
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
@@ -25,6 +24,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.sampling import SamplingParams
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.local.processes import ForkedWorker, kombu_note
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]

@@ -17,7 +17,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from benchmarks.vocabularies import add_byte_pairs
-from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
@@ -34,6 +33,7 @@ from llama_herd.worker.grammars.form_judge import JUDGE, FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.examples import seeds
 from tests.model.text.helper_processes import helpers
 from tests.tiny import write_tiny_gguf

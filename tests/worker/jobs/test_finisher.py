@@ -9,7 +9,6 @@ from celery.backends.redis import RedisBackend
 from redis import Redis
 from structlog.testing import capture_logs
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
@@ -24,6 +23,7 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancy
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import Herd, end, started
 from tests.worker.jobs.tenancies import new_tenancy
 

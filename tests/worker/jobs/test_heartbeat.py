@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import pytest
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -20,6 +19,7 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
+from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.tenancies import new_tenancy
 
 pytestmark = pytest.mark.redis

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.error_code import ErrorCode
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.job import GenerationJob
@@ -27,6 +26,7 @@ from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB, end_of, the_end
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import Event
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Release
@@ -23,6 +22,7 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
 
 pytestmark = [pytest.mark.redis, pytest.mark.long, pytest.mark.usefixtures("restless")]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -24,6 +23,7 @@ from llama_herd.worker.jobs.preparer import HEAD_START_S, OpenedJob
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.jobs.tenancy import Tenancy
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB, the_end
 

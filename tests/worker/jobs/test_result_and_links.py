@@ -8,7 +8,6 @@ from celery import Celery, group, signature
 from redis import Redis
 from structlog.testing import capture_logs
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
@@ -18,6 +17,7 @@ from llama_herd.tasks.message import TASK_NAME
 from llama_herd.tasks.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
+from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.celery_app import app_of_worker
 
 pytestmark = pytest.mark.redis

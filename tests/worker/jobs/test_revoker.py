@@ -8,7 +8,6 @@ from celery import Celery
 from redis import Redis
 from structlog.testing import capture_logs
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -16,6 +15,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.revoker import Revoker
+from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.tenancies import alone, new_tenancy
 
 pytestmark = pytest.mark.redis

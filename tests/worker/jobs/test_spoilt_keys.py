@@ -7,7 +7,6 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
@@ -16,6 +15,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.local.processes import ForkedWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -18,6 +17,7 @@ from llama_herd.worker.jobs.heartbeat import FRESH_S
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from llama_herd.chaos.patience import wait_until
 from llama_herd.model.kernels import huge_pages
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
@@ -17,6 +16,7 @@ from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
 from tests.tiny import write_tiny_gguf
 
 pytestmark = pytest.mark.redis

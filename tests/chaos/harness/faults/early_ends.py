@@ -1,0 +1,75 @@
+"""Jobs that are ended early, at every stage."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from time import sleep
+from typing import Any
+
+from llama_herd.tasks.message import TASK_NAME
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.verdict import BrokenLaw
+
+NUM_JOBS = 50
+SAMPLING = {"max_tokens": 30, "temperature": 0.8, "seed": 5}
+
+#: How a job may end that was called off.
+ENDS = {"cancelled", "stop", "length"}
+
+
+@contextmanager
+def cancel_jobs(herd: Herd) -> Iterator[list[str]]:
+    end_early(herd, herd.jobs.client.cancel)
+    yield []  # none has to go on
+
+
+@contextmanager
+def revoke_jobs(herd: Herd) -> Iterator[list[str]]:
+    """By Celery, which tells the workers that are connected at that moment."""
+    wait_until(lambda: num_listening(herd) == len(herd.alive), "every worker listens")
+    end_early(herd, partial(herd.celery.control.revoke, terminate=True))
+    yield []  # none has to go on
+
+
+def num_listening(herd: Herd) -> int:
+    """How many workers answer Celery."""
+    with herd.celery.connection() as connection:  # another fault may have broken one of the pool
+        return len(herd.celery.control.ping(limit=len(herd.alive), connection=connection))
+
+
+def end_early(herd: Herd, end: Callable[[str], object]) -> None:
+    """`end` jobs while they wait, prefill, decode, or have just ended. Raises BrokenLaw."""
+    job_ids: list[str] = []
+    for _ in range(NUM_JOBS):
+        job_ids += herd.jobs.submit(1, SAMPLING, prefix="called-off")
+        sleep(herd.rng.choice([0, 0.002, 0.01, 0.03]))
+        end(herd.rng.choice(job_ids))
+    ends = {result.finish_reason for result in herd.jobs.results(job_ids)}
+    if "cancelled" not in ends or ends - ENDS:
+        raise BrokenLaw("early ends", f"{NUM_JOBS} jobs that were called off ended by {sorted(ends)}")
+
+
+@contextmanager
+def expire_jobs(herd: Herd) -> Iterator[list[str]]:
+    """Deadlines, ours and Celery's, pass while jobs wait, prefill, decode, or have just ended."""
+    seconds, _ = herd.jobs.redis.time()
+    expiring: list[str] = []
+    for _ in range(NUM_JOBS // 2):
+        deadline_ms = 1000 * seconds + herd.rng.randint(200, 5000)
+        herd.jobs.submit(1, SAMPLING, prefix="late", deadline_ms=deadline_ms)
+        expiring.append(send_expiring(herd, herd.rng.uniform(0, 2), SAMPLING))
+    # The next fault may take a message that is not on record yet, and that would be gone.
+    keys = [herd.jobs.ledger.job_key(job_id) for job_id in expiring]
+    wait_until(lambda: herd.jobs.redis.exists(*keys) == len(keys), "all on record")
+    yield []  # none has to go on
+
+
+def send_expiring(herd: Herd, seconds: float, sampling: Mapping[str, Any]) -> str:
+    """Send a bare message that Celery itself ends if no worker takes it in time; return its id."""
+    fields = {"prompt": "a tale", "sampling": sampling}
+    expires = datetime.now(UTC) + timedelta(seconds=seconds)
+    sent = herd.celery.send_task(TASK_NAME, kwargs=fields, queue=herd.queue, expires=expires)
+    herd.jobs.adopt(sent.id, fields)
+    return str(sent.id)

@@ -1,0 +1,66 @@
+"""Jobs that run or wait for so long that kombu or the sweep might take their messages for lost."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tests.chaos.harness.faults.redis_faults import keeping_owners
+from tests.chaos.harness.herd import STEP_S, Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.sabotage import Sabotage
+from tests.chaos.harness.verdict import BrokenLaw
+
+#: kombu's timeout in the worker that looks for lost messages; their holders report them once a second.
+VISIBILITY_S = 3
+#: Takes longer than that by the sabotaged steps alone.
+LONG = {"max_tokens": 450, "temperature": 0.8, "seed": 11, "ignore_eos": True}
+NUM_LONG = 4
+
+#: Enough jobs that the last of them wait for longer than the sweep's patience.
+NUM_WAITING = 160
+WAITING = {**LONG, "max_tokens": 120}
+
+
+@contextmanager
+def long_jobs(herd: Herd) -> Iterator[list[str]]:
+    """Jobs run for longer than the visibility timeout of an idle worker, which serves another model."""
+    idle = Sabotage(visibility_s=VISIBILITY_S, step_s=STEP_S)
+    with herd.guest(sabotage=idle, model_name="another"), herd.jobs.alone():
+        held = herd.jobs.ledger.unacked_key
+        wait_until(lambda: not herd.jobs.redis.exists(held), "what dead workers held is put back")
+        num_before = num_put_back(herd)
+        job_ids = herd.jobs.submit(NUM_LONG, LONG)
+        herd.jobs.wait_for(job_ids, "n", 1)
+        with keeping_owners(herd) as met:
+            yield met
+            herd.jobs.results(job_ids)
+        if num_put_back(herd) > num_before:
+            raise BrokenLaw("long jobs are delivered once", "kombu has put a message back")
+        check_one_push_a_claim(herd, job_ids)
+
+
+@contextmanager
+def backlog(herd: Herd) -> Iterator[list[str]]:
+    """Jobs that wait behind many others are not taken for lost."""
+    job_ids = herd.jobs.submit(NUM_WAITING, WAITING)
+    yield herd.jobs.running()
+    herd.jobs.results(job_ids)
+    check_one_push_a_claim(herd, job_ids)
+
+
+def num_put_back(herd: Herd) -> int:
+    """How many messages kombu has taken for lost since the start of Redis."""
+    calls: int = herd.jobs.redis.info("commandstats").get("cmdstat_rpush", {}).get("calls", 0)
+    return calls
+
+
+def check_one_push_a_claim(herd: Herd, job_ids: Sequence[str]) -> None:
+    """Raise BrokenLaw if a message was pushed while the last one was still unclaimed.
+
+    A job that a full worker has released to one with room has two pushes and two claims.
+    """
+    for job_id in job_ids:
+        num_pushes, num_claims = herd.jobs.number(job_id, "pushes"), herd.jobs.number(job_id, "epoch")
+        if num_pushes > num_claims:
+            raise BrokenLaw(
+                "nothing is pushed needlessly", f"{num_pushes} pushes, {num_claims} claims", job_id
+            )
