@@ -7,8 +7,8 @@ from llama_herd.worker.broker.sentinel_transport import (
     PrimaryChannel,
     SentinelQueueChannel,
     SentinelTenantChannel,
-    TenantChannel,
 )
+from llama_herd.worker.broker.tenant_channel import TenantChannel
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_herd.worker.broker.sentinel_transport import may_receive
+from llama_herd.worker.broker.tenant_channel import may_receive
 
 
 @pytest.mark.parametrize(

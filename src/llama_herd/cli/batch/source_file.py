@@ -1,4 +1,4 @@
-"""Opens a file as the right kind of source."""
+"""Files as sources of rows, opened by their suffix: one JSON array, lines, plain text; and standard input."""
 
 import io
 import json

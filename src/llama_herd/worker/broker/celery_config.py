@@ -36,7 +36,7 @@ class BrokerClasses(NamedTuple):
 
 _PLAIN = BrokerClasses(
     "llama_herd.worker.broker.queue_channel:QueueTransport",
-    "llama_herd.worker.broker.sentinel_transport:TenantTransport",
+    "llama_herd.worker.broker.tenant_channel:TenantTransport",
     "llama_herd.worker.broker.result_backend:ResultBackend",
 )
 _SENTINEL = BrokerClasses(

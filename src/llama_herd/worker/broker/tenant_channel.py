@@ -1,0 +1,52 @@
+"""The channel that sends a job's links and chains. A send that Redis refuses for good is not repeated.
+
+A worker of several tenants may push into the queues of all of them, and the sender of a link chooses its
+queue. So a link may not go into a queue of the worker's other tenants.
+"""
+
+from typing import Any
+
+from kombu.transport import redis as redis_transport
+from redis import Redis
+
+from llama_herd.worker.broker.result_backend import SendingRedis
+
+#: Prefixes of keys that are not queues.
+_NO_QUEUES = ("herd:", "celery-task", "chord-unlock-", "_kombu.")
+
+
+class ForeignQueue(ValueError):
+    """A message would go into a queue that is not its tenant's."""
+
+
+def may_receive(queue: str, tenant: str) -> bool:
+    """Whether a tenant's messages may go into a queue: each of our queues belongs to one tenant."""
+    if queue.startswith("herd."):
+        owner, colon, _ = queue.removeprefix("herd.").partition(":")
+        return tenant == (owner if colon else "default")
+    return not queue.startswith(_NO_QUEUES)
+
+
+class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
+    """Sends for the tenant that the transport's options name; without a tenant, into any queue."""
+
+    tenant: str | None = None
+    from_transport_options = (*redis_transport.Channel.from_transport_options, "tenant")
+
+    def _get_client(self) -> type[Redis]:
+        return SendingRedis
+
+    def _q_for_pri(self, queue: str, pri: int) -> str:
+        """Of a queue that is no model's the plain list: which others its workers ask, only they know."""
+        return str(super()._q_for_pri(queue, pri if queue.startswith("herd.") else 0))
+
+    def _put(self, queue: str, message: Any, **options: Any) -> None:
+        if self.tenant is not None and not may_receive(queue, self.tenant):
+            raise ForeignQueue(f"a message of tenant {self.tenant} may not go into another tenant's queue")
+        super()._put(queue, message, **options)
+
+
+class TenantTransport(redis_transport.Transport):  # type: ignore[misc]
+    """kombu's Redis transport with that channel."""
+
+    Channel = TenantChannel
