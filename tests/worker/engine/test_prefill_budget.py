@@ -74,6 +74,17 @@ def test_it_at_most_doubles_in_a_step() -> None:
     assert budget.beside(ROWS) == 32
 
 
+@pytest.mark.parametrize("least", [1, 2, 3, 16])
+def test_a_small_lot_is_offered_once_whatever_comes_of_it(least: int) -> None:
+    """A lot of single tokens counts as rows that decode."""
+    budget = PrefillBudget(least, 32 * least)
+    budget.note(0, ROWS, DECODE_S)
+    budget.note(least, ROWS, DECODE_S)
+    small = budget.beside(ROWS)
+    budget.note(0, ROWS + small, DECODE_S)
+    assert 0 < small < budget.beside(ROWS)
+
+
 def test_it_comes_down_when_tokens_cost_more() -> None:
     budget = learnt()
     taught(budget, by_token(0.001))

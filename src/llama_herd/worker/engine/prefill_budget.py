@@ -118,8 +118,10 @@ class PrefillBudget:
             return self.most
         wanted = self._affordable(num_running, PATIENT_STEPS if can_wait else 1)
         self._offered = max(self._least, min(wanted, 2 * self._tried, self.most))
-        is_small = self._since_small > len(self._small)  # more often at first
-        return self._offered // SMALL_PART if is_small else self._offered
+        if self._since_small <= len(self._small):  # small lots are due more often at first
+            return self._offered
+        self._since_small = 0  # also if prompts take none of it
+        return max(1, self._offered // SMALL_PART)
 
     def pays_to_wait(self, num_idle: int, num_running: int) -> bool:
         """Whether prompts are to wait for more of them, beside streams that can all wait.
