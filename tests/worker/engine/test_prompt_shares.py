@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from llama_herd.model.pages import Pages
 from llama_herd.model.prefix_cache import PrefixCache
-from llama_herd.worker.engine.prefill_budget import PATIENT_STEPS, PrefillBudget
+from llama_herd.worker.engine.prefill_budget import LAST_STEPS, PATIENT_STEPS, SMALL_PART, PrefillBudget
 from llama_herd.worker.engine.scheduler import Scheduler
 from tests.examples import for_any
 from tests.worker.engine.test_scheduler import (
@@ -205,3 +205,17 @@ def test_no_prompt_waits_where_one_cannot_or_where_nothing_decodes() -> None:
     scheduler = waiting_scheduler(-1)
     scheduler.remove(scheduler.running[0])
     assert num_prompt_tokens(scheduler.next_batch()) == 20
+
+
+def test_a_small_lot_that_is_due_waits_for_the_next_prompt() -> None:
+    scheduler = batch_scheduler()
+    for _ in range(LAST_STEPS + 2):
+        scheduler.prefill.note(4, 1, 8.0)
+    scheduler.submit(sequence("decoding", 1, 40))
+    scheduler.admit()
+    for _ in range(3):
+        step(scheduler)
+    scheduler.submit(sequence("prompt", 30, 5, token_id=2))
+    scheduler.admit()
+    small, usual = (scheduler.next_batch()[1].num_tokens for _ in range(2))
+    assert small == usual // SMALL_PART

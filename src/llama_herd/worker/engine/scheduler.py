@@ -122,6 +122,8 @@ class Scheduler:
 
     def _prompt_tokens(self, running: list[Sequence], prefilling: list[Sequence], *, can_wait: bool) -> int:
         """Most prompt tokens of a usual step: few where somebody would wait for the end of it."""
+        if not prefilling:
+            return 0
         if len(prefilling) == len(running) and len({one.can_wait for one in running}) < 2:
             return self.prefill.alone
         return self.prefill.beside(len(running), can_wait=can_wait)
