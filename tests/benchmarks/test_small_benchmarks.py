@@ -70,8 +70,9 @@ def test_prompts_that_are_taken_whole_wait_for_no_step() -> None:
     case = saturation.Case("tales", 12, slots=4, ways=ways, prompt_tokens=96, max_tokens=8, rounds=2)
     cut, patient, whole = rows(saturation.measure(saturation.Plan((case,))))
     assert [len(cut["rows that decode"]), len(whole["gap p50 ms"])] == [2, 2]
-    assert 0 < cut["rows that decode"][0] < patient["rows that decode"][0]
-    assert cut["rows that decode"][0] < whole["rows that decode"][0] <= case.slots
+    assert 0 < cut["rows that decode"][0] < whole["rows that decode"][0] <= case.slots
+    # How long such jobs wait hangs on what steps take here: test_prompt_shares.py tells that by a simulated clock.
+    assert 0 < patient["rows that decode"][0] <= case.slots
 
 
 def test_the_calls_of_a_job_and_of_a_step_are_timed() -> None:
