@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from llama_herd.extras import CLI_MODULES, WORKER_MODULES, install_command
+from llama_herd.extras import MODULES, install_command
 from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.herd_command import environment
@@ -93,7 +93,7 @@ def test_a_client_brings_no_celery_and_no_command_line(wheel: zipfile.ZipFile) -
 Done = subprocess.CompletedProcess[str]
 
 #: What an installation without any extra has not.
-EXTRAS = ("celery", "kombu", "click", *CLI_MODULES, *WORKER_MODULES)
+EXTRAS = ("celery", "kombu", "click", *MODULES["cli"], *MODULES["worker"])
 
 
 def run_without(
@@ -170,7 +170,7 @@ COMMANDS = (
 
 @pytest.mark.redis
 def test_a_client_with_a_command_line_needs_no_celery(redis_url: str) -> None:
-    done = run_without({"celery", "kombu", *WORKER_MODULES}, EACH, *COMMANDS, HERD_REDIS_URL=redis_url)
+    done = run_without({"celery", "kombu", *MODULES["worker"]}, EACH, *COMMANDS, HERD_REDIS_URL=redis_url)
     assert done.returncode == 0, done.stderr
     ends = re.findall("exit code (.) of herd (.*)", done.stderr)
     assert [command for _, command in ends] == list(COMMANDS)
@@ -240,7 +240,7 @@ def test_a_clients_command_that_runs_brings_no_worker(redis_url: str, tmp_path: 
     ids=" ".join,
 )
 def test_on_a_client_what_needs_a_workers_packages_says_what_to_install(command: list[str]) -> None:
-    done = run_without(WORKER_MODULES, HERD, *command)
+    done = run_without(MODULES["worker"], HERD, *command)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert install_command("worker") in done.stderr
@@ -253,7 +253,7 @@ def test_nothing_tells_anyone_to_install_from_an_index_that_has_it_not() -> None
 
 
 def test_without_its_extra_the_gateway_says_what_to_install() -> None:
-    done = run_without({"starlette", "uvicorn", *WORKER_MODULES}, HERD, "gateway")
+    done = run_without({"starlette", "uvicorn", *MODULES["worker"]}, HERD, "gateway")
     assert done.returncode == 2
     assert install_command("gateway") in done.stderr
 
@@ -263,6 +263,6 @@ def test_a_gateway_needs_neither_torch_nor_celery(redis_url: str) -> None:
     """It gets as far as to listen, at a port that another has."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         variables = {"HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": str(taken.getsockname()[1])}
-        done = run_without({"celery", "kombu", *WORKER_MODULES}, HERD, "gateway", **variables)
+        done = run_without({"celery", "kombu", *MODULES["worker"]}, HERD, "gateway", **variables)
     assert done.returncode == 2
     assert "cannot listen at" in done.stderr

@@ -3,31 +3,33 @@
 from enum import StrEnum
 from typing import Self
 
-_RETRIABLE, _FINAL = True, False
+#: The status over HTTP of a code whose job is at fault, and of those that say only whether the same job may
+#: succeed later.
+_BAD, _RETRIABLE, _FINAL = 422, 503, 500
 
 
 class ErrorCode(StrEnum):
-    """A code, what it means, and whether the same job may succeed later."""
+    """A code, what it means, and the status over HTTP, which tells whether the same job may succeed later."""
 
-    INVALID_JOB = "invalid_job", "the job, or the message that brought it, cannot be accepted", _FINAL
-    INVALID_LINE = "invalid_line", "only of a batch's row: its line is not a valid request", _FINAL
+    INVALID_JOB = "invalid_job", "the job, or the message that brought it, cannot be accepted", _BAD
+    INVALID_LINE = "invalid_line", "only of a batch's row: its line is not a valid request", _BAD
     PROMPT_TOO_LONG = (
         "prompt_too_long",
         "the model's context or its KV cache is too small for prompt and output",
-        _FINAL,
+        _BAD,
     )
-    NO_CHAT_TEMPLATE = "no_chat_template", "the job has messages, but the model has no chat template", _FINAL
-    TEMPLATE_ERROR = "template_error", "the model's chat template rejects the messages, or fails", _FINAL
-    TOKENIZER_ERROR = "tokenizer_error", "the model's tokenizer fails on the prompt", _FINAL
+    NO_CHAT_TEMPLATE = "no_chat_template", "the job has messages, but the model has no chat template", _BAD
+    TEMPLATE_ERROR = "template_error", "the model's chat template rejects the messages, or fails", _BAD
+    TOKENIZER_ERROR = "tokenizer_error", "the model's tokenizer fails on the prompt", _BAD
     GRAMMAR_TOO_COMPLEX = (
         "grammar_too_complex",
         "the job's schema or grammar takes more work for a token than is allowed",
-        _FINAL,
+        _BAD,
     )
     GRAMMAR_DEAD_END = (
         "grammar_dead_end",
         "the job's schema or grammar lets nothing follow the text so far, not even an end",
-        _FINAL,
+        _BAD,
     )
     GRAMMAR_MISMATCH = (
         "grammar_mismatch",
@@ -47,44 +49,45 @@ class ErrorCode(StrEnum):
     UNSERVED = (
         "unserved",
         "no worker has ever served the job's model, and `HERD_UNSERVED_TIMEOUT_S` is over",
-        _FINAL,
+        404,
     )
-    CANCELLED = "cancelled", "only of a batch's row: its job was cancelled, or was never submitted", _FINAL
-    DEADLINE = "deadline", "only of a batch's row: its job was not finished by its deadline", _FINAL
+    CANCELLED = "cancelled", "only of a batch's row: its job was cancelled, or was never submitted", 409
+    DEADLINE = "deadline", "only of a batch's row: its job was not finished by its deadline", 504
     BATCH_CANCELLED = (
         "batch_cancelled",
         "only of a batch's row: the batch was cancelled before it was done",
-        _FINAL,
+        409,
     )
     BATCH_EXPIRED = (
         "batch_expired",
         "only of a batch's row: the batch's `completion_window` was over before it was done",
-        _FINAL,
+        504,
     )
     NOT_RECORDED = "not_recorded", "Redis does not accept an event or the record of the job", _FINAL
     UNREADABLE = "unreadable", "the job's data in Redis is damaged, or was not written by llama-herd", _FINAL
-    FORGOTTEN = "forgotten", "the job is over, and Redis no longer has its events", _FINAL
+    FORGOTTEN = "forgotten", "the job is over, and Redis no longer has its events", 410
     REFUSED = "refused", "Celery could not store the result or send a link", _FINAL
     WRONG_POOL = "wrong_pool", "the Celery worker that took the message has no engine", _FINAL
 
     meaning: str
-    retriable: bool
+    http_status: int
 
-    def __new__(cls, code: str, meaning: str, retriable: bool) -> Self:
+    def __new__(cls, code: str, meaning: str, http_status: int) -> Self:
         self = str.__new__(cls, code)
         self._value_ = code
         self.meaning = meaning
-        self.retriable = retriable
+        self.http_status = http_status
         return self
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same job may succeed later."""
+        return self.http_status == _RETRIABLE
 
     @property
     def is_bad_input(self) -> bool:
         """Whether the job itself is at fault, so that it fails the same way on any worker."""
-        return self in (
-            *(ErrorCode.INVALID_JOB, ErrorCode.INVALID_LINE, ErrorCode.PROMPT_TOO_LONG),
-            *(ErrorCode.NO_CHAT_TEMPLATE, ErrorCode.TEMPLATE_ERROR, ErrorCode.TOKENIZER_ERROR),
-            *(ErrorCode.GRAMMAR_TOO_COMPLEX, ErrorCode.GRAMMAR_DEAD_END),
-        )
+        return self.http_status == _BAD
 
 
 _BY_NAME = {str(code): code for code in ErrorCode}

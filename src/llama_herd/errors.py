@@ -26,17 +26,33 @@ UnservedModel is no error but a warning: a job was accepted for a model that no 
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
-from llama_herd.error_code import is_retriable
+from llama_herd.error_code import ErrorCode, is_retriable
+
+
+class HttpAnswer(NamedTuple):
+    """How an error is answered over HTTP: a status, a code, and words without what only the operator reads.
+
+    Each text may name fields of the error `e`. cause: what the log says in place of the message.
+    """
+
+    status: int
+    code: str
+    message: str = "{e}"
+    cause: str | None = None
 
 
 class HerdError(Exception):
     """Base of all errors that are raised on purpose."""
 
+    http: ClassVar[HttpAnswer] = HttpAnswer(500, "internal_error")
+
 
 class BadInput(HerdError, ValueError):
     """Some input cannot be used. The message names it, and the fix."""
+
+    http = HttpAnswer(400, "bad_input")
 
 
 class ModelFileError(BadInput):
@@ -82,6 +98,8 @@ class InvalidJob(BadInput):
     entry says how many more there are at least.
     """
 
+    http = HttpAnswer(422, ErrorCode.INVALID_JOB)
+
     def __init__(self, fields: Sequence[FieldError]) -> None:
         self.fields = _bounded(fields)
         super().__init__(self.fields)
@@ -117,13 +135,21 @@ def _cut(text: str, num_bytes: int) -> str:
 class JobConflict(BadInput):
     """A different job already has this id or idempotency key. Nothing was accepted."""
 
+    http = HttpAnswer(409, "job_conflict")
+
 
 class RedisUnavailable(HerdError):
     """Redis cannot be reached, or rejects the call. The message names the address and the fix."""
 
+    http = HttpAnswer(503, "queue_unavailable", "the queue is away", "{e}")
+
 
 class NotPermitted(RedisUnavailable):
     """The user of Redis lacks the right to a command, a key or a channel."""
+
+    http = HttpAnswer(
+        403, "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl", "{e}"
+    )
 
 
 class NotReplicated(RedisUnavailable):
@@ -132,6 +158,8 @@ class NotReplicated(RedisUnavailable):
     It runs unless Redis fails over before they have it. To submit the same again under its id or idempotency
     key is safe: it runs once.
     """
+
+    http = HttpAnswer(503, "not_replicated", cause="{e}")
 
     def __init__(self, job_id: str, num: int, wanted: int, waited_s: float) -> None:
         self.job_id = job_id
@@ -148,6 +176,8 @@ class QueueFull(HerdError):
     depth, limit: how much waits and how much may wait, in `unit`.
     retry_after_s: when there will be room if workers take jobs as fast as lately; at most a minute.
     """
+
+    http = HttpAnswer(429, "queue_full", "{e.depth} {e.unit} wait, and the limit is {e.limit}")
 
     def __init__(
         self, queue: str, unit: Literal["jobs", "tokens"], depth: int, limit: int, retry_after_s: float
@@ -169,6 +199,10 @@ _LIMITS = {"jobs": "HERD_MAX_QUEUE", "tokens": "HERD_MAX_QUEUE_TOKENS"}
 class JobNotFound(HerdError):
     """No job has this id: it was never accepted, or its record has expired or was purged."""
 
+    http = HttpAnswer(
+        404, "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
+    )
+
     @classmethod
     def for_id(cls, job_id: str) -> Self:
         """The error for this id, with what may have become of the job and what to do."""
@@ -183,6 +217,8 @@ class JobNotFound(HerdError):
 class JobRunning(HerdError):
     """A worker is running the job. Cancel it, or wait for its end."""
 
+    http = HttpAnswer(409, "job_running", "a worker runs this job: cancel it first")
+
 
 class HubUnavailable(HerdError):
     """Hugging Face cannot be reached, and what is wanted of it is not in the cache. The message says why."""
@@ -191,17 +227,25 @@ class HubUnavailable(HerdError):
 class StorageUnavailable(HerdError):
     """The files of a gateway cannot be stored or read at the moment. The message says why, and the fix."""
 
+    http = HttpAnswer(503, "files_unavailable", "files cannot be stored or read here", "{e}")
+
 
 class StorageFull(StorageUnavailable):
     """There is no room for a file, or for answers. Nothing half written is left."""
+
+    http = HttpAnswer(507, "storage_full", "there is no room for files here", "{e}")
 
 
 class FileLost(StorageUnavailable):
     """The bytes of a file are not where they were stored."""
 
+    http = HttpAnswer(410, "file_lost", "the bytes of this file are gone", "{e}")
+
 
 class RecordUnreadable(HerdError, ValueError):
     """A job's data in Redis is incomplete, or was not written by llama-herd. The message says which data."""
+
+    http = HttpAnswer(500, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}")
 
 
 class GenerationError(HerdError):
@@ -209,6 +253,8 @@ class GenerationError(HerdError):
 
     code: an ErrorCode as text; a newer worker may send others. retriable: by default what the code says.
     """
+
+    http = HttpAnswer(500, "{e.code}", "{e.message}", "{e.code}")  # its own code decides
 
     def __init__(self, code: str, message: str, retriable: bool | None = None) -> None:
         self.code = str(code)
@@ -222,6 +268,8 @@ class GenerationError(HerdError):
 
 class DeadlineExceeded(HerdError):
     """A job was not finished by its deadline."""
+
+    http = HttpAnswer(504, ErrorCode.DEADLINE, "the job was not finished by its deadline")
 
 
 class UnservedModel(UserWarning):

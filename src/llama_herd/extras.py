@@ -1,6 +1,7 @@
 """The extras of the package: what each brings, what is missing of it, and how to install it."""
 
 import json
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,18 +10,13 @@ from urllib.request import url2pathname
 
 from llama_herd.errors import BadInput
 
-#: Modules of the extra `cli`.
-CLI_MODULES = ("rich", "typer")
-
-#: Modules of the extra `hub`.
-HUB_MODULES = ("huggingface_hub",)
-
-#: Modules of the extra `worker`.
-WORKER_MODULES = ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch")
-
-#: Modules of the extra `gateway`.
-GATEWAY_MODULES = ("h11", "prometheus_client", "python_multipart", "standardwebhooks", "starlette", "uvicorn")
-
+#: The modules that must be there, by the extra that brings them.
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "cli": ("rich", "typer"),
+    "gateway": ("h11", "prometheus_client", "python_multipart", "standardwebhooks", "starlette", "uvicorn"),
+    "hub": ("huggingface_hub",),
+    "worker": ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch"),
+}
 
 NAME = "llama-herd"
 #: In place of a version where nothing is installed, as where only PYTHONPATH leads to the code.
@@ -51,32 +47,13 @@ def install_command(extra: str) -> str:
     return f"pip install {'-e ' if origin['dir_info'].get('editable') else ''}'{folder}[{extra}]'"
 
 
-def missing_cli_modules() -> list[str]:
-    """The modules that are not installed."""
-    return [name for name in CLI_MODULES if find_spec(name) is None]
+def missing_modules(extra: str) -> list[str]:
+    """The modules of an extra that are not installed."""
+    return [name for name in MODULES[extra] if find_spec(name) is None]
 
 
-def missing_worker_modules() -> list[str]:
-    """The modules that are not installed."""
-    return [name for name in WORKER_MODULES if find_spec(name) is None]
-
-
-def need_worker_extra(command: str) -> None:
-    """Raise BadInput, with the fix, when the packages that a worker needs are not installed."""
-    missing = missing_worker_modules()
+def need_extra(extra: str, command: str) -> None:
+    """Raise BadInput, with the fix, when the packages of an extra that `command` needs are not installed."""
+    missing = missing_modules(extra)
     if missing:
-        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('worker')}")
-
-
-def need_hub_extra(command: str) -> None:
-    """Raise BadInput, with the fix, when the package that asks Hugging Face is not installed."""
-    missing = [name for name in HUB_MODULES if find_spec(name) is None]
-    if missing:
-        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('hub')}")
-
-
-def need_gateway_extra(command: str) -> None:
-    """Raise BadInput, with the fix, when the packages that the gateway needs are not installed."""
-    missing = [name for name in GATEWAY_MODULES if find_spec(name) is None]
-    if missing:
-        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command('gateway')}")
+        raise BadInput(f"`{command}` needs {', '.join(missing)}. Fix: {install_command(extra)}")

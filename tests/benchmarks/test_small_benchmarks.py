@@ -71,7 +71,7 @@ def test_prompts_that_are_taken_whole_wait_for_no_step() -> None:
     cut, patient, whole = rows(saturation.measure(saturation.Plan((case,))))
     assert [len(cut["rows that decode"]), len(whole["gap p50 ms"])] == [2, 2]
     assert 0 < cut["rows that decode"][0] < whole["rows that decode"][0] <= case.slots
-    # How long such jobs wait hangs on what steps take here: test_prompt_shares.py tells that by a simulated clock.
+    # How long such jobs wait hangs on what steps take here: test_prompt_shares.py has it by a made-up clock.
     assert 0 < patient["rows that decode"][0] <= case.slots
 
 

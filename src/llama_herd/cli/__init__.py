@@ -2,14 +2,14 @@
 
 import sys
 
-from llama_herd.extras import install_command, missing_cli_modules
+from llama_herd.extras import install_command, missing_modules
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """The entry point."""
-    missing = " and ".join(missing_cli_modules())
+    missing = " and ".join(missing_modules("cli"))
     if missing:
         print(f"herd: the command needs {missing}. Fix: {install_command('cli')}", file=sys.stderr)
         raise SystemExit(2)

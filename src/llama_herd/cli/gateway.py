@@ -20,10 +20,10 @@ def gateway(
     It has no model and no state: run as many as you like. Who calls needs a key (herd keys create).
     """
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.extras import need_gateway_extra
+    from llama_herd.extras import need_extra
     from llama_herd.tasks.gateway.settings import GatewaySettings
 
-    need_gateway_extra("herd gateway")
+    need_extra("gateway", "herd gateway")
     override_settings(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
     settings = read_settings(GatewaySettings)
 

@@ -156,11 +156,11 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.signals import on_interrupt
     from llama_herd.cli.torch_import import load_torch
-    from llama_herd.extras import need_worker_extra
+    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
-    need_worker_extra("herd generate --local")
+    need_extra("worker", "herd generate --local")
     override_settings(model=model)
     settings = with_model_here(read_settings(WorkerSettings))
     load_torch()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.size_text import size_text
+from llama_herd.model.hub.choice import size_text
 
 if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
@@ -35,11 +35,11 @@ def inspect(
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.terminal import harmless
     from llama_herd.errors import BadInput
-    from llama_herd.extras import need_worker_extra
+    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
-    need_worker_extra("herd inspect")
+    need_extra("worker", "herd inspect")
     override_settings(model=model)
     settings = with_model_here(read_settings(WorkerSettings))
     from llama_herd.worker.loading.model_summary import ModelSummary

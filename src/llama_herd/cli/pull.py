@@ -18,12 +18,12 @@ def pull(
     GGUF files comes as a folder. A download that broke off goes on where it was. Prints the path.
     """
     from llama_herd.cli.environment import read_settings
-    from llama_herd.extras import need_hub_extra
+    from llama_herd.extras import need_extra
     from llama_herd.model.hub.name import HubName
     from llama_herd.worker.loading.hub_model import fetch_with_bar
     from llama_herd.worker.settings import WorkerSettings
 
-    need_hub_extra("herd pull")
+    need_extra("hub", "herd pull")
     wanted = HubName.parse(name)
     found = fetch_with_bar(wanted, read_settings(WorkerSettings))
     if not found.is_new:

@@ -10,7 +10,6 @@ import typer
 
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.terminal import show, table_console
-from llama_herd.live_console import is_live
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -72,7 +71,7 @@ def _display(as_json: bool, model: str | None) -> "Iterator[Callable[[Status | J
     if as_json:
         adapter = TypeAdapter[Status | JobStatus](Status | JobStatus)
         yield lambda found: show(adapter.dump_json(part(found)).decode())
-    elif is_live(console):
+    elif console.is_interactive:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda found: live.update(shown(found), refresh=True)
     else:

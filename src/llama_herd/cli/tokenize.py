@@ -41,11 +41,11 @@ def tokenize(
     """
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.terminal import harmless, text_or_stdin
-    from llama_herd.extras import need_worker_extra
+    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
-    need_worker_extra("herd tokenize")
+    need_extra("worker", "herd tokenize")
     override_settings(model=model)
     settings = with_model_here(read_settings(WorkerSettings))
     if (text is None) == (chat is None):

@@ -122,9 +122,9 @@ def listen_for_webhooks(
     """Receive webhooks at this machine, for development: check each signature, and print a line for each."""
     from llama_herd.cli.terminal import harmless
     from llama_herd.errors import BadInput
-    from llama_herd.extras import need_gateway_extra
+    from llama_herd.extras import need_extra
 
-    need_gateway_extra("herd webhooks listen")
+    need_extra("gateway", "herd webhooks listen")
 
     from llama_herd.tasks.webhooks.setup import webhook_config_of
     from llama_herd.tasks.webhooks.webhook_listener import WebhookListener

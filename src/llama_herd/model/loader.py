@@ -1,5 +1,6 @@
 """WeightLoader: takes a model's weights from its file to a device, one by one."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from llama_herd.heap import trim_heap
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.huge_pages import move_into_huge_pages
 from llama_herd.model.linear import Linear
@@ -99,3 +99,10 @@ def _matrices(linear: Linear) -> list[Tensor]:
     """The matrices that a Linear reads in every step."""
     tiles = [one.tiles for one in linear.segments if isinstance(one, NativeSegment)]
     return tiles + [one.matrix for one in linear.segments if isinstance(one, DenseSegment)]
+
+
+def trim_heap() -> None:
+    """Give memory that is free to the system, which the allocator would keep; where the C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 
-from llama_herd.live_console import is_live
 from tests.chaos.harness.report import ChaosReport
 from tests.chaos.harness.run import Progress
 
@@ -18,7 +17,7 @@ MAX_SHOWN = 20
 def progress_display(is_quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """How to show a run's progress on standard error: on a terminal in place of the last line."""
     console = Console(stderr=True, highlight=False, quiet=is_quiet)
-    if is_live(console):
+    if console.is_interactive:
         with console.status("starting", spinner="dots") as status:
             yield lambda progress: status.update(_line(progress))
     else:

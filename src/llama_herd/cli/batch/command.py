@@ -161,13 +161,13 @@ def _run_local(plan: "BatchPlan", model: str | None, *, as_json: bool) -> int:
     from dataclasses import replace
 
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.extras import need_worker_extra
+    from llama_herd.extras import need_extra
     from llama_herd.local.own_herd import own_herd
     from llama_herd.tasks.client.client import Client
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
-    need_worker_extra("herd batch --local")
+    need_extra("worker", "herd batch --local")
     override_settings(model=model)
     with (
         own_herd(with_model_here(read_settings(WorkerSettings))) as herd,

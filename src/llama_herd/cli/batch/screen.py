@@ -12,7 +12,6 @@ from rich.text import Text
 
 from llama_herd.cli.batch.summary import Summary, progress_line
 from llama_herd.cli.terminal import harmless, show
-from llama_herd.live_console import is_live
 from llama_herd.tasks.batch_status import BatchStatus
 
 #: How often a line is written if the output is not a terminal.
@@ -46,7 +45,7 @@ def open_screen(*, as_json: bool) -> BatchScreen:
     if as_json:
         return JsonScreen()
     console = Console(highlight=False, markup=False)
-    return BarScreen(console) if is_live(console) else LineScreen()
+    return BarScreen(console) if console.is_interactive else LineScreen()
 
 
 class LineScreen:

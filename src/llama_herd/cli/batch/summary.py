@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_herd.percentiles import Percentiles
+from llama_herd.tasks.batch.batch_progress import Percentiles
 from llama_herd.tasks.batch_status import BatchStatus
 
 

@@ -31,13 +31,13 @@ def demo(
     left running. Exit code 0 when all jobs ended well.
     """
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.extras import need_gateway_extra, need_worker_extra
+    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
-    need_worker_extra("herd demo")
+    need_extra("worker", "herd demo")
     if web:
-        need_gateway_extra("herd demo --web")
+        need_extra("gateway", "herd demo --web")
     override_settings(model=model)
     named = read_settings(WorkerSettings)
     settings = with_model_here(named)
@@ -81,9 +81,8 @@ def _open_screen(as_json: bool) -> "DemoScreen":
 
     from llama_herd.cli.demo.live_screen import LiveDemoScreen
     from llama_herd.cli.demo.screen import DemoScreen
-    from llama_herd.live_console import is_live
 
     terminal = Console(highlight=False)
-    if is_live(terminal) and not as_json:
+    if terminal.is_interactive and not as_json:
         return LiveDemoScreen(terminal)
     return DemoScreen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from llama_herd.cli.demo.demo_job import DemoJob
-from llama_herd.percentiles import Percentiles
+from llama_herd.tasks.batch.batch_progress import Percentiles
 
 
 @dataclass

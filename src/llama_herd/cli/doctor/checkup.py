@@ -14,10 +14,10 @@ from llama_herd.cli.doctor.finding import Finding
 from llama_herd.cli.environment import unknown_variables
 from llama_herd.cli.torch_import import load_torch
 from llama_herd.errors import BadInput, HerdError, RedisUnavailable
-from llama_herd.extras import install_command, missing_worker_modules, own_version
+from llama_herd.extras import install_command, missing_modules, own_version
 from llama_herd.local.own_redis import is_port_taken, local_port
 from llama_herd.local.redis_server import find_server
-from llama_herd.size_text import size_text
+from llama_herd.model.hub.choice import size_text
 from llama_herd.tasks.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection import connect, redis_errors
 from llama_herd.tasks.ledger.replies import text
@@ -185,7 +185,7 @@ def check_open_files() -> Finding:
 
 def check_torch(settings: WorkerSettings) -> Finding:
     """Whether torch is installed and can use the device that is set, and whether a GPU is unused."""
-    missing = missing_worker_modules()
+    missing = missing_modules("worker")
     if missing:
         return Finding(
             "torch",
@@ -257,7 +257,7 @@ def check_up() -> Iterator[Finding]:
         yield from check_queue_lists(settings.redis_url)
     torch = check_torch(settings)
     yield torch
-    if not missing_worker_modules():
+    if not missing_modules("worker"):
         yield from check_model(settings, has_device=torch.state != "fail")
 
 

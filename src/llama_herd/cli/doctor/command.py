@@ -30,10 +30,10 @@ def doctor(
     """
     from llama_herd.cli.doctor.checkup import check_up
     from llama_herd.cli.environment import override_settings
-    from llama_herd.extras import need_worker_extra
+    from llama_herd.extras import need_extra
 
     if model is not None:
-        need_worker_extra("herd doctor --model")
+        need_extra("worker", "herd doctor --model")
     override_settings(model=model)
     findings = []
     for finding in check_up():

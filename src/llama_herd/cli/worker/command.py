@@ -54,9 +54,9 @@ def worker(
     `herd settings` shows what else can be set. With --gpus, a process that dies is started again while the
     others go on, unless its settings are wrong (exit code 2).
     """
-    from llama_herd.extras import need_worker_extra
+    from llama_herd.extras import need_extra
 
-    need_worker_extra("herd worker")
+    need_extra("worker", "herd worker")
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.worker.celery_worker import run_celery_worker
     from llama_herd.cli.worker.children import run_together

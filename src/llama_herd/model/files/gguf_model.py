@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Self
 import gguf
 import numpy as np
 
-from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf import GGUFFile
@@ -131,7 +130,7 @@ KIND_KEY, MODEL = "general.type", "model"
 Shape = tuple[int, ...]
 
 
-class GGUFModel(Closing):
+class GGUFModel(AbstractContextManager["GGUFModel"]):
     """The checked view of a model file.
 
         with GGUFModel.open("model.gguf") as model:
@@ -203,6 +202,9 @@ class GGUFModel(Closing):
 
     def close(self) -> None:
         self._file.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _rope_divisors(self) -> list[float]:
         blocks, type = self._file.rows(ROPE_NAME).read(), self._file.tensors[ROPE_NAME].type

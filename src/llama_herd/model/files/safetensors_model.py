@@ -1,6 +1,7 @@
 """A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from os import PathLike
@@ -9,7 +10,6 @@ from typing import NamedTuple, Self
 
 from gguf import GGMLQuantizationType
 
-from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_header import TensorInfo
@@ -70,7 +70,7 @@ class StoredTensor(NamedTuple):
     info: TensorInfo
 
 
-class SafetensorsModel(Closing):
+class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
     """The checked view of a folder with config.json and model.safetensors, whole or in shards.
 
         with SafetensorsModel.open("Llama-2-7b-hf") as model:
@@ -144,6 +144,9 @@ class SafetensorsModel(Closing):
     def close(self) -> None:
         for file in self._files:
             file.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _stored(self, name: str) -> StoredTensor:
         is_tied = name == "output.weight" and name not in self

@@ -9,12 +9,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from llama_herd.closing import Closing
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.reading.bounded_reader import Cursor
@@ -106,7 +105,7 @@ class StoredRows:
         )
 
 
-class TensorFile(Closing):
+class TensorFile:
     """A file of tensors, which are found by name."""
 
     def __init__(self, file: OpenFile, tensors: Mapping[str, TensorInfo]) -> None:
@@ -125,3 +124,9 @@ class TensorFile(Closing):
     def close(self) -> None:
         """Give up the file; what has been read of it stays good."""
         self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

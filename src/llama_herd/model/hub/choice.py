@@ -10,7 +10,6 @@ from typing import NamedTuple
 from llama_herd.errors import ModelFileError
 from llama_herd.model.hub.listing import HubFile, RepoListing
 from llama_herd.model.hub.name import PART, HubName
-from llama_herd.size_text import size_text
 
 #: Types of GGUF files that workers multiply as they are stored on any device, the most exact first.
 PREFERRED_TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_K_S", "Q4_0")
@@ -196,3 +195,11 @@ def _no_such_file(found: Sequence[Candidate], name: HubName, problem: str) -> Mo
     more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
     listed = f"name one of {', '.join(shown)}{more}" if shown else "it holds no GGUF file: name it alone"
     return ModelFileError(f"{name.repo}: {problem}. Fix: {listed}")
+
+
+def size_text(num_bytes: int) -> str:
+    """A size in GB, MB or kB (powers of 1000), such as 1.2 GB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:,.1f} {unit}"
+    return f"{num_bytes / 1e3:,.1f} kB"

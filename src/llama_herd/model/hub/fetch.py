@@ -15,7 +15,7 @@ from time import sleep
 from typing import BinaryIO
 
 from llama_herd.errors import HubUnavailable, ModelFileError
-from llama_herd.model.hub.choice import ChosenFiles, Room, choose
+from llama_herd.model.hub.choice import ChosenFiles, Room, choose, size_text
 from llama_herd.model.hub.listing import HubFile, RepoListing, cache_folder, storage_folder
 from llama_herd.model.hub.name import HubName
 from llama_herd.model.hub.request import (
@@ -27,7 +27,6 @@ from llama_herd.model.hub.request import (
     pieces_of,
     translated,
 )
-from llama_herd.size_text import size_text
 
 #: Hears how many bytes of all files have come.
 ProgressHook = Callable[[int, int], None]

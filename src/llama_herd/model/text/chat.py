@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from llama_herd.closing import Closing
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
 from llama_herd.model.reading.file_errors import quoted
@@ -212,7 +211,7 @@ class Chat:
     template: str | None = None  # its name; None: the one for tools if there are some, else the default
 
 
-class ChatTemplates(Closing):
+class ChatTemplates(AbstractContextManager["ChatTemplates"]):
     """The chat templates of a model, rendered in helper processes that cannot hang or bloat this one.
 
         with ChatTemplates(tokenizer.chat_templates, tokenizer, control_tokens) as templates:
@@ -263,6 +262,9 @@ class ChatTemplates(Closing):
     def close(self) -> None:
         """End the helper processes."""
         self._renderers.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _rendered(self, chat: Chat, add_generation_prompt: bool) -> str:
         """The prompt's text, with marks for control tokens."""

@@ -1,17 +1,36 @@
 """The progress of a batch: rows, tokens, speed."""
 
+import math
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from llama_herd.percentiles import Percentiles
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 
 #: Seconds over which the speed is measured.
 SPAN_S = 15.0
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """The seconds that half and 95 % of the cases do not exceed; None without cases."""
+
+    p50_s: float | None
+    p95_s: float | None
+
+    @classmethod
+    def from_seconds(cls, seconds: Sequence[float]) -> Self:
+        return cls(nearest_rank(seconds, 0.50), nearest_rank(seconds, 0.95))
+
+
+def nearest_rank(seconds: Sequence[float], share: float) -> float | None:
+    """The smallest value that this share of the values does not exceed; None without values."""
+    ordered = sorted(seconds)
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
 
 
 class _Mark(NamedTuple):

@@ -2,12 +2,11 @@
 
 import warnings
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import TypeVar, Unpack
 
 from redis.client import PubSub
 
-from llama_herd.closing import Closing
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch_row import BatchJob
@@ -36,7 +35,7 @@ from llama_herd.tasks.worker_status import WorkerStatus
 T = TypeVar("T")
 
 
-class Client(Closing):
+class Client(AbstractContextManager["Client"]):
     """Talks to the herd through Redis.
 
         with Client() as client:
@@ -337,6 +336,9 @@ class Client(Closing):
         """Close the connections."""
         self._redis.close()
         self._subscriber.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _run(self, dialogue: Dialogue[T]) -> T:
         with redis_errors(self._core.url):

@@ -1,9 +1,9 @@
 """Several herds behind one client: what one Redis cannot carry is split by model."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Unpack
 
-from llama_herd.closing import Closing
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
@@ -18,7 +18,7 @@ from llama_herd.tasks.result import Result
 MARK = "@"
 
 
-class Herds(Closing):
+class Herds(AbstractContextManager["Herds"]):
     """Clients of several herds, each with a Redis of its own. A job goes to the herd of its model.
 
         herds = Herds({"north": Client(url), "south": Client(other)}, {"tales": "north"}, default="south")
@@ -107,3 +107,6 @@ class Herds(Closing):
         """Close all clients."""
         for client in self._clients.values():
             client.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

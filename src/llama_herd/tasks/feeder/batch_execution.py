@@ -1,5 +1,6 @@
 """Runs one batch, from where earlier feeders have left it, to its end."""
 
+import ctypes
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from time import monotonic, sleep
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FileLost
-from llama_herd.heap import trim_heap
 from llama_herd.tasks.batch.batch_progress import BatchProgress
 from llama_herd.tasks.batch.batch_run import BatchRun, is_cancelled
 from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, LineStream, NumberedLine, read_lines
@@ -90,7 +90,14 @@ def input_rows(file: LineStream, lease: BatchLease, max_prompt_bytes: int) -> It
                 yield row
     finally:
         if has_long:
-            trim_heap()
+            _trim_heap()
+
+
+def _trim_heap() -> None:
+    """Give memory that is free to the system, which the allocator would keep; where the C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def _next_line(lines: Iterator[NumberedLine | None]) -> NumberedLine | None:

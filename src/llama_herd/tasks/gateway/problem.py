@@ -3,26 +3,15 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import (
-    BadInput,
     DeadlineExceeded,
-    FileLost,
     GenerationError,
     HerdError,
     InvalidJob,
-    JobConflict,
-    JobNotFound,
-    JobRunning,
     NotPermitted,
-    NotReplicated,
-    QueueFull,
-    RecordUnreadable,
-    RedisUnavailable,
-    StorageFull,
-    StorageUnavailable,
 )
 from llama_herd.http_status import RETRY_S, http_headers, http_status
 from llama_herd.tasks.chat import ChatMessage
@@ -89,10 +78,10 @@ class Problem(HerdError):
         """
         if isinstance(error, Problem):
             return error
-        status, words = http_status(error), wording_of(error)
-        told = (words.code.format(e=error), words.message.format(e=error))
+        status, said = http_status(error), error.http
+        told = (said.code.format(e=error), said.message.format(e=error))
         problem = cls(bad_status if status == 422 else status, *told, headers=http_headers(error))
-        problem.cause = words.cause and words.cause.format(e=error)
+        problem.cause = said.cause and said.cause.format(e=error)
         if isinstance(error, InvalidJob):
             problem.param, problem.cause = _one_field(error), _loggable(error)
         return problem
@@ -153,45 +142,3 @@ def _known_name(field: str) -> str:
     """A field's name if it is one of ours, or of OpenAI's."""
     parts = field.split(".")
     return field if all(part.isdigit() or part in _FIELDS for part in parts) else "?"
-
-
-class Wording(NamedTuple):
-    """The words in which errors of a kind are told, without what only the operator should read.
-
-    Each text may name fields of the error `e`. cause: what the log says in place of the message.
-    """
-
-    kind: type[HerdError]
-    code: str
-    message: str = "{e}"
-    cause: str | None = None
-
-
-#: The first whose kind an error is of counts. The last one fits all.
-WORDINGS = (
-    Wording(GenerationError, "{e.code}", "{e.message}", "{e.code}"),
-    Wording(InvalidJob, ErrorCode.INVALID_JOB),
-    Wording(JobConflict, "job_conflict"),
-    Wording(JobRunning, "job_running", "a worker runs this job: cancel it first"),
-    Wording(
-        JobNotFound, "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
-    ),
-    Wording(QueueFull, "queue_full", "{e.depth} {e.unit} wait, and the limit is {e.limit}"),
-    Wording(
-        NotPermitted, "not_permitted", "this gateway's user of Redis lacks a right. Fix: herd acl", "{e}"
-    ),
-    Wording(NotReplicated, "not_replicated", cause="{e}"),
-    Wording(RedisUnavailable, "queue_unavailable", "the queue is away", "{e}"),
-    Wording(FileLost, "file_lost", "the bytes of this file are gone", "{e}"),
-    Wording(StorageFull, "storage_full", "there is no room for files here", "{e}"),
-    Wording(StorageUnavailable, "files_unavailable", "files cannot be stored or read here", "{e}"),
-    Wording(DeadlineExceeded, ErrorCode.DEADLINE, "the job was not finished by its deadline"),
-    Wording(RecordUnreadable, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}"),
-    Wording(BadInput, "bad_input"),
-    Wording(HerdError, "internal_error"),
-)
-
-
-def wording_of(error: HerdError) -> Wording:
-    """The wording for an error."""
-    return next(words for words in WORDINGS if isinstance(error, words.kind))

@@ -2,11 +2,10 @@
 
 import sys
 
-from llama_herd.extras import need_hub_extra, need_worker_extra
-from llama_herd.model.hub.choice import ChosenFiles, Room
+from llama_herd.extras import need_extra
+from llama_herd.model.hub.choice import ChosenFiles, Room, size_text
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
-from llama_herd.size_text import size_text
 from llama_herd.worker.loading.device import card_gb, on_device
 from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.settings import WorkerSettings
@@ -23,7 +22,7 @@ def with_model_here(settings: WorkerSettings) -> WorkerSettings:
     name = HubName.from_setting(settings.model)
     if name is None:
         return settings
-    need_hub_extra(f"HERD_MODEL=hf:{name}")
+    need_extra("hub", f"HERD_MODEL=hf:{name}")
     found = find_model(name, lambda: weights_room(settings)) or fetch_with_bar(name, settings)
     return _with_path(found, settings)
 
@@ -33,7 +32,7 @@ def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
     name = HubName.from_setting(settings.model)
     if name is None:
         return settings
-    need_hub_extra(f"HERD_MODEL=hf:{name}")
+    need_extra("hub", f"HERD_MODEL=hf:{name}")
     found = find_model(name, lambda: weights_room(settings))
     return None if found is None else _with_path(found, settings)
 
@@ -56,7 +55,7 @@ def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
 
 def weights_room(settings: WorkerSettings) -> Room:
     """The memory that weights may take on the device of these settings. Raises BadInput."""
-    need_worker_extra("a model that is chosen by this machine's memory, without :FILE.gguf or :TYPE,")
+    need_extra("worker", "a model that is chosen by this machine's memory, without :FILE.gguf or :TYPE,")
     from llama_herd.worker.loading.memory_plan import PROCESS_BYTES, allowed_bytes
 
     settings = on_device(settings)

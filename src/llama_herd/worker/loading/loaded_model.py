@@ -1,13 +1,13 @@
 """A model that is ready to run on this process's device, with its tokenizer and its cache."""
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Self
 
 import structlog
 import torch
 
-from llama_herd.closing import Closing
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
 from llama_herd.model.cache import Cache
@@ -40,7 +40,7 @@ from llama_herd.worker.settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 
-class LoadedModel(Closing):
+class LoadedModel(AbstractContextManager["LoadedModel"]):
     """A model with all that a worker loads before its first job: tokenizer, chat templates, cache, plan."""
 
     def __init__(
@@ -172,6 +172,9 @@ class LoadedModel(Closing):
         self.grammars.close()
         if self.chat is not None:
             self.chat.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _prompt_ids(self, job: GenerationJob, due_ms: int | None) -> list[int]:
         if job.prompt_ids is not None:

@@ -15,8 +15,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from llama_herd.live_console import is_live
-
 #: A model that is loaded sooner needs no bar.
 DELAY_S = 0.5
 
@@ -43,7 +41,7 @@ class LoadingBar:
         self._progress: Progress | None = None
 
     def note(self, num_done: int, num_all: int) -> None:
-        if self._progress is None and is_live(self._console) and monotonic() >= self._show_at_s:
+        if self._progress is None and self._console.is_interactive and monotonic() >= self._show_at_s:
             columns = (TextColumn("{task.description}"), BarColumn(), self._count, TimeRemainingColumn())
             self._progress = Progress(*columns, console=self._console, transient=True)
             self._progress.add_task(self._title, total=num_all)

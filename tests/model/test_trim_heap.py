@@ -5,7 +5,7 @@ import sys
 import psutil
 import pytest
 
-from llama_herd.heap import trim_heap
+from llama_herd.model.loader import trim_heap
 
 #: Small enough to lie in the heap, and so many that the rest of the process is nothing beside them.
 BLOCK_BYTES, NUM_BLOCKS = 60_000, 1_000
