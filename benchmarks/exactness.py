@@ -22,8 +22,9 @@ from llama_herd.model.kernels.native import Kernel, Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import pages_for
 from llama_herd.model.weights.form import WeightForm
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.worker.loading.kernels import kernels_folder
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import WorkerSettings
 
 SEED, NUM_TEXTS, NUM_TOKENS = 1, 8, 256
 

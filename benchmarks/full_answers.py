@@ -3,10 +3,10 @@
 from typing import Any
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.events import End, Event, Started, Token, Usage
-from llama_herd.tasks.job import MAX_PROMPT_SCORES, GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.protocol.events import End, Event, Started, Token, Usage
+from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, GenerationJob
 
 #: Four bytes, as an estimate takes them for a token.
 WORD = "abc "

@@ -28,12 +28,12 @@ from benchmarks.harness import Benchmark, main
 from benchmarks.processes import process
 from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import MAX_REPORTS, Reports
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
 

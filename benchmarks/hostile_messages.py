@@ -22,8 +22,8 @@ from benchmarks.hostile_input import SHAPES
 from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
 from llama_herd.errors import HerdError
-from llama_herd.tasks.events import Token
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.events import Token
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from tests.chaos.harness.malformed import QUEUE, celery_message
 from tests.chaos.harness.patience import wait_until
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 
 #: Ids that are plain tokens in every model here.
 PLAIN_IDS = range(3, 2000)

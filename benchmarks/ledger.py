@@ -19,12 +19,12 @@ from benchmarks.harness import Benchmark, main
 from benchmarks.meter import Meter
 from benchmarks.report import Cell, Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.events import End, Event, Started, Token
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.ledger.script_events import EmitEntry
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.events import End, Event, Started, Token
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 
 JOB = GenerationJob(prompt="x" * 400, model="tales")
 OWNER, QUEUE = "owner", "herd.tales"

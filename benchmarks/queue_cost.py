@@ -27,10 +27,10 @@ from benchmarks.report import Report, Row, Table, number
 from benchmarks.speed.files import MEDIUM, RandomFile
 from benchmarks.timed_engine import TimedEngine
 from benchmarks.warm_worker import Queue, warm_worker
-from llama_herd.tasks.connection import connect
-from llama_herd.tasks.events import End, Token, parse_event
-from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.tasks.connection.connect import connect
+from llama_herd.tasks.protocol.events import End, Token, parse_event
+from llama_herd.tasks.protocol.sampling import SamplingParams
 
 MEDIUM_Q4_0 = "1.1B Q4_0"
 

@@ -22,11 +22,11 @@ from benchmarks.report import Table, across
 from llama_herd.errors import JobNotFound
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS, sweep_tenant
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope, queue_name
 
 PROMPT = "x" * 400
 MODEL = "tales"

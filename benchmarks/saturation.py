@@ -21,8 +21,8 @@ from benchmarks.jobs import drawn, random_prompt
 from benchmarks.report import Table
 from benchmarks.speed.files import MEDIUM, RandomFile
 from benchmarks.timed_engine import TimedEngine
-from llama_herd.tasks.priority import MIN_PRIORITY
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.tasks.protocol.priority import MIN_PRIORITY
 
 SEED = 1
 #: How prompts come into steps: by the budget, and by the priority of the jobs. 0 is learnt; the last budget

@@ -17,8 +17,8 @@ from benchmarks.harness import Benchmark, main, percentiles_ms
 from benchmarks.report import Cell, Table
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import PrefixCache
-from llama_herd.tasks.priority import MIN_PRIORITY
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.priority import MIN_PRIORITY
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.prefill_budget import PrefillBudget

@@ -16,17 +16,17 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.connection import connect
-from llama_herd.tasks.events import End, Failure, Started, Timings, Token, Usage
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.script_events import EmitEntry
-from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.priority import LANES
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.events import End, Failure, Started, Timings, Token, Usage
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.priority import LANES
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 
 OWNER = "stand-in"
 REPORT_S = 1.0

@@ -19,11 +19,11 @@ from typing import Any
 from benchmarks.harness import Benchmark, main, merged, percentile
 from benchmarks.report import Row, Table
 from llama_herd.local.worker_process import WorkerProcess
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.ledger.redis_call import run_calls
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.process import NUM_LOOK_AHEAD
-from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until

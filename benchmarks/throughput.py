@@ -18,7 +18,7 @@ from benchmarks.report import Table
 from benchmarks.timed_engine import TimedEngine
 from benchmarks.warm_worker import warm_worker
 from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 
 
 @dataclass(frozen=True)

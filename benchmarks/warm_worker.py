@@ -11,7 +11,7 @@ from benchmarks.jobs import prompts
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.settings import WorkerSettings
 
 

@@ -19,7 +19,7 @@ from time import perf_counter
 from benchmarks.harness import Benchmark, main
 from benchmarks.report import Row, Table
 from benchmarks.speed.files import MEDIUM, RandomFile
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 
 
 @dataclass(frozen=True)

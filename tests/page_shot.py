@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks import Client
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import WorkerSettings
 from tests.browser import Browser, Tab
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import ForkedWorker

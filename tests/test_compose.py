@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.secret_files import secret_variables
 from llama_herd.tasks.security.acl import Role
+from llama_herd.tasks.settings_files import secret_variables
 from llama_herd.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parent.parent

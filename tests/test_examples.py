@@ -19,10 +19,10 @@ import pytest
 from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
-from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess, wait_until
 from tests.tool_model import write_tool_model

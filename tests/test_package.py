@@ -19,7 +19,7 @@ from redis import Redis
 
 from llama_herd.extras import MODULES, install_command
 from llama_herd.model.files.gguf import GGUFFile
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 from tests.cli.herd_command import environment
 
 pytestmark = pytest.mark.program

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.events import Token
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.events import Token
+from llama_herd.tasks.protocol.job import GenerationJob
 
 ROOT = Path(__file__).parent.parent
 REPOSITORY = "https://forge.example/herds/llama-herd"

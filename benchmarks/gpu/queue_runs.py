@@ -17,8 +17,8 @@ from benchmarks.gpu.trace import random_prompts, sampling
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Timings
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Timings
+from llama_herd.tasks.protocol.result import Result
 
 FORMAT = Format.BF16
 #: Bytes and operations a second of an H200, for what depends on their ratio only.

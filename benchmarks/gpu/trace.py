@@ -4,7 +4,7 @@ from random import Random
 
 from benchmarks.gpu.scale import DRAWS, Load
 from benchmarks.timed_engine import TimedEngine, Trace
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 
 
 def start(engine: TimedEngine, load: Load, seed: int) -> Trace:

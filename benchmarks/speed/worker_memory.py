@@ -9,7 +9,7 @@ from benchmarks.warm_worker import warm_worker
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.sizes import BFLOAT16_BYTES, kv_bytes_per_token
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 
 ROWS, CONTEXT_TOKENS = 32, 256
 #: Of the cache these jobs touch a page each.

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         SettingsError,
         UnservedModel,
     )
-    from llama_herd.tasks.chat import ChatMessage
     from llama_herd.tasks.client.async_client import AsyncClient
     from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
     from llama_herd.tasks.client.client import Client
@@ -33,14 +32,15 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.lots import SubmitOutcome
     from llama_herd.tasks.client.place_watch import Queued
     from llama_herd.tasks.client.tenant_status import QueueStatus, Status
-    from llama_herd.tasks.events import End, Event, Started, Token
-    from llama_herd.tasks.job import GenerationJob
-    from llama_herd.tasks.job_fields import SamplingFields
     from llama_herd.tasks.ledger.answers import Place
-    from llama_herd.tasks.result import Result
-    from llama_herd.tasks.sampling import SamplingParams
+    from llama_herd.tasks.protocol.chat import ChatMessage
+    from llama_herd.tasks.protocol.events import End, Event, Started, Token
+    from llama_herd.tasks.protocol.job import GenerationJob
+    from llama_herd.tasks.protocol.job_fields import SamplingFields
+    from llama_herd.tasks.protocol.result import Result
+    from llama_herd.tasks.protocol.sampling import SamplingParams
+    from llama_herd.tasks.protocol.worker_status import WorkerStatus
     from llama_herd.tasks.settings import Settings
-    from llama_herd.tasks.worker_status import WorkerStatus
 
 #: The public names, by the module that each comes from.
 _HOMES = {
@@ -62,7 +62,7 @@ _HOMES = {
         "SettingsError",
         "UnservedModel",
     ),
-    "tasks.chat": ("ChatMessage",),
+    "tasks.protocol.chat": ("ChatMessage",),
     "tasks.client.async_client": ("AsyncClient",),
     "tasks.client.batch.batch_row": ("BatchItem", "BatchRow"),
     "tasks.client.client": ("Client",),
@@ -71,14 +71,14 @@ _HOMES = {
     "tasks.client.lots": ("SubmitOutcome",),
     "tasks.client.tenant_status": ("QueueStatus", "Status"),
     "tasks.client.place_watch": ("Queued",),
-    "tasks.events": ("End", "Event", "Started", "Token"),
-    "tasks.job": ("GenerationJob",),
-    "tasks.job_fields": ("SamplingFields",),
+    "tasks.protocol.events": ("End", "Event", "Started", "Token"),
+    "tasks.protocol.job": ("GenerationJob",),
+    "tasks.protocol.job_fields": ("SamplingFields",),
     "tasks.ledger.answers": ("Place",),
-    "tasks.result": ("Result",),
-    "tasks.sampling": ("SamplingParams",),
+    "tasks.protocol.result": ("Result",),
+    "tasks.protocol.sampling": ("SamplingParams",),
     "tasks.settings": ("Settings",),
-    "tasks.worker_status": ("WorkerStatus",),
+    "tasks.protocol.worker_status": ("WorkerStatus",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -25,6 +25,7 @@ HerdError
 UnservedModel is no error but a warning: a job was accepted for a model that no worker serves.
 """
 
+import traceback
 from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -277,3 +278,10 @@ class UnservedModel(UserWarning):
 
     If no worker ever serves the model, the job ends with an error after HERD_UNSERVED_TIMEOUT_S.
     """
+
+
+def error_place(error: BaseException) -> str:
+    """The exception's type and place in the code, not its message, which may quote a prompt."""
+    places = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " < ".join(f"{place.filename}:{place.lineno}" for place in reversed(places))
+    return f"{type(error).__name__} at {where}"

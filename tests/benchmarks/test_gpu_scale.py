@@ -7,7 +7,7 @@ import pytest
 from benchmarks.gpu.scale import FULL, Load, short
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import PrefixCache
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.scheduler import Scheduler

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.events import End, Event, Failure, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import WebhookEntry
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token
+from llama_herd.tasks.protocol.result import Result
 from tests.chaos.harness.checker import Checker, Evidence
 from tests.chaos.harness.listener import event_fingerprint
 from tests.chaos.harness.sabotage import POISONS

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
-from llama_herd.tasks.events import End, Event, parse_event
+from llama_herd.tasks.protocol.events import End, Event, parse_event
 from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess, peak_bytes

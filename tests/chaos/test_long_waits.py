@@ -5,8 +5,8 @@ from time import sleep
 
 import pytest
 
-from llama_herd.tasks.events import Timings
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
+from llama_herd.tasks.protocol.events import Timings
 from tests.chaos.harness.faults.long_waits import VISIBILITY_S, backlog, long_jobs
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd

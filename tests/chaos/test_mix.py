@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.mix import mixed_jobs
 

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.message import Envelope
 from tests.chaos.harness.faults import redis_faults
 from tests.chaos.harness.faults.early_ends import num_listening
 from tests.chaos.harness.faults.fault import Strike

@@ -13,7 +13,7 @@ from redis import Redis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.process import EXIT_SILENT, EXIT_STUCK
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import Client
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.outbox import Outbox, webhook_message_id
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.webhooks.setup import store_webhooks

@@ -12,11 +12,11 @@ from redis import Redis
 from llama_herd.cli.terminal import harmless
 from llama_herd.extras import install_command
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.cli.herd_command import environment, invoke
 
 #: No Redis listens on port 1.

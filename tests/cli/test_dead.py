@@ -11,12 +11,12 @@ from rich.console import Console
 
 from llama_herd.cli.dead import dead_view
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.priority import URGENT
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.priority import URGENT
 from tests.cli.herd_command import invoke
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.test_dead_letters import poison

@@ -11,7 +11,7 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.cli.herd_command import environment, invoke
 
 pytestmark = pytest.mark.redis

@@ -12,9 +12,9 @@ import pytest
 
 from llama_herd.cli.inspect import summary_lines
 from llama_herd.model.shape.rope_scaling import RopeScaling
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.settings import BUNDLED_MODEL_NAME
 from llama_herd.worker.loading.model_summary import ModelSummary
-from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.herd_command import environment, invoke
 from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS
 from tests.model.text.templates import TEMPLATES

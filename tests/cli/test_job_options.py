@@ -8,13 +8,13 @@ import pytest
 
 from llama_herd.cli.job_options import response_format
 from llama_herd.errors import BadInput
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.structured_outputs import OutputForm
-from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.cli.herd_command import invoke
 
 SCHEMA = {"type": "object", "properties": {"legs": {"enum": [2, 4]}}, "required": ["legs"]}

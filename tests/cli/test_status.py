@@ -20,12 +20,12 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.status_texts import duration_text
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import TASK_NAME, Envelope
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import TASK_NAME, Envelope
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.cli.herd_command import invoke
 
 LONG = "Llama-3.1-8B-Instruct-Q4_K_M"

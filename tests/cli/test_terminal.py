@@ -11,7 +11,7 @@ import pytest
 import llama_herd.cli
 from llama_herd.cli.terminal import harmless, say, show
 from llama_herd.cli.transcript import Transcript
-from llama_herd.tasks.events import End, Failure
+from llama_herd.tasks.protocol.events import End, Failure
 
 CLI = Path(llama_herd.cli.__file__).parent
 #: Who decides what is printed, and the entry, where nothing of this may be imported yet.

@@ -4,7 +4,7 @@ import pytest
 
 from llama_herd.cli.transcript import Transcript
 from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.events import End, Event, Failure, Started, Token
+from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token
 
 STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=1, n=3)
 

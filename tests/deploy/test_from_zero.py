@@ -7,10 +7,10 @@ from redis import Redis
 
 from llama_herd.errors import HerdError
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.ops.ledger_collector import LedgerReader
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.security.acl import Acl, Role
-from llama_herd.worker.metrics.ledger_collector import LedgerReader
 from llama_herd.worker.settings import WorkerSettings
 from tests.guarded_redis import GuardedRedis, write_users
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.secret_files import CONTAINER_SECRETS, secret_variables
+from llama_herd.tasks.settings_files import CONTAINER_SECRETS, secret_variables
 from llama_herd.worker.settings import WorkerSettings
 from tests.deploy.schemas import Manifest, complaint, manifests
 

@@ -13,9 +13,9 @@ import yaml
 from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis, free_port
+from llama_herd.ops.exporter import Exporter
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job_fields import JobFields
-from llama_herd.worker.metrics.exporter import Exporter
+from llama_herd.tasks.protocol.job_fields import JobFields
 from llama_herd.worker.settings import WorkerSettings
 from tests.deploy.scaling import ROOT, SCALERS, TRIGGERS, wanted
 from tests.promql import NAME, Labels, Vector, evaluate, samples

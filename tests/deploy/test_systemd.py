@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.secret_files import secret_variables
+from llama_herd.tasks.settings_files import secret_variables
 from llama_herd.worker.process import EXIT_DEVICE_LOST, EXIT_SILENT
 from llama_herd.worker.settings import WorkerSettings
 

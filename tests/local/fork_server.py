@@ -37,8 +37,8 @@ LIBRARIES = [
     *("llama_herd.tasks.client.client", "llama_herd.tasks.gateway.serve"),
     *("llama_herd.cli.batch.runner", "llama_herd.cli.app"),
     *("llama_herd.worker.loading.card_lock", "llama_herd.worker.loading.loaded_kernels"),
-    *("llama_herd.worker.loading.loaded_model", "llama_herd.worker.logs"),
-    *("llama_herd.worker.metrics.exporter", "llama_herd.worker.metrics.gateway_collector", "uvicorn"),
+    *("llama_herd.worker.loading.loaded_model", "llama_herd.ops.logs"),
+    *("llama_herd.ops.exporter", "llama_herd.cli.gateway_collector", "uvicorn"),
 ]
 
 #: Longest time in which nobody comes or goes, before the first one has come.

@@ -8,9 +8,9 @@ import pytest
 
 from llama_herd.errors import InvalidJob
 from llama_herd.local.local_job import LocalJob
-from llama_herd.tasks.events import End, Event, Started, Token
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Event, Started, Token
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

@@ -6,8 +6,8 @@ import pytest
 
 from llama_herd.errors import InvalidJob
 from llama_herd.local.local_job import LocalJob
-from llama_herd.tasks.events import End, Started, Token
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Started, Token
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.settings import WorkerSettings
 
 FIELDS = {"prompt": "the llama", "sampling": {"max_tokens": 40, "seed": 5, "temperature": 0.0}}

@@ -17,7 +17,7 @@ from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.model.llama2 import Block, Llama
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 from tests.closeness import assert_close
 from tests.model.forwards import greedy, logits_after, random_ids, tensors_in
 from tests.model.requantised import Requantised

@@ -23,7 +23,7 @@ from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 from tests.closeness import assert_close
 from tests.model.float64 import logits64
 from tests.model.smollm2 import smollm2_file

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from llama_herd.tasks.events import End, Event, FinishReason, Started, Token
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.ledger.sweep import sweep_tenant
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, Token
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from tests.chaos.harness.patience import wait_until
 
 QUEUE = "herd.tales"

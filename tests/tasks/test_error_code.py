@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.events import End, Failure, parse_event
+from llama_herd.tasks.protocol.events import End, Failure, parse_event
 
 END = {"type": "end", "seq": 1, "job": "a", "epoch": 1, "finish_reason": "error", "n": 0, "attempts": 1}
 

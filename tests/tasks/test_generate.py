@@ -9,10 +9,10 @@ from celery.app.trace import build_tracer
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.events import End, Failure, FinishReason
 from llama_herd.tasks.generate import OUTCOME
-from llama_herd.tasks.message import TASK_NAME
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Failure, FinishReason
+from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 
 Stored = Callable[[Result | None], dict[str, Any]]

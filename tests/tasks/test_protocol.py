@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
-from llama_herd.tasks.message import TAG_GAP, Envelope
+from llama_herd.tasks.protocol.message import TAG_GAP, Envelope
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.script_events import end_tail
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.schema import schema_text, schemas
-from tests.tasks.test_events import EVENTS
+from tests.tasks.protocol.test_events import EVENTS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.secret_files import exposed_files
 from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.settings_files import exposed_files
 from tests.logged import listening
 from tests.tls import Identity, needs_openssl
 

@@ -10,9 +10,9 @@ import pytest
 
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.tenant_client import TenantClient
+from llama_herd.tasks.protocol.events import Event
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started, token

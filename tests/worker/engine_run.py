@@ -5,8 +5,8 @@ from copy import copy
 from typing import Any
 
 from llama_herd.model.cache import Cache
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import sleep
 
 from llama_herd.tasks.generate import generate
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.queue_channel import QueueChannel
 from llama_herd.worker.engine.engine import Engine

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 from tests.local.processes import WorkerProcess
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 

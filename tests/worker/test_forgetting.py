@@ -10,7 +10,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tasks.client.test_purge import values

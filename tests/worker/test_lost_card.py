@@ -8,7 +8,7 @@ import pytest
 from llama_herd.local import worker_process
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Token
+from llama_herd.tasks.protocol.events import Token
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess, held

@@ -22,10 +22,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.ops.logs import HEAD, JobLine
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job_fields import JobFields
-from llama_herd.tasks.message import TASK_NAME
-from llama_herd.worker.logs import HEAD, JobLine
+from llama_herd.tasks.protocol.job_fields import JobFields
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.worker.settings import WorkerSettings
 from tests.batch_api import BatchApi
 from tests.cli.gateway_process import GatewayProcess

@@ -9,11 +9,11 @@ from redis import Redis
 
 from llama_herd.errors import UnservedModel
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.settings import BUNDLED_MODEL
 from tests.batch_api import BatchApi
 from tests.browser import SHIFT, Browser, Tab
 from tests.cli.gateway_process import GatewayProcess

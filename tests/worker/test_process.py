@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import lead_links_home
 from llama_herd.worker.process import EXIT_THREAD_DIED

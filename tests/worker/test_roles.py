@@ -14,7 +14,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.ledger.stored_api_keys import API_KEYS
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings

@@ -13,10 +13,10 @@ from redis import Redis
 from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import TASK_NAME, Envelope, queue_name
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import TASK_NAME, Envelope, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings

@@ -14,11 +14,11 @@ from redis import Redis
 from llama_herd.errors import DeadlineExceeded
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Started
-from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.keys import Keys, joint_tenant
-from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.protocol.events import Started
+from llama_herd.tasks.protocol.job_fields import SamplingFields
+from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.process import NUM_LOOK_AHEAD

@@ -11,7 +11,7 @@ from llama_herd.errors import RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import ForkedWorker

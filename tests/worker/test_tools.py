@@ -18,8 +18,8 @@ from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
-from llama_herd.tasks.events import Token
 from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.protocol.events import Token
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import start_herd

@@ -7,8 +7,8 @@ import pytest
 
 from llama_herd.errors import UnservedModel
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Started
-from llama_herd.tasks.job_fields import SamplingFields
+from llama_herd.tasks.protocol.events import Started
+from llama_herd.tasks.protocol.job_fields import SamplingFields
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf

@@ -17,12 +17,12 @@ from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import End, Event, Started, Token
-from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import TASK_NAME, queue_name
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Event, Started, Token
+from llama_herd.tasks.protocol.job_fields import SamplingFields
+from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from tests.local.processes import PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf

@@ -42,7 +42,7 @@ def acl(
     in the file stay.
     """
     from llama_herd.cli.environment import read_settings
-    from llama_herd.tasks.message import queue_name
+    from llama_herd.tasks.protocol.message import queue_name
     from llama_herd.tasks.security.acl import Acl, Role
     from llama_herd.tasks.security.acl_folder import queues_of_users, write_users
     from llama_herd.tasks.security.rights import Dialect

@@ -21,7 +21,7 @@ def open_client() -> "Client":
 def run_in_redis(dialogue: "Dialogue[T]") -> T:
     """Run a dialogue with the ledger over a connection of its own. Raises SettingsError, RedisUnavailable."""
     from llama_herd.cli.environment import read_settings
-    from llama_herd.tasks.connection import connect, redis_errors
+    from llama_herd.tasks.connection.connect import connect, redis_errors
     from llama_herd.tasks.ledger.redis_call import run_dialogue
     from llama_herd.tasks.settings import Settings
 

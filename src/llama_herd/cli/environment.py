@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from llama_herd.cli.terminal import say
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.secret_files import secret_variables, warn_of_exposed_files
 from llama_herd.tasks.settings import PREFIX, Settings
+from llama_herd.tasks.settings_files import secret_variables, warn_of_exposed_files
 
 S = TypeVar("S", bound=Settings)
 

@@ -27,15 +27,15 @@ def gateway(
     override_settings(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
     settings = read_settings(GatewaySettings)
 
+    from llama_herd.cli.gateway_collector import GatewayCollector
+    from llama_herd.ops.exporter import Exporter
+    from llama_herd.ops.settings import ServedSettings
     from llama_herd.tasks.feeder.batch_count import BatchCount
     from llama_herd.tasks.gateway.answer_count import AnswerCount
     from llama_herd.tasks.gateway.serve import serve_gateway
-    from llama_herd.worker.metrics.exporter import Exporter
-    from llama_herd.worker.metrics.gateway_collector import GatewayCollector
-    from llama_herd.worker.settings import WorkerSettings
 
     answers, batches = AnswerCount(), BatchCount()
-    exporter = Exporter.start(WorkerSettings.read())  # of the ledger it tells what a worker would tell
+    exporter = Exporter.start(ServedSettings.read())  # of the ledger it tells what a worker would tell
     if exporter is not None:
         exporter.show(GatewayCollector(answers, batches))
     serve_gateway(settings, answers, batches)

@@ -22,7 +22,7 @@ def health(
     from llama_herd.cli.environment import read_settings
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.worker_status import TROUBLE
+    from llama_herd.tasks.protocol.worker_status import TROUBLE
     from llama_herd.worker.settings import WorkerSettings
 
     try:

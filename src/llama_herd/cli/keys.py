@@ -53,7 +53,7 @@ def list_keys(
     from llama_herd.cli.terminal import harmless, utc_text
     from llama_herd.tasks.ledger.redis_call import ask
     from llama_herd.tasks.ledger.stored_api_keys import UnreadableKey, all_keys
-    from llama_herd.tasks.priority import MAX_PRIORITY
+    from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 
     found = _run_as_gatekeeper(ask(all_keys()))
     if not any(found) and not as_json:

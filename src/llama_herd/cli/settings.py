@@ -8,8 +8,8 @@ def settings() -> None:
     """
     from llama_herd.cli.environment import read_settings, variable_of
     from llama_herd.cli.terminal import show
+    from llama_herd.tasks.connection.redis_url import masked
     from llama_herd.tasks.gateway.settings import GatewaySettings
-    from llama_herd.tasks.redis_url import masked
     from llama_herd.worker.settings import WorkerSettings
 
     shown = set[str]()

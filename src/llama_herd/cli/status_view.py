@@ -12,7 +12,7 @@ from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.status_texts import UNKNOWN_TEXT, duration_text, place_note, unserved_note
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status
-from llama_herd.tasks.worker_status import TROUBLE, WorkerStatus
+from llama_herd.tasks.protocol.worker_status import TROUBLE, WorkerStatus
 
 _QUEUE: ColumnKinds = {"model": NAME} | dict.fromkeys(
     ("waiting", "depth", "oldest", "run", "tok/s", "TTFT", "failed", "up"), FIGURE

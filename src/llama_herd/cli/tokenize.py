@@ -12,7 +12,7 @@ from llama_herd.errors import BadInput
 if TYPE_CHECKING:
     from llama_herd.model.text.control_tokens import ControlTokens
     from llama_herd.model.text.tokenizer import Tokenizer
-    from llama_herd.tasks.job import GenerationJob
+    from llama_herd.tasks.protocol.job import GenerationJob
     from llama_herd.worker.settings import WorkerSettings
 
 
@@ -85,7 +85,7 @@ def _show(
 
 def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     """The job of a chat's file. Raises BadInput."""
-    from llama_herd.tasks.job import GenerationJob
+    from llama_herd.tasks.protocol.job import GenerationJob
 
     content = _file_content(path)
     try:

@@ -10,8 +10,8 @@ from llama_herd.error_code import known_code
 from llama_herd.errors import HerdError
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.status_texts import place_note
-from llama_herd.tasks.events import End, Event, Token
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Event, Token
+from llama_herd.tasks.protocol.result import Result
 
 if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client

@@ -58,7 +58,7 @@ def configure_webhooks(
 @webhooks.command("show")
 def show_webhooks(tenant: Tenant = None) -> None:
     """Show as JSON where a tenant is told of ends, without the secret."""
-    from llama_herd.tasks.webhook_url import url_without_query
+    from llama_herd.tasks.protocol.webhook import url_without_query
     from llama_herd.tasks.webhooks.setup import webhook_config_of
 
     config = run_in_redis(webhook_config_of(_tenant(tenant)))
@@ -143,7 +143,7 @@ def listen_for_webhooks(
 
 
 def _facts(one: "ListedWebhook") -> dict[str, Any]:
-    from llama_herd.tasks.webhook_url import url_without_query
+    from llama_herd.tasks.protocol.webhook import url_without_query
 
     entry = one.entry
     facts = asdict(entry) | {"url": entry.url and url_without_query(entry.url)}

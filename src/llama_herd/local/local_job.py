@@ -7,10 +7,10 @@ from time import time
 from typing import Any, Self
 
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.events import Event, Failure, parse_event
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.protocol.events import Event, Failure, parse_event
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs

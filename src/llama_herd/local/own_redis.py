@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from llama_herd.errors import BadInput, SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.redis_url import masked
+from llama_herd.tasks.connection.redis_url import masked
 
 #: Longest time that it may take to write out its last data.
 STOP_TIMEOUT_S = 10.0

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.client.herds import Herds
     from llama_herd.tasks.client.lots import SubmitOutcome
-    from llama_herd.tasks.job import GenerationJob
-    from llama_herd.tasks.job_fields import SamplingFields
-    from llama_herd.tasks.result import Result
-    from llama_herd.tasks.sampling import SamplingParams
+    from llama_herd.tasks.protocol.job import GenerationJob
+    from llama_herd.tasks.protocol.job_fields import SamplingFields
+    from llama_herd.tasks.protocol.result import Result
+    from llama_herd.tasks.protocol.sampling import SamplingParams
 
 __all__ = [
     "AsyncClient",
@@ -32,11 +32,11 @@ _HOMES = {
     "BatchItem": "client.batch.batch_row",
     "BatchRow": "client.batch.batch_row",
     "Client": "client.client",
-    "GenerationJob": "job",
+    "GenerationJob": "protocol.job",
     "Herds": "client.herds",
-    "Result": "result",
-    "SamplingFields": "job_fields",
-    "SamplingParams": "sampling",
+    "Result": "protocol.result",
+    "SamplingFields": "protocol.job_fields",
+    "SamplingParams": "protocol.sampling",
     "SubmitOutcome": "client.lots",
 }
 

@@ -11,13 +11,19 @@ from kombu import compression
 from kombu.exceptions import ContentDisallowed
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection import options_of_sentinels
+from llama_herd.tasks.connection.connect import options_of_sentinels
+from llama_herd.tasks.connection.redis_url import (
+    SentinelUrl,
+    celery_url,
+    checked_url,
+    is_same_redis,
+    is_sentinel,
+    masked,
+)
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.redis_url import celery_url, checked_url, is_same_redis, masked
-from llama_herd.tasks.secret_files import warn_of_exposed_files
-from llama_herd.tasks.sentinel_url import SentinelUrl, is_sentinel
+from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.settings_files import warn_of_exposed_files
 
 
 def refuse_settings(error: SettingsError, app: str) -> NoReturn:

@@ -19,8 +19,8 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.message import TASK_NAME
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.result import Result
 
 #: Key in Celery's request dictionary under which the pool leaves the `Result` for the task's body.
 OUTCOME = "herd_outcome"

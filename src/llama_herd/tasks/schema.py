@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llama_herd.tasks.events import EVENT
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.events import EVENT
+from llama_herd.tasks.protocol.job import GenerationJob
 
 
 def schemas() -> dict[str, dict[str, Any]]:

@@ -15,10 +15,15 @@ from pydantic_settings import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.certificates import problem_with_file
-from llama_herd.tasks.env_file import check_env_file, without_complaints
-from llama_herd.tasks.redis_url import checked_url, complete_url
-from llama_herd.tasks.secret_files import SUFFIX, SecretFiles, secret_variables
+from llama_herd.tasks.connection.certificates import problem_with_file
+from llama_herd.tasks.connection.redis_url import checked_url, complete_url
+from llama_herd.tasks.settings_files import (
+    SUFFIX,
+    SecretFiles,
+    check_env_file,
+    secret_variables,
+    without_complaints,
+)
 
 #: Name of the bundled model. Jobs go to its queue unless they or HERD_MODEL_NAME name another.
 BUNDLED_MODEL_NAME = "tales"

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import structlog
 
-from llama_herd.tasks.ledger.temporary_errors import is_temporary
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 
 log = structlog.get_logger(__name__)
 

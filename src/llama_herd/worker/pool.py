@@ -24,11 +24,11 @@ from celery.worker import control, state
 from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
+from llama_herd.ops.logs import is_for_people
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.side_task import SideTask
-from llama_herd.worker.logs import is_for_people
 
 if TYPE_CHECKING:
     from llama_herd.worker.jobs.service import Service
@@ -70,10 +70,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
         gc.disable()  # what is imported lives to the end: to look through it again and again takes 0.2 s
         # These import torch, which must not happen before the device is pinned.
+        from llama_herd.ops.exporter import Exporter
+        from llama_herd.worker.collector import WorkerCollector
         from llama_herd.worker.engine.lost_device import lost_by
         from llama_herd.worker.jobs.service import Service
-        from llama_herd.worker.metrics.exporter import Exporter
-        from llama_herd.worker.metrics.worker_collector import WorkerCollector
 
         gc.freeze()
         gc.enable()

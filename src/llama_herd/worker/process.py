@@ -9,8 +9,7 @@ from typing import NoReturn
 import structlog
 
 from llama_herd.errors import DeviceLost
-from llama_herd.tasks.redis_url import celery_url
-from llama_herd.tasks.sentinel_url import is_sentinel
+from llama_herd.tasks.connection.redis_url import celery_url, is_sentinel
 from llama_herd.worker.loading.device import begin_anew, on_device, pin_device
 from llama_herd.worker.loading.hub_model import with_model_here
 from llama_herd.worker.settings import WorkerSettings

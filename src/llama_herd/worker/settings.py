@@ -1,22 +1,13 @@
-"""The settings of a worker: which model, on which device, in how much memory."""
+"""The settings of a worker: on which device its model runs, and in how much memory."""
 
-import os
-import re
-from collections import Counter
-from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from llama_herd.model.hub.name import PART, HubName
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import AUTO, NONE
-from llama_herd.tasks.ledger.keys import joint_tenant
-from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, MAX_CONTEXT_TOKENS, TENANT_PATTERN, Settings
-
-#: The model that comes with the package.
-BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
+from llama_herd.ops.settings import ServedSettings
+from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS
 
 #: More threads than any machine's cores gain nothing, and some thousands crash the thread runtimes.
 MAX_THREADS = 1024
@@ -26,28 +17,10 @@ MAX_PREFILL_TOKENS = 65_536
 
 DAY_S = 86_400
 
-LogFormat = Literal["auto", "console", "json"]
 
-
-class WorkerSettings(Settings):
+class WorkerSettings(ServedSettings):
     """Read from the same variables as `Settings`; see `.env.example` for all of them."""
 
-    model: Path = Field(
-        BUNDLED_MODEL,
-        description="GGUF file or Hugging Face folder of the model; or hf:OWNER/NAME, of Hugging Face, which "
-        "is fetched; :FILE.gguf or a type such as :Q4_K_M may follow the name. Unset, or tales: the bundled "
-        "model.",
-    )
-    served_model_name: str = Field(
-        "",
-        pattern=r"^[A-Za-z0-9._-]{0,128}$",
-        description="Name under which the worker serves its model: jobs name it, and it names the queue. "
-        "Empty: HERD_MODEL_NAME, else the name of the model file without the ending, or of the repository.",
-    )
-    tenants: str = Field(
-        "",
-        description="Tenants that this worker serves, such as acme,globex. Empty: HERD_TENANT only.",
-    )
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda:\d{1,4})$",
@@ -170,76 +143,6 @@ class WorkerSettings(Settings):
         description="Obey all of Celery's remote control, not only revoke. Whoever reaches Redis can then "
         "shut workers down.",
     )
-    metrics_port: int = Field(
-        0,
-        ge=0,
-        le=65_535,
-        description="Port of Prometheus metrics at /metrics. 0: none.",
-    )
-    metrics_host: str = Field(
-        "127.0.0.1",
-        pattern=r"^[0-9A-Za-z.:-]{1,255}$",
-        description="Address at which metrics are served. 0.0.0.0: to every machine that can reach this one.",
-    )
-    log_format: LogFormat = Field(
-        "auto",
-        description="json: one object a line. console: text for people. auto: text on a terminal, else JSON.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="The least urgent lines that are logged."
-    )
-
-    @property
-    def served_model(self) -> str:
-        """The name whose queue this worker reads."""
-        if name := self.served_model_name or self.model_name:
-            return name
-        hub_name = HubName.from_setting(self.model)
-        return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # one name for all parts
-
-    @property
-    def queue(self) -> str:
-        """The queue of the one tenant; see `by_queue`."""
-        return queue_name(self.served_model, self.tenant)
-
-    @property
-    def by_queue(self) -> dict[str, Self]:
-        """Map each queue that this worker reads to the settings for its tenant alone."""
-        if not self.tenants:
-            return {self.queue: self}
-        each = (self.model_copy(update={"tenant": name, "tenants": ""}) for name in self._tenant_names)
-        return {one.queue: one for one in each}
-
-    def for_queue(self, queue: str) -> Self:
-        """The settings of the tenant that `queue` belongs to; of the first tenant if it belongs to none."""
-        return self.by_queue.get(queue, self.for_first_tenant)
-
-    @property
-    def for_first_tenant(self) -> Self:
-        """The settings for the first tenant alone, for anything that is the same for all tenants."""
-        return next(iter(self.by_queue.values()))
-
-    @property
-    def joint_tenant(self) -> str:
-        """The combined name of all tenants of this worker, for keys that they share."""
-        return joint_tenant(self._tenant_names)
-
-    @property
-    def _tenant_names(self) -> list[str]:
-        return self.tenants.split(",") if self.tenants else [self.tenant]
-
-    @field_validator("model")
-    @classmethod
-    def _names_a_model(cls, model: Path) -> Path:
-        """Take a path, hf: and a repository, or the name of the bundled model where no file has it."""
-        HubName.from_setting(model)
-        is_bundled = str(model) == BUNDLED_MODEL_NAME and not os.path.lexists(model)
-        return BUNDLED_MODEL if is_bundled else model
-
-    @field_validator("log_level", mode="before")
-    @classmethod
-    def _in_lower_case(cls, level: object) -> object:
-        return level.lower() if isinstance(level, str) else level
 
     @field_validator("tool_parser", "reasoning_parser")
     @classmethod
@@ -248,18 +151,3 @@ class WorkerSettings(Settings):
         if name not in (AUTO, NONE, *formats):
             raise ValueError(f"must be one of {', '.join((AUTO, NONE, *formats))}, got {name!r}")
         return name
-
-    @field_validator("tenants")
-    @classmethod
-    def _names_each_tenant_once(cls, tenants: str) -> str:
-        names = tenants.split(",") if tenants else []
-        wrong = [name for name in names if re.fullmatch(TENANT_PATTERN, name) is None]
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        if wrong:
-            raise ValueError(
-                f"must be names of 1 to 64 letters, digits, underscores or dashes, as in acme,globex, "
-                f"got {wrong[0]!r}"
-            )
-        if twice:
-            raise ValueError(f"must name each tenant once, got {twice[0]} {names.count(twice[0])} times")
-        return tenants

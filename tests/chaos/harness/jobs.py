@@ -8,12 +8,12 @@ from typing import Any
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.connection import connect
-from llama_herd.tasks.events import Event, Started
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Event, Started
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 

@@ -9,7 +9,7 @@ from time import sleep
 
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.ledger import Ledger
 from tests.chaos.harness.patience import PATIENCE_S
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from llama_herd.local.local_job import LocalJob
-from llama_herd.tasks.events import Token
-from llama_herd.tasks.job import CHAT_FIELDS, SOURCES, GenerationJob, seed_of
-from llama_herd.tasks.structured_outputs import FORM_FIELDS
+from llama_herd.tasks.protocol.events import Token
+from llama_herd.tasks.protocol.job import CHAT_FIELDS, SOURCES, GenerationJob, seed_of
+from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from llama_herd.local.worker_process import WorkerDied
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 from tests.chaos.harness.faults.fault import Fault
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd

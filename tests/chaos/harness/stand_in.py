@@ -6,7 +6,7 @@ With it a worker of a thousand rows runs on a small machine. Everything else is 
 from collections.abc import Mapping, Sequence as Rows
 from typing import Any
 
-from llama_herd.tasks.job import seed_of
+from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.noise import hash_prefix
 from llama_herd.worker.engine.sampling.row import SampledToken

@@ -14,9 +14,9 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.batch.batch_run import HOPELESS_ROWS
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Failure
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.events import Failure
 from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import BatchCommand, rows
 from tests.cli.herd_command import fork_herd, invoke

@@ -9,9 +9,9 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.batch_status import RUNNING_TTL_S
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.protocol.batch_status import RUNNING_TTL_S
 from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import BatchCommand, rows
 from tests.cli.batch.killing import size

@@ -13,7 +13,7 @@ from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.client.batch.window import LOOK_AHEAD
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Started, Token
+from llama_herd.tasks.protocol.events import Started, Token
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.cli.batch.batch_command import BatchCommand
 from tests.cli.batch.killing import SLOTS, deterministic_workers, size

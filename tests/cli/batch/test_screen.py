@@ -7,7 +7,7 @@ from tests.terminal import Terminal
 #: Shows the same figures whenever a line comes in.
 SHOWING = """
 import sys
-from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.cli.batch.screen import open_screen
 status = BatchStatus(run_id="r", state="running", input_name="x", num_rows=10_000_000, num_done=1_234_567,
                      num_failed=1234, num_under_way=2048, rows_per_s=1234.5, tokens_per_s=98765.4)

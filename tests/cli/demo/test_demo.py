@@ -11,8 +11,9 @@ from llama_herd.cli.demo.demo_job import PROMPTS, DemoJob
 from llama_herd.cli.demo.live_screen import JobPanel
 from llama_herd.cli.demo.next_steps import next_steps
 from llama_herd.cli.demo.report import RoundFigures
-from llama_herd.tasks.events import End, Started, Token
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.tasks.protocol.events import End, Started, Token
+from llama_herd.worker.settings import WorkerSettings
 
 COMMON = {"v": 1, "job": "a", "epoch": 1}
 

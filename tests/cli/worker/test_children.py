@@ -110,7 +110,7 @@ def test_a_signal_goes_on_to_all_of_them() -> None:
 PARENT = """
 import sys
 from llama_herd.cli.worker.children import DEFAULT_BACKOFF, Backoff, run_together
-from llama_herd.worker.logs import set_up_logs
+from llama_herd.ops.logs import set_up_logs
 set_up_logs("json")
 dead, sleeper = [[sys.executable, "-c", code] for code in ("exit(1)", "import time; time.sleep(60)")]
 sys.exit(run_together({"dead": dead, "sleeper": sleeper}, Backoff(first_s=600, most_s=600)))

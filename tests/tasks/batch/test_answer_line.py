@@ -8,9 +8,9 @@ import pytest
 from llama_herd.tasks.batch.answer_line import error_line, output_line
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
-from llama_herd.tasks.events import Failure, FinishReason, Usage
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Failure, FinishReason, Usage
+from llama_herd.tasks.protocol.result import Result
 
 
 def result(finish_reason: FinishReason = "stop", **fields: Any) -> Result:

@@ -12,12 +12,12 @@ from llama_herd.tasks.batch.numbered_lines import NumberedLine
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import parse_row
-from llama_herd.tasks.bounded_json import MAX_CONTAINERS
-from llama_herd.tasks.chat import ChatMessage
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.other_fields import NEUTRAL
 from llama_herd.tasks.openai.request_body import CHAT, CHAT_NAMES, COMPLETIONS, ENDPOINTS
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.bounded_json import MAX_CONTAINERS
+from llama_herd.tasks.protocol.chat import ChatMessage
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 
 LINE_BYTES = 1 << 20

@@ -8,8 +8,8 @@ from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.row_request import RequestReader, RowRequest
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
 OPTIONS = RowOptions()

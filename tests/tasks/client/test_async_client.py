@@ -7,8 +7,8 @@ import pytest
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import AsyncClient
 from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.protocol.events import Event
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started
 

@@ -13,7 +13,6 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.window import (
     HELD_BACK,
     LOOK_AHEAD,
@@ -23,11 +22,12 @@ from llama_herd.tasks.client.batch.window import (
     PollPace,
 )
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob as Job
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS, Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.priority import LOW
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob as Job
+from llama_herd.tasks.protocol.priority import LOW
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.rights import Dialect
 from tests.tasks.herd import Herd, commands, end, started

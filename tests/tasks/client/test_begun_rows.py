@@ -10,9 +10,9 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.patience import wait_until
 

@@ -15,8 +15,8 @@ from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import QUEUE, Herd, end, started
 

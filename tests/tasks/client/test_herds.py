@@ -9,7 +9,7 @@ from llama_herd.errors import InvalidJob, JobNotFound
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.herds import Herds
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 
 pytestmark = pytest.mark.redis
 

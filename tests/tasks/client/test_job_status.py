@@ -11,13 +11,13 @@ import pytest
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.job_status import ActiveState
-from llama_herd.tasks.events import End, Failure
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.protocol.events import End, Failure
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import Herd, commands, end
 
 pytestmark = [pytest.mark.redis, pytest.mark.filterwarnings("ignore::llama_herd.errors.UnservedModel")]

@@ -12,14 +12,14 @@ from redis import Redis
 
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, JobRunning
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.events import Token
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Ended
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.script_events import EmitEntry
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.events import Token
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import QUEUE, Herd, age_messages, commands, end, started, sweep
 
 pytestmark = pytest.mark.redis

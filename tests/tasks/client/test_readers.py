@@ -20,8 +20,8 @@ from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker

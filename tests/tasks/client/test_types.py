@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.tasks.chat import ChatMessage
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import JobFields, MessageFields, SamplingFields
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.chat import ChatMessage
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job_fields import JobFields, MessageFields, SamplingFields
+from llama_herd.tasks.protocol.sampling import SamplingParams
 
 pytestmark = pytest.mark.long
 

@@ -11,12 +11,12 @@ from redis import Redis
 
 from llama_herd.errors import QueueFull
 from llama_herd.tasks import Client, SamplingParams
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed, Submission
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.priority import LANES, LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, URGENT
 from llama_herd.tasks.settings import Settings
 from tests.tasks.herd import QUEUE, Herd, end, started, sweep, token
 from tests.tasks.ledger.test_delayed import later, let_it_be_due

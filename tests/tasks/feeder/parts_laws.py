@@ -7,13 +7,13 @@ from redis import Redis
 from llama_herd.tasks.batch.answer_line import answered_row
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
-from llama_herd.tasks.events import Failure
 from llama_herd.tasks.feeder.answer_parts import AnswerParts
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_record import BatchRequest
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles
+from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.storage.storage import Storage
 
 NUM_ROWS = 60

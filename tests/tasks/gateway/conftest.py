@@ -10,7 +10,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
 

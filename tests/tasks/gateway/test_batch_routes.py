@@ -10,7 +10,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.client.batch.window import LOOK_AHEAD
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Failure
+from llama_herd.tasks.protocol.events import Failure
 from tests.batch_api import BatchApi, lines, rows
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.webhooks.setup import store_webhooks
 from tests.batch_api import BatchApi, lines, rows

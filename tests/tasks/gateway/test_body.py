@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from llama_herd.tasks.bounded_json import MAX_CONTAINERS, MAX_DEPTH
 from llama_herd.tasks.gateway.body import parse_object
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.request_json import MAX_FIELDS
+from llama_herd.tasks.protocol.bounded_json import MAX_CONTAINERS, MAX_DEPTH
 
 SETTINGS = GatewaySettings.read()
 

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.events import parse_event
+from llama_herd.tasks.protocol.events import parse_event
 from tests.reply import Reply
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started, token

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.events import Token
 from llama_herd.tasks.gateway import completion_answer
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.openai import many_prompts
 from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.response import choices_of
+from llama_herd.tasks.protocol.events import Token
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started

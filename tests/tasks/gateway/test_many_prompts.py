@@ -7,10 +7,10 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.events import End, Failure, Usage
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.protocol.events import End, Failure, Usage
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of

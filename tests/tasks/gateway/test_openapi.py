@@ -12,10 +12,10 @@ from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.docs_page import page
 from llama_herd.tasks.gateway.openapi import document
 from llama_herd.tasks.gateway.operations import OPERATIONS
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.body_schema import body_schema
 from llama_herd.tasks.openai.request_body import CHAT, ENDPOINTS, Endpoint, RequestBody
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 
 #: Routes of pages, and the description itself.

@@ -11,8 +11,8 @@ import pytest
 
 from llama_herd.tasks import gateway as package
 from llama_herd.tasks.gateway.page_files import MEDIA_TYPES, page_files
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 FOLDER = Path(package.__path__[0]) / "page"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.bounded_json import MAX_CONTAINERS, MAX_VALUES
+from llama_herd.tasks.protocol.bounded_json import MAX_CONTAINERS, MAX_VALUES
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
 

@@ -6,7 +6,7 @@ from llama_herd.tasks.ledger.answers import Busy, Settling, Swept, Yours
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.tasks.herd import QUEUE, Herd, age_messages, ids, sweep
 
 pytestmark = pytest.mark.redis

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.redis_call import UNDECLARED, RedisCall, Script, run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import StoredFiles
-from llama_herd.tasks.priority import lists_of
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker.broker.message_lot import take_messages
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.watched_scripts import NOTES, scripts

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Early, Ended, Purge, Submission, Swept, Yours
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import QUEUE, Herd, ids, started, sweep
 
 pytestmark = pytest.mark.redis

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from llama_herd.tasks.events import End
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Renewal, Settled, Unknown, Yours
 from llama_herd.tasks.ledger.held_jobs import HeldJob, prepare
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS, Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import sweep_tenant
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, end, started, sweep, token
 
 pytestmark = pytest.mark.redis

@@ -7,12 +7,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.events import End
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Swept, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, ids, sweep
 
 pytestmark = pytest.mark.redis

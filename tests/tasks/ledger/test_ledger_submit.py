@@ -7,12 +7,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.complaint import FULL, redis_complaint
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.connection.complaint import FULL, redis_complaint
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd
 
 pytestmark = pytest.mark.redis

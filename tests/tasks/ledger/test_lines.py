@@ -2,11 +2,11 @@
 
 import pytest
 
-from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.answers import Swept, Yours
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, sweep
 
 pytestmark = pytest.mark.redis

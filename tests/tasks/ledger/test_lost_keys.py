@@ -3,8 +3,8 @@
 import pytest
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.answers import Emission, Emitted, Ended, Unknown
+from llama_herd.tasks.protocol.events import End
 from tests.tasks.herd import Herd, end, sweep, token
 
 pytestmark = pytest.mark.redis

@@ -6,7 +6,6 @@ import pytest
 
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS
 from llama_herd.tasks.client.readers import LOT
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import held_jobs, reports
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
@@ -17,9 +16,10 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, Script, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.ledger.sweep import due_for_sweep, sweep_tenant
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope, queue_name
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import MAX_MODELS
-from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.jobs.sweeper import MAX_TURNS
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import end, started, token

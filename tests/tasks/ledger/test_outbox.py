@@ -8,7 +8,6 @@ import pytest
 from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge, Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry, webhook_message_id
@@ -20,7 +19,8 @@ from llama_herd.tasks.ledger.webhook_configs import (
     hold_sender_role,
     store_config,
 )
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, commands, end, started, sweep
 
 pytestmark = pytest.mark.redis

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.events import End
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import reports
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -14,10 +12,12 @@ from llama_herd.tasks.ledger.overview import LaneCounts, Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.ledger.sweep import sweep_tenant
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS, SamplingParams
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS, SamplingParams
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_status import WorkerStatus
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, sweep
 
 pytestmark = pytest.mark.redis

@@ -12,7 +12,8 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError, ResponseError, TryAgainError
 
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection.connect import connect
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview
@@ -28,8 +29,7 @@ from llama_herd.tasks.ledger.redis_call import (
     run_dialogue,
     run_dialogue_async,
 )
-from llama_herd.tasks.ledger.temporary_errors import is_temporary
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, started
 
 pytestmark = pytest.mark.redis

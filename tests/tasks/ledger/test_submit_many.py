@@ -9,12 +9,12 @@ from hypothesis import given, settings, strategies as st
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.complaint import FULL, redis_complaint
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.connection.complaint import FULL, redis_complaint
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope, queue_name
 from tests.tasks.herd import JOB, QUEUE
 from tests.tasks.ledger.test_ledger_submit import SPOILT, contents
 

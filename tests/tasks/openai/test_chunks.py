@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.events import End, Event, Started, Token, ToolCall, Usage
 from llama_herd.tasks.openai.answer_schema import ChatCompletionChunk, Completion
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
+from llama_herd.tasks.protocol.events import End, Event, Started, Token, ToolCall, Usage
 
 COMMON: dict[str, Any] = {"job": "j", "epoch": 1}
 USAGE = Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5)

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from llama_herd.tasks.events import Pieces, Started, Token
 from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import COMPLETIONS
-from llama_herd.tasks.result import ResultChoice
+from llama_herd.tasks.protocol.events import Pieces, Started, Token
+from llama_herd.tasks.protocol.result import ResultChoice
 
 TEXT = "Über 🦙 — a\u0301 \\ bytes: the\n"
 #: Every part of it up to six bytes, so also parts of characters, and what no text is made of.

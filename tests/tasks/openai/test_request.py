@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint, RequestBody
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
 MESSAGES = [{"role": "user", "content": "secret"}]

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.events import ToolCall, Usage
 from llama_herd.tasks.openai.answer_schema import ChatCompletion, Completion
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 from llama_herd.tasks.openai.response import response_body
-from llama_herd.tasks.result import Result, ResultChoice
+from llama_herd.tasks.protocol.events import ToolCall, Usage
+from llama_herd.tasks.protocol.result import Result, ResultChoice
 
 RESULT = Result(
     job="j",

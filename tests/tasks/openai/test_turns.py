@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.chat import ChatMessage
 from llama_herd.tasks.openai.answer_schema import ChatAnswerMessage, ChatDelta
 from llama_herd.tasks.openai.request_body import CHAT, RequestBody
+from llama_herd.tasks.protocol.chat import ChatMessage
 from llama_herd.tasks.settings import Settings
 from tests.openai_types import fields_of, required_of, values_of, variants_of
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_herd.tasks.events import Usage
 from llama_herd.tasks.openai.usage import summed_usage, usage_object
+from llama_herd.tasks.protocol.events import Usage
 
 USAGE = Usage(prompt_tokens=70, completion_tokens=2, total_tokens=72)
 TWICE = {"prompt_tokens": 140, "completion_tokens": 4, "total_tokens": 144}

@@ -5,7 +5,7 @@ import ssl
 import threading
 from typing import Any, Self
 
-from llama_herd.tasks.connection import connect_async, redis_errors
+from llama_herd.tasks.connection.connect import connect_async, redis_errors
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender

@@ -15,7 +15,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
 from llama_herd.tasks.ledger.webhook_configs import SENDER, WebhookConfig, store_config
-from llama_herd.tasks.webhook_secret import new_secret
+from llama_herd.tasks.protocol.webhook import new_secret
 from llama_herd.tasks.webhooks import sender
 from llama_herd.tasks.webhooks.setup import OVERLAP_S, remove_webhooks, retry_webhook, store_webhooks
 from tests.chaos.harness.patience import PATIENCE_S, wait_until

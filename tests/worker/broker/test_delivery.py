@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from celery.worker.request import Request
 
-from llama_herd.tasks.events import End, FinishReason
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, FinishReason
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from tests.worker.broker.test_side_task import request_of_celery as request_of_celery
 

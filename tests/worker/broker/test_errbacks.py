@@ -12,7 +12,7 @@ from redis import Redis
 
 from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 

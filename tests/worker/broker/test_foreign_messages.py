@@ -24,7 +24,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME
 from tests.local.processes import PATIENCE_S, wait_until
 from tests.worker.broker.kombu_values import HEADERS, nested
 from tests.worker.broker.test_hostile_messages import (

@@ -15,10 +15,10 @@ from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.request import MAX_AHEAD_DAYS
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until

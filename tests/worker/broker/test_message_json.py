@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.broker.message_json import MAX_CONTAINERS, UnreadableJson, as_plain_json, read_json
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.settings import WorkerSettings

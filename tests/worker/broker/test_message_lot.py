@@ -13,7 +13,7 @@ from redis import Redis
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.priority import LANES, LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, URGENT
 from llama_herd.worker.broker.message_lot import MAX_BYTES, MAX_MESSAGES, message_in, take_messages
 from llama_herd.worker.broker.queue_channel import QueueTransport
 from llama_herd.worker.broker.queue_order import QueueOrder

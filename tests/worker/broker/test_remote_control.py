@@ -13,7 +13,7 @@ from celery.app.control import Inspect
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.message import TASK_NAME, queue_name
+from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf

@@ -15,10 +15,10 @@ from llama_herd.model.pages import Pages
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import SamplingFields
-from llama_herd.tasks.result import Result
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job_fields import SamplingFields
+from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.sequence import Sequence

@@ -10,8 +10,8 @@ import torch
 from llama_herd.errors import SettingsError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.cache import Cache
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
 from llama_herd.worker.engine.graph_device import Replay
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing

@@ -7,8 +7,8 @@ import torch
 
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.batch import Batch, Chunk
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading import loaded_model

@@ -11,8 +11,8 @@ from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.prefix_cache import PageCopy
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
-from llama_herd.tasks.priority import MAX_PRIORITY
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine import wait_queue as waiting_line
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget

@@ -346,7 +346,7 @@ def test_what_cannot_be_captured_is_computed_kernel_by_kernel(
 
 
 def test_a_batch_that_failed_leaves_nothing_behind(wide: LoadedModel, settings: WorkerSettings) -> None:
-    from llama_herd.tasks.events import Failure
+    from llama_herd.tasks.protocol.events import Failure
 
     sink = Collector()
     engine = Overlapping(wide, settings, sink).engine

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from llama_herd.local.local_job import LocalJob
-from llama_herd.tasks.events import End, Event, StopReason, Token
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Event, StopReason, Token
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

@@ -6,8 +6,8 @@ from itertools import cycle
 import pytest
 from hypothesis import strategies as st
 
-from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import RISE_TOKENS, WaitQueue

@@ -23,16 +23,17 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import read_tokens
 from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
-from llama_herd.tasks.structured_outputs import OutputForm
+from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.masks import masks_of, unpacked
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.form_judge import JUDGE, FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.examples import seeds
 from tests.model.text.helper_processes import helpers

@@ -17,7 +17,7 @@ from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser, ParsedCall
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.structured_outputs import OutputForm
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.masks import masks_of
 from llama_herd.worker.grammars.form_judge import FormJudge

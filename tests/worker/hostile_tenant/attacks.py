@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.message import TAG_GAP, Envelope, queue_name
-from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.protocol.job_fields import SamplingFields
+from llama_herd.tasks.protocol.message import TAG_GAP, Envelope, queue_name
+from llama_herd.tasks.protocol.priority import LANES
 from llama_herd.tasks.security.acl import Role
 
 #: The tenant that does it.

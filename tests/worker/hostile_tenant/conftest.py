@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.message import queue_name
+from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.rights import Dialect
 from tests.guarded_redis import GuardedRedis, write_users

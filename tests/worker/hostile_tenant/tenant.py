@@ -7,7 +7,7 @@ from redis import Redis
 
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.local.processes import PATIENCE_S, wait_until
 from tests.worker.hostile_tenant.attacks import GLOBEX, SHORT
 

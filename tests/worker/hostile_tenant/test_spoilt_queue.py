@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.priority import LANES
 from tests.local.processes import WorkerProcess, wait_until
 from tests.worker.hostile_tenant.attacks import GLOBEX, QUEUE, Attack
 from tests.worker.hostile_tenant.tenant import ACME, Tenant

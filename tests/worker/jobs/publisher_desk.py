@@ -5,13 +5,13 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from llama_herd.tasks.events import Event, FinishReason
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Event, FinishReason
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput

@@ -4,10 +4,10 @@ from functools import partial
 
 from redis import Redis
 
-from llama_herd.tasks.events import End
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.job import GenerationJob
 from tests.chaos.harness.patience import wait_until
 
 JOB = GenerationJob.model_validate({"prompt": "a tale", "sampling": {"max_tokens": 3, "ignore_eos": True}})

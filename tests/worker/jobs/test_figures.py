@@ -4,9 +4,9 @@ import pytest
 from redis import Redis
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import Failure
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol.events import Failure
 from llama_herd.worker.jobs.figures import JobFigures, summed_figures
 from llama_herd.worker.jobs.publisher import RefusedJob
 from tests.worker.jobs.publisher_desk import Desk, LosesReplies, new_attempt

@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import FinishReason
 from llama_herd.tasks.generate import run_tracer, store_failure
 from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import TASK_NAME
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import FinishReason
+from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.jobs.finisher import Finisher

@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope, queue_name
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs import heartbeat

@@ -11,12 +11,12 @@ from redis import Redis
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.model.llama2 import Llama
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Adopt, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.step_output import StepOutput

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.events import Event
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.result import Result
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob

@@ -10,10 +10,10 @@ from redis import Redis
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
-from llama_herd.tasks.events import Event, FinishReason, Token, parse_event
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Event, FinishReason, Token, parse_event
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput

@@ -8,16 +8,16 @@ from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Started
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.keys import Keys, joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Beat, Reports, beat
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.events import Started
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job_fields import SamplingFields
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.priority import LOW, NORMAL, URGENT
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread

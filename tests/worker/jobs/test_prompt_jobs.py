@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.events import Event, Started
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.script_events import EmitEntry
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Event, Started
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.service import Service
 from tests.tasks.herd import Herd

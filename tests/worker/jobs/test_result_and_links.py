@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.events import End, Token
 from llama_herd.tasks.generate import run_tracer
-from llama_herd.tasks.message import TASK_NAME
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Token
+from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
 from tests.chaos.harness.patience import wait_until

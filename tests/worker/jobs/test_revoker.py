@@ -9,10 +9,10 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.revoker import Revoker
 from tests.chaos.harness.patience import wait_until

@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.jobs.service import STALL_SHOWN_S, Service
 from llama_herd.worker.loading.loaded_model import LoadedModel

@@ -11,7 +11,7 @@ from redis.client import Pipeline
 
 from llama_herd.tasks.generate import store_started
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.worker.broker.delivery import Delivery
 from tests.worker.jobs.publisher_desk import Desk
 

@@ -8,9 +8,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.events import Event, Started, Token
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import UnreadableReply
+from llama_herd.tasks.protocol.events import Event, Started, Token
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.stream_bounds import StreamBounds

@@ -7,14 +7,14 @@ from redis import Redis
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
+from llama_herd.ops.logs import JobLine
 from llama_herd.tasks.ledger.answers import JobOrigin
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.sweeper import Sweeper
-from llama_herd.worker.logs import JobLine
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, started
 from tests.worker.jobs.tenancies import alone, new_tenancy

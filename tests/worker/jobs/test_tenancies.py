@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.events import End
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.message import Envelope, queue_name
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.worker import process
 from llama_herd.worker.jobs.heartbeat import FRESH_S
 from llama_herd.worker.jobs.service import Service

@@ -5,7 +5,7 @@ from typing import Any, get_args
 from hypothesis import given, strategies as st
 
 from llama_herd.model.parsers.output_parser import OutputParser
-from llama_herd.tasks.events import FinishReason, parse_event
+from llama_herd.tasks.protocol.events import FinishReason, parse_event
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 from llama_herd.worker.engine.step_output import StepOutput

@@ -14,7 +14,7 @@ import torch
 
 import llama_herd.worker.pool  # with it Celery, as in a worker  # noqa: F401
 from llama_herd.model.batch import Batch, Chunk
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample, score_tokens

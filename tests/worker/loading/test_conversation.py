@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import GenerationError, InvalidJob
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf

@@ -16,10 +16,11 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.native_segment import NativeSegment
 from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment
+from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.memory_plan import FORMS, MemoryPlan
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import WIDE, write_tiny_gguf
 
 

@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.shapes import random_config
 from benchmarks.speed.files import PRESETS
-from llama_herd.worker.settings import BUNDLED_MODEL
+from llama_herd.ops.settings import BUNDLED_MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.worker]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.shapes import random_config
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.decode_graphs import EVERYTHING
 from llama_herd.worker.engine.sampling.penalties import Penalties
 from llama_herd.worker.engine.sampling.row import SamplingRow

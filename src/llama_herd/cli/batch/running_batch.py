@@ -5,8 +5,8 @@ from time import sleep
 from llama_herd.cli.batch.screen import BatchScreen
 from llama_herd.cli.batch.summary import progress_line
 from llama_herd.errors import JobNotFound
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 #: How often its status is looked up while it is watched.
 WATCH_POLL_S = 1.0

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from llama_herd.cli.batch.summary import Summary, progress_line
 from llama_herd.cli.terminal import harmless, show
-from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 #: How often a line is written if the output is not a terminal.
 LINE_S = 10.0

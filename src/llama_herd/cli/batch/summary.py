@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.tasks.batch.batch_progress import Percentiles
-from llama_herd.tasks.batch_status import BatchStatus
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 
 @dataclass(frozen=True)

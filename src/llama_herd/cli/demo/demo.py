@@ -15,8 +15,8 @@ from llama_herd.cli.demo.screen import DemoScreen
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, starting_worker
 from llama_herd.tasks.client.async_client import AsyncClient
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import ACCESS
-from llama_herd.tasks.worker_status import WorkerStatus
 from llama_herd.worker.settings import WorkerSettings
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from llama_herd.tasks.events import End, Event, Started, Token
-from llama_herd.tasks.job_fields import SamplingFields
+from llama_herd.tasks.protocol.events import End, Event, Started, Token
+from llama_herd.tasks.protocol.job_fields import SamplingFields
 
 DemoJobState = Literal["queued", "prefill", "decode", "done", "failed"]
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from llama_herd.worker.settings import BUNDLED_MODEL, WorkerSettings
+from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.worker.settings import WorkerSettings
 
 
 class NextStep(NamedTuple):

@@ -18,12 +18,12 @@ from llama_herd.extras import install_command, missing_modules, own_version
 from llama_herd.local.own_redis import is_port_taken, local_port
 from llama_herd.local.redis_server import find_server
 from llama_herd.model.hub.choice import size_text
-from llama_herd.tasks.complaint import CLUSTER, READ_ONLY, SENTINEL
-from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.connection.complaint import CLUSTER, READ_ONLY, SENTINEL
+from llama_herd.tasks.connection.connect import connect, redis_errors
+from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.priority import lists_of
-from llama_herd.tasks.redis_url import masked
-from llama_herd.tasks.secret_files import exposed_files
+from llama_herd.tasks.protocol.priority import lists_of
+from llama_herd.tasks.settings_files import exposed_files
 from llama_herd.worker.loading.device import on_device, pin_device, torch_name, visible_cards
 from llama_herd.worker.settings import WorkerSettings
 

@@ -7,7 +7,7 @@ from celery.bin.celery import celery
 from celery.exceptions import SecurityWarning
 from click.exceptions import Abort
 
-from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.connection.connect import connect, redis_errors
 from llama_herd.worker.settings import WorkerSettings
 
 APP = "llama_herd.tasks.app"

@@ -61,7 +61,7 @@ def worker(
     from llama_herd.cli.worker.celery_worker import run_celery_worker
     from llama_herd.cli.worker.children import run_together
     from llama_herd.local.own_redis import own_redis
-    from llama_herd.worker.logs import set_up_logs
+    from llama_herd.ops.logs import set_up_logs
     from llama_herd.worker.settings import WorkerSettings
 
     _check_options(name, device, gpus)

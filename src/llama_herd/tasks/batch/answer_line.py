@@ -7,9 +7,9 @@ from typing import Any
 
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem
-from llama_herd.tasks.job import SOURCES, GenerationJob
 from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.openai.response import response_pieces
+from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
 
 #: Characters that some readers take for the end of a line.
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, Self
 
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 #: Seconds over which the speed is measured.
 SPAN_S = 15.0

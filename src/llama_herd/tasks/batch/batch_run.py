@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.batch.batch_progress import BatchProgress
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 #: Most models without a worker that a status names.
 MAX_NAMED = 5

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llama_herd.tasks.client.batch.row_feed import BULK
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
 

@@ -13,13 +13,13 @@ from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.row_feed import BULK
-from llama_herd.tasks.close_names import close_names, did_you_mean
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob, seed_of
 from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob, seed_of
+from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.structured_outputs import FORM_FIELDS
 
 MAX_ID_CHARS = 512
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, NumberedLine
-from llama_herd.tasks.bounded_json import JsonTooLarge
 from llama_herd.tasks.openai.request_json import parse_request
+from llama_herd.tasks.protocol.bounded_json import JsonTooLarge
 from llama_herd.tasks.settings import MAX_PROMPT_BYTES
 
 

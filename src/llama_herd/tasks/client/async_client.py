@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.async_batch import AsyncBatch
 from llama_herd.tasks.client.batch.batch_row import BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
@@ -23,16 +22,17 @@ from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.tenant_status import Status
-from llama_herd.tasks.connection import connect_async
-from llama_herd.tasks.events import Event
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import SubmitFields
+from llama_herd.tasks.connection.connect import connect_async
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job_fields import SubmitFields
+from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_status import WorkerStatus
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ from typing import TypeVar, Unpack
 from redis.client import PubSub
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.batch.batch_row import BatchJob
 from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.batch.window import BatchWindow
@@ -21,16 +20,17 @@ from llama_herd.tasks.client.job_status import ActiveState, JobStatus
 from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, SubmitOutcome
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.tenant_status import Status
-from llama_herd.tasks.connection import SUBSCRIBER_TRIES, connect, redis_errors
-from llama_herd.tasks.events import Event
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import SubmitFields
+from llama_herd.tasks.connection.connect import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job_fields import SubmitFields
+from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_status import WorkerStatus
 
 T = TypeVar("T")
 

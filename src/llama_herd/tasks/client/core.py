@@ -8,7 +8,6 @@ from typing import Any, Self
 from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import JobNotFound
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.dead_items import DeadItems
 from llama_herd.tasks.client.follower import Follower
 from llama_herd.tasks.client.history import History, read_history
@@ -25,8 +24,7 @@ from llama_herd.tasks.client.lots import JobToSubmit, Lots
 from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.submission import AcceptedJob, checked_job_id, checked_run_id, enqueue, new_job
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.events import Event
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.connection.redis_url import checked_url
 from llama_herd.tasks.ledger.answers import Cancellation, Place
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -34,10 +32,12 @@ from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall, ask
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.redis_url import checked_url
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.worker_status import WorkerStatus
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
 MAX_ROUNDS = 10

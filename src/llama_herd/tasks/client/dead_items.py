@@ -7,12 +7,12 @@ from llama_herd.errors import FieldError, InvalidJob, JobNotFound
 from llama_herd.tasks.client.history import read_history
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.submission import NewJob, checked_job_id, enqueue, id_of_retry
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.message import Envelope, is_queue_of
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope, is_queue_of
 from llama_herd.tasks.settings import Settings
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from typing import Any
 
 from llama_herd.tasks.client.follower import Follower
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.protocol.events import Event
 
 #: Messages of the channel, perhaps none; None if some may be missing.
 Heard = Sequence[bytes] | None

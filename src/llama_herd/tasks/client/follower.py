@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.client.submission import checked_job_id
-from llama_herd.tasks.events import End, Event, parse_event
 from llama_herd.tasks.ledger.answers import JobRecord
+from llama_herd.tasks.protocol.events import End, Event, parse_event
 
 #: How long a client waits for an event before it reads the stream, since a channel may lose events.
 SILENCE_S = 2.0

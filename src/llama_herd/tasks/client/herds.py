@@ -8,11 +8,11 @@ from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.tenant_status import Status
-from llama_herd.tasks.events import Event
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import SubmitFields
 from llama_herd.tasks.ledger.answers import Cancellation
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job_fields import SubmitFields
+from llama_herd.tasks.protocol.result import Result
 
 #: Between the name of a herd and the id of its job. No id has one.
 MARK = "@"

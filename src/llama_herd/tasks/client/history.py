@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.client.submission import checked_job_id
-from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.protocol.events import Event
 
 
 class History(NamedTuple):

@@ -15,8 +15,8 @@ from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.message import is_queue_of
-from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.protocol.message import is_queue_of
+from llama_herd.tasks.protocol.priority import LANES
 
 #: Messages or keys that one round trip reads.
 STEP = 1000

@@ -10,13 +10,13 @@ from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.place_watch import read_places
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status, read_status
-from llama_herd.tasks.events import Failure
 from llama_herd.tasks.ledger.answers import JobRecord, Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
-from llama_herd.tasks.message import model_of, queue_name
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.message import model_of, queue_name
 
 #: The states of jobs that `list_jobs` lists.
 ActiveState = Literal["delayed", "queued", "unserved", "running"]

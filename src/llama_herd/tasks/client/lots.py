@@ -14,12 +14,12 @@ from llama_herd.tasks.client.submission import (
     queue_note,
     submit_error,
 )
-from llama_herd.tasks.connection import unavailable
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.connection.connect import unavailable
 from llama_herd.tasks.ledger.answers import Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
 from llama_herd.tasks.ledger.submit_item import SubmitItem
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
 #: Most jobs of a lot.

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from llama_herd.errors import NotPermitted, RedisUnavailable
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.protocol.events import Event
 
 #: How often a Redis that is away is asked.
 RETRY_S = 0.5

@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from redis.exceptions import NoScriptError, ResponseError
 
-from llama_herd.tasks.complaint import is_denied
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
+from llama_herd.tasks.protocol.events import Event
 
 
 class Queued(BaseModel, frozen=True):

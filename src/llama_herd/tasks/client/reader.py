@@ -6,8 +6,8 @@ from time import monotonic
 from llama_herd.tasks.client.follow_loop import Heard, follow_async
 from llama_herd.tasks.client.follower import Follower
 from llama_herd.tasks.client.inbox import Inbox
-from llama_herd.tasks.events import Event
 from llama_herd.tasks.ledger.answers import Place
+from llama_herd.tasks.protocol.events import Event
 
 
 class Reader:

@@ -15,10 +15,10 @@ from llama_herd.tasks.client.inbox import Inbox
 from llama_herd.tasks.client.place_watch import is_withheld
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.shared_connections import SharedConnections
+from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall
-from llama_herd.tasks.task_cancel import cancel_tasks
 
 T = TypeVar("T")
 

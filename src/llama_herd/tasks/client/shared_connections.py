@@ -13,9 +13,8 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.client.inbox import Inbox
-from llama_herd.tasks.connection import connect_async, redis_errors, unavailable
+from llama_herd.tasks.connection.connect import cancel_tasks, connect_async, redis_errors, unavailable
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
-from llama_herd.tasks.task_cancel import cancel_tasks
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from llama_herd.tasks.close_names import close_models, did_you_mean
+from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 
 #: In the place of a number that is not known.
 UNKNOWN_TEXT = "-"

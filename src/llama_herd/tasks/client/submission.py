@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob, JobConflict, NotReplicated, QueueFull
 from llama_herd.tasks.client.status_texts import unserved_note
-from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
-from llama_herd.tasks.message import Envelope, known_traceparent, model_of, queue_name
+from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
+from llama_herd.tasks.protocol.message import Envelope, known_traceparent, model_of, queue_name
 from llama_herd.tasks.settings import Settings
 
 #: UUID namespace of ids that are derived from names.

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_LOOKS, Overview, QueueCounts
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.message import model_of, queue_name
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.message import model_of, queue_name
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 
 
 @dataclass(frozen=True, slots=True)

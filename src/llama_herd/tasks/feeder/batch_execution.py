@@ -22,7 +22,6 @@ from llama_herd.tasks.client.batch.begun_rows import BegunRows
 from llama_herd.tasks.client.batch.row_job import forget_jobs
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.events import Failure
 from llama_herd.tasks.feeder.answer_parts import PART_KINDS, AnswerParts, PartKind, parts_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced
@@ -32,6 +31,7 @@ from llama_herd.tasks.feeder.row_runner import DRAIN_S, LeftToOthers, RowRunner
 from llama_herd.tasks.ledger.batch_record import BatchOutcome, LineError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.stored_files import StoredFiles
+from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
 

@@ -11,10 +11,9 @@ from time import monotonic
 import redis
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import HerdError, StorageUnavailable
+from llama_herd.errors import HerdError, StorageUnavailable, error_place
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.connection import connect, redis_errors, unavailable
-from llama_herd.tasks.error_place import error_place
+from llama_herd.tasks.connection.connect import connect, redis_errors, unavailable
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_execution import BatchExecution
 from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced

@@ -8,7 +8,7 @@ from typing import TypeVar
 import redis
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.connection import redis_errors
+from llama_herd.tasks.connection.connect import redis_errors
 from llama_herd.tasks.ledger import redis_call
 from llama_herd.tasks.ledger.batch_record import BatchState
 from llama_herd.tasks.ledger.batch_records import BatchRecords, ClaimedBatch

@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llama_herd.errors import HerdError
-from llama_herd.tasks.error_place import error_place
+from llama_herd.errors import HerdError, error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway import (
     batch_routes,
@@ -38,7 +37,7 @@ from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.request_log import log_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.message import TRACEPARENT, trace_id_of
+from llama_herd.tasks.protocol.message import TRACEPARENT, trace_id_of
 
 
 class RequestMiddleware:

@@ -5,10 +5,10 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from llama_herd.tasks.bounded_json import JsonTooLarge
 from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.request_json import parse_request
+from llama_herd.tasks.protocol.bounded_json import JsonTooLarge
 
 #: A header of the answer: the rest of a body that is refused is not read, so the connection cannot go on.
 CLOSE = {"Connection": "close"}

@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import HerdError, JobConflict
 from llama_herd.tasks.client.submission import id_of_key
-from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
 from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.long_answers import WholeAnswer, is_long, make_aside
@@ -29,7 +28,8 @@ from llama_herd.tasks.openai.answer_size import MAX_BYTES
 from llama_herd.tasks.openai.chunks import GOOD_ENDS
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.many_prompts import JoinedAnswer, ManyChunks, job_ids_of
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Event
+from llama_herd.tasks.protocol.result import Result
 
 #: Names the first job of an answer.
 JOB_HEADER = "X-Job-Id"

@@ -11,9 +11,9 @@ from llama_herd.errors import FieldError
 from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of, keeps_jobs_of, traceparent_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: Nobody watches an answer that is not streamed: its events may be few.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
 from llama_herd.tasks.feeder.feeder_limits import FeederLimits
@@ -22,7 +23,6 @@ from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient, Tenan
 from llama_herd.tasks.ledger.stored_files import Quota
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.open_storage import open_storage
-from llama_herd.tasks.task_cancel import cancel_tasks
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender
 

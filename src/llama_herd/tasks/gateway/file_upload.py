@@ -22,8 +22,8 @@ from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
+from llama_herd.tasks.protocol.wrong_fields import field_errors
 from llama_herd.tasks.storage.storage import Draft, Storage, StoragePlace
-from llama_herd.tasks.wrong_fields import field_errors
 
 #: Fields of a form, and bytes of one.
 MAX_FIELDS, MAX_FIELD_BYTES = 16, 1024

@@ -7,14 +7,14 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.client.job_status import JobStatus, TenantSnapshot
 from llama_herd.tasks.client.tenant_status import QueueStatus
 from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.long_answers import make_aside
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.security.api_keys import KeyRole
-from llama_herd.tasks.worker_status import WorkerStatus
 
 #: What only operators see: ids, by which a job can be read, and names of files.
 FOR_OPERATORS = ("batches", "dead_letters", "poisoned", "jobs")

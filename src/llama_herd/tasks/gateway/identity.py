@@ -20,7 +20,7 @@ from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_api_keys import num_keys
-from llama_herd.tasks.priority import MAX_PRIORITY
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 from llama_herd.tasks.security.api_keys import KeyRole, known_key
 
 log = logging.getLogger(__name__)

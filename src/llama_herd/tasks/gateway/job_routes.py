@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from llama_herd.errors import InvalidJob, JobNotFound
 from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.events import Event
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
@@ -22,9 +21,10 @@ from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_se
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
 from llama_herd.tasks.gateway.stream_body import stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
-from llama_herd.tasks.job import GenerationJob, is_job_id
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 
 #: What an EventSource waits before it comes again, in milliseconds.

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from llama_herd.tasks.events import Event, Token
+from llama_herd.tasks.protocol.events import Event, Token
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.tenant_client import model_not_found
 from llama_herd.tasks.openai.answer_schema import Model, ModelList
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.security.api_keys import KeyRole
-from llama_herd.tasks.worker_status import WorkerStatus
 
 
 async def _answer(endpoint: Endpoint, request: Request) -> "CompletionAnswer":

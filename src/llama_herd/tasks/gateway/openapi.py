@@ -11,14 +11,12 @@ from starlette.responses import JSONResponse, Response
 
 from llama_herd.extras import own_version
 from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.events import End, Started, Token
 from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.health import Health
 from llama_herd.tasks.gateway.herd_routes import HerdView, Version
 from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.operations import ERRORS, OPERATIONS, Operation
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -32,6 +30,8 @@ from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_sch
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
+from llama_herd.tasks.protocol.events import End, Started, Token
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.security.api_keys import KeyRole
 
 MODELS: tuple[type[BaseModel], ...] = (

@@ -14,13 +14,13 @@ from llama_herd.errors import (
     NotPermitted,
 )
 from llama_herd.http_status import RETRY_S, http_headers, http_status
-from llama_herd.tasks.chat import ChatMessage
-from llama_herd.tasks.events import End
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
 from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.chat import ChatMessage
+from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 
 #: Names of fields that may be logged.
 _FIELDS = frozenset(

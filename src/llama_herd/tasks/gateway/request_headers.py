@@ -4,7 +4,7 @@ from starlette.datastructures import Headers, QueryParams
 
 from llama_herd.tasks.client.submission import MAX_KEY_CHARS
 from llama_herd.tasks.gateway.problem import bad_request
-from llama_herd.tasks.message import TRACEPARENT, known_traceparent
+from llama_herd.tasks.protocol.message import TRACEPARENT, known_traceparent
 
 #: Names the request, so that the same one again finds the same jobs, or the same batch.
 KEY_HEADER = "Idempotency-Key"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from llama_herd.tasks.error_place import error_place
+from llama_herd.errors import error_place
 from llama_herd.tasks.gateway.request_facts import RequestFacts
 
 log = logging.getLogger(__name__)

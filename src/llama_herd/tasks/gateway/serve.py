@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.connection import connect, redis_errors
+from llama_herd.tasks.connection.connect import connect, redis_errors
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_gateway_app

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from llama_herd.tasks.task_cancel import cancel_tasks
+from llama_herd.tasks.connection.connect import cancel_tasks
 
 T = TypeVar("T")
 

@@ -7,13 +7,13 @@ from functools import partial
 from time import monotonic
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.gateway.long_answers import is_long, make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_facts import RequestFacts
 from llama_herd.tasks.gateway.sse import HEARTBEAT, sse
 from llama_herd.tasks.openai.json_pieces import compact_json
-from llama_herd.tasks.task_cancel import cancel_tasks
+from llama_herd.tasks.protocol.events import Event
 
 #: Longer parts of a body are sent before the next event is written.
 PART_BYTES = 16_384

@@ -14,12 +14,12 @@ from llama_herd.tasks.client.patient_read import PatientRead
 from llama_herd.tasks.client.reader import Reader
 from llama_herd.tasks.client.readers import Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.close_names import close_models, did_you_mean
-from llama_herd.tasks.events import Event, Token
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found, not_permitted
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
+from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
+from llama_herd.tasks.protocol.events import Event, Token
+from llama_herd.tasks.protocol.job import GenerationJob
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.settings import Settings
 

@@ -5,9 +5,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import Event, Failure
-from llama_herd.tasks.ledger.temporary_errors import is_temporary_text
-from llama_herd.tasks.priority import NORMAL
+from llama_herd.tasks.connection.temporary_errors import is_temporary_text
+from llama_herd.tasks.protocol.events import Event, Failure
+from llama_herd.tasks.protocol.priority import NORMAL
 
 
 class Submission(StrEnum):

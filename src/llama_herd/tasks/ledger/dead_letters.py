@@ -9,7 +9,7 @@ from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
-from llama_herd.tasks.message import MessageHead
+from llama_herd.tasks.protocol.message import MessageHead
 from llama_herd.tasks.settings import Settings
 
 MAX_LETTERS = 1000

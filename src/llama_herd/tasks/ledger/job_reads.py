@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llama_herd.tasks.events import Event, parse_event
 from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall, Script
@@ -19,8 +18,9 @@ from llama_herd.tasks.ledger.replies import (
     read_state,
     text,
 )
-from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.priority import lists_of
+from llama_herd.tasks.protocol.events import Event, parse_event
+from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.priority import lists_of
 
 #: Start of a stream, as XRANGE takes it.
 FIRST = "-"

@@ -34,7 +34,7 @@ herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._
 _kombu.binding.<queue>        set     Celery's: the queue exists; also _kombu.binding_permanent.<queue>
 celery-task-meta-<id>         string  Celery's: the result of a job
 celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c: a chord
-herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.priority
+herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.protocol.priority
 
 Of all tenants there are herd:keys, by which others come in at the gateway (`api_keys.py`), herd:webhooks,
 where they are told of ends, herd:webhooks@sender, the gateway that tells them (`webhooks.py`), and

@@ -11,8 +11,6 @@ from typing import Self
 from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import (
     Busy,
@@ -40,8 +38,10 @@ from llama_herd.tasks.ledger.replies import (
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.ledger.script_events import LOST, EmitEntry, end_tail
 from llama_herd.tasks.ledger.submit_item import SubmitItem, queue_keys, record_arguments, webhook_arguments
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.priority import LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.settings import Settings
 
 #: An attempt is sound once it has recorded this many tokens, or any token after this time. Then earlier

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.replies import number, text
-from llama_herd.tasks.priority import LOW, NORMAL, URGENT
-from llama_herd.tasks.sampling import DEFAULT_MAX_TOKENS
+from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS
 
 #: Most queues in one answer, and most running jobs that are assigned to their queues.
 MAX_QUEUES = 500

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.events import Failure, parse_event
 from llama_herd.tasks.ledger.answers import (
     Adopt,
     Busy,
@@ -32,7 +31,8 @@ from llama_herd.tasks.ledger.answers import (
     Unknown,
     Yours,
 )
-from llama_herd.tasks.message import MessageHead, trace_id_of
+from llama_herd.tasks.protocol.events import Failure, parse_event
+from llama_herd.tasks.protocol.message import MessageHead, trace_id_of
 
 S = TypeVar("S", bound=BaseModel)
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from llama_herd.tasks.batch_status import BatchStatus
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
 from llama_herd.tasks.ledger.replies import read_reports, text
-from llama_herd.tasks.message import queue_name
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 
 #: A worker that has not reported for this long is no longer listed.
 WORKER_TTL_S = 10

@@ -4,7 +4,7 @@ import json
 from typing import Literal, NamedTuple, Self
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import End, Event, Failure, FinishReason, Token
+from llama_herd.tasks.protocol.events import End, Event, Failure, FinishReason, Token
 
 FinalState = Literal["done", "failed", "cancelled"]
 

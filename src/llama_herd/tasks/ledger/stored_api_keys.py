@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
-from llama_herd.tasks.priority import MAX_PRIORITY
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 
 #: Redis key of the hash. Its fields are fingerprints. No tenant's key has this name, which has one colon.
 API_KEYS = "herd:keys"

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Self
 
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument
-from llama_herd.tasks.message import Envelope
-from llama_herd.tasks.priority import lane_of, lists_of
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import lane_of, lists_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from llama_herd.tasks.events import FinishReason, StopReason
+from llama_herd.tasks.protocol.events import FinishReason, StopReason
 
 
 class AnswerModel(BaseModel):

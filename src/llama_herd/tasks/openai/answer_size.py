@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.job import PROMPT_ID_BYTES, GenerationJob
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
+from llama_herd.tasks.protocol.job import PROMPT_ID_BYTES, GenerationJob
 
 #: Most bytes that an answer may have by the fields of its request.
 MAX_ESTIMATED_BYTES = 16_777_216

@@ -11,10 +11,14 @@ from llama_herd.tasks.ledger.batch_record import STATES, BatchRecord, BatchReque
 from llama_herd.tasks.ledger.stored_files import RecordPage
 from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
 from llama_herd.tasks.openai.request_body import Endpoint
-from llama_herd.tasks.strict_model import StrictModel, at_most
-from llama_herd.tasks.webhook_secret import MAX_SECRET_LENGTH, check_webhook_secret
-from llama_herd.tasks.webhook_url import MAX_URL_LENGTH, check_webhook_url
-from llama_herd.tasks.wrong_fields import field_errors
+from llama_herd.tasks.protocol.strict_model import StrictModel, at_most
+from llama_herd.tasks.protocol.webhook import (
+    MAX_SECRET_LENGTH,
+    MAX_URL_LENGTH,
+    check_webhook_secret,
+    check_webhook_url,
+)
+from llama_herd.tasks.protocol.wrong_fields import field_errors
 
 #: Bounds of OpenAI's.
 MAX_METADATA = 16

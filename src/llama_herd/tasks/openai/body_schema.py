@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from llama_herd.tasks.chat import MAX_MESSAGES, MAX_PARTS
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.other_fields import NEUTRAL, Neutral
 from llama_herd.tasks.openai.request_body import (
     CHAT,
@@ -16,8 +14,10 @@ from llama_herd.tasks.openai.request_body import (
 )
 from llama_herd.tasks.openai.tokenizing import NEUTRAL as TOKENIZE_NEUTRAL
 from llama_herd.tasks.openai.turns import ANSWER_FIELDS
-from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
-from llama_herd.tasks.structured_outputs import FORM_FIELDS
+from llama_herd.tasks.protocol.chat import MAX_MESSAGES, MAX_PARTS
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
+from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 
 #: How one of our definitions is referred to.
 REF = "#/components/schemas/{model}"

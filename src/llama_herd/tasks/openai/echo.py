@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Self
 
-from llama_herd.tasks.events import Pieces, Started, Token
 from llama_herd.tasks.openai.logprobs import Offsets, OwnToken, Top, token_bytes, token_name, top_by_name
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Pieces, Started, Token
+from llama_herd.tasks.protocol.result import Result
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from llama_herd.tasks.events import Pieces
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
+from llama_herd.tasks.protocol.events import Pieces
 
 #: What a token is called if no worker has said what it stands for.
 _TOKEN = "token_id:{}"

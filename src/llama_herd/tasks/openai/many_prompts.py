@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llama_herd.tasks.events import End, Event
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.request_body import Endpoint
 from llama_herd.tasks.openai.response import choices_of, response_frame
 from llama_herd.tasks.openai.usage import summed_usage
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import End, Event
+from llama_herd.tasks.protocol.result import Result
 
 
 def job_ids_of(first: str, num: int) -> list[str]:

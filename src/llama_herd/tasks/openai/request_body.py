@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
-from llama_herd.tasks.close_names import close_names, did_you_mean
-from llama_herd.tasks.job import SOURCE_MESSAGE, GenerationJob
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
 from llama_herd.tasks.openai.turns import job_turns
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
+from llama_herd.tasks.protocol.job import SOURCE_MESSAGE, GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.structured_outputs import FORM_FIELDS
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)

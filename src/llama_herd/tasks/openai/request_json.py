@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_herd.tasks.bounded_json import MAX_VALUES, JsonSize, JsonTooLarge, parse_bounded
-from llama_herd.tasks.job import PROMPT_ID_BYTES
+from llama_herd.tasks.protocol.bounded_json import MAX_VALUES, JsonSize, JsonTooLarge, parse_bounded
+from llama_herd.tasks.protocol.job import PROMPT_ID_BYTES
 
 #: Fields of a request: more than OpenAI's and vLLM's together.
 MAX_FIELDS = 128

@@ -5,13 +5,13 @@ from time import time
 from typing import Any
 
 from llama_herd.extras import own_version
-from llama_herd.tasks.events import FinishReason, Pieces, ToolCall
 from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_name
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.openai.usage import usage_object
-from llama_herd.tasks.result import Output, Result
+from llama_herd.tasks.protocol.events import FinishReason, Pieces, ToolCall
+from llama_herd.tasks.protocol.result import Output, Result
 
 #: Which version of ours made an answer.
 FINGERPRINT = f"llama-herd-{own_version()}"

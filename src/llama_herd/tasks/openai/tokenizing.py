@@ -8,12 +8,12 @@ from typing import Any, Self
 from pydantic import Field
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.logprobs import token_text
 from llama_herd.tasks.openai.request_body import CHAT, CHAT_SAME, COMPLETION_SAME, COMPLETIONS, RequestBody
-from llama_herd.tasks.priority import MAX_PRIORITY
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 
 #: What each of these jobs is: nothing is computed, so it goes before all others.

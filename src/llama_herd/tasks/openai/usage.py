@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from llama_herd.tasks.events import Usage
+from llama_herd.tasks.protocol.events import Usage
 
 DETAILS = "prompt_tokens_details"
 

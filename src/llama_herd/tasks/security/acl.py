@@ -20,8 +20,6 @@ from importlib import resources
 from typing import Any
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch_status import BatchStatus
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
@@ -51,8 +49,10 @@ from llama_herd.tasks.ledger.stored_files import (
 )
 from llama_herd.tasks.ledger.strays import binding_key
 from llama_herd.tasks.ledger.webhook_configs import all_configs, hold_sender_role
-from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import lists_of
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope, queue_name
+from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.tasks.security.rights import (
     ANY,
     BINDINGS,

@@ -17,7 +17,7 @@ from llama_herd.tasks.ledger.stored_api_keys import (
     find_key,
     store_key,
 )
-from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.settings import TENANT_PATTERN
 
 #: Of each key that we make, so that a person and a scanner of secrets know what it is.

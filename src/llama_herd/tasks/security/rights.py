@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, Script
 from llama_herd.tasks.ledger.stored_api_keys import API_KEYS
 from llama_herd.tasks.ledger.stored_files import STORAGES
 from llama_herd.tasks.ledger.webhook_configs import SENDER, WEBHOOKS
-from llama_herd.tasks.priority import SEPARATOR
+from llama_herd.tasks.protocol.priority import SEPARATOR
 
 #: Stands for every id in the place of one.
 ANY = "*"

@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall, ask
 from llama_herd.tasks.ledger.webhook_configs import (
@@ -22,9 +23,7 @@ from llama_herd.tasks.ledger.webhook_configs import (
     all_configs,
     hold_sender_role,
 )
-from llama_herd.tasks.task_cancel import cancel_tasks
-from llama_herd.tasks.webhook_secret import check_webhook_secret
-from llama_herd.tasks.webhook_url import check_webhook_url, host_of
+from llama_herd.tasks.protocol.webhook import check_webhook_secret, check_webhook_url, host_of
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.post import TIMEOUT_S, PostOutcome, post, webhook_body, webhook_headers
 

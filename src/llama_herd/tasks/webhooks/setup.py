@@ -10,8 +10,7 @@ from llama_herd.errors import BadInput, RecordUnreadable
 from llama_herd.tasks.ledger.outbox import ListedWebhook, Outbox, WebhookEntry, webhook_message_id
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.webhook_configs import WebhookConfig, drop_config, find_config, store_config
-from llama_herd.tasks.webhook_secret import check_webhook_secret, new_secret
-from llama_herd.tasks.webhook_url import check_webhook_url
+from llama_herd.tasks.protocol.webhook import check_webhook_secret, check_webhook_url, new_secret
 
 #: How long the secret before signs beside a new one, so that receivers can change to it one by one.
 OVERLAP_S = 86_400

@@ -13,10 +13,10 @@ from celery import Celery, signals
 from kombu import Exchange, Queue
 
 from llama_herd.errors import BadInput, HubUnavailable
+from llama_herd.ops.logs import set_up_logs
 from llama_herd.tasks.app import app, broker_options, make_app
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.worker import process
-from llama_herd.worker.logs import set_up_logs
 from llama_herd.worker.settings import WorkerSettings
 
 #: How often a link is sent again, about once a second, while Redis does not accept it. The number is bounded,

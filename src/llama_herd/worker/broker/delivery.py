@@ -12,8 +12,8 @@ from kombu.transport.virtual import QoS
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.generate import correct_state, run_tracer, store_failure, store_started
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.message import trace_id_of
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.message import trace_id_of
+from llama_herd.tasks.protocol.result import Result
 
 #: Runs a callable on the hub's thread: everything that touches a Celery request must.
 CallSoon = Callable[..., None]

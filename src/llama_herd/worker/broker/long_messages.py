@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from kombu import compression
 
-from llama_herd.tasks.job import is_job_id
-from llama_herd.tasks.message import TASK_NAME, Envelope, MessageHead
+from llama_herd.tasks.protocol.job import is_job_id
+from llama_herd.tasks.protocol.message import TASK_NAME, Envelope, MessageHead
 
 #: Most bytes of lzma's dictionary, whose size the message sets; the default preset and lower ones need less.
 LZMA_BYTES = 16 << 20

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kombu.utils.json import dumps, loads
 
-from llama_herd.tasks.bounded_json import JsonSize, JsonTooLarge
+from llama_herd.tasks.protocol.bounded_json import JsonSize, JsonTooLarge
 
 #: Most objects and arrays of a message: several for each of as many links as one has room for.
 MAX_CONTAINERS = 262_144

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llama_herd.tasks.priority import lanes_in_turn
+from llama_herd.tasks.protocol.priority import lanes_in_turn
 
 
 @dataclass(frozen=True)

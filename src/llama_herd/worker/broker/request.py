@@ -10,7 +10,7 @@ from celery.worker.request import Request
 from kombu.message import Message
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME
 
 #: Key in the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
 DUE_MS = "herd_due_ms"

@@ -14,10 +14,10 @@ from redis.exceptions import NoScriptError, RedisError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
+from llama_herd.ops.logs import error_name
+from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
-from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
 from llama_herd.worker.insisting import insist
-from llama_herd.worker.logs import error_name
 
 log = structlog.get_logger(__name__)
 

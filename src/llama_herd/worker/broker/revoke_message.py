@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 from pydantic import Base64Bytes, BaseModel, Field, ValidationError
 
-from llama_herd.tasks.job import is_job_id
+from llama_herd.tasks.protocol.job import is_job_id
 
 
 class _Fanout(BaseModel):

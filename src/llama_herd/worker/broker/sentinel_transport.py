@@ -6,7 +6,7 @@ from celery.backends.redis import SentinelBackend
 from kombu.transport import redis as redis_transport
 from redis import Redis
 
-from llama_herd.tasks.sentinel_url import DEFAULT_PORT
+from llama_herd.tasks.connection.redis_url import DEFAULT_PORT
 from llama_herd.worker import process
 from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
 from llama_herd.worker.broker.result_backend import OnePool, StoringRedis

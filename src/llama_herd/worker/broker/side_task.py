@@ -10,8 +10,8 @@ from celery.concurrency.base import ExceptionInfo
 from celery.exceptions import TaskPredicate, WorkerLostError
 from celery.worker.request import Request
 
+from llama_herd.ops.logs import error_name
 from llama_herd.worker.broker.delivery import CallSoon
-from llama_herd.worker.logs import error_name
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from kombu.utils.encoding import bytes_to_str
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.protocol.priority import LANES
 
 log = structlog.get_logger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.job import SOURCES, GenerationJob
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker.message_json import UnreadableJson, as_plain_json, read_json, write_json
 from llama_herd.worker.broker.request import DUE_MS, REFUSAL
 from llama_herd.worker.settings import WorkerSettings

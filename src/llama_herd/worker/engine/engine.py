@@ -10,7 +10,7 @@ import structlog
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.model.prefix_cache import PrefixCache
-from llama_herd.tasks.events import Failure
+from llama_herd.tasks.protocol.events import Failure
 from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.prefill_budget import PrefillBudget

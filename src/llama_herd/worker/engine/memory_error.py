@@ -5,7 +5,7 @@ import re
 import torch
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.events import Failure
+from llama_herd.tasks.protocol.events import Failure
 
 FIX = "Fix: lower HERD_SLOTS, HERD_PREFILL_TOKENS or HERD_KV_CACHE_TOKENS of the worker"
 

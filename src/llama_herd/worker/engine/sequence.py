@@ -8,9 +8,9 @@ from time import monotonic
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.model.prefix_cache import Digest, PageCopy, page_digest, root_digest
-from llama_herd.tasks.events import FinishReason, StopReason
-from llama_herd.tasks.priority import can_wait
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.events import FinishReason, StopReason
+from llama_herd.tasks.protocol.priority import can_wait
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.penalties import Penalties

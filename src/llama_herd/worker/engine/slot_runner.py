@@ -17,7 +17,7 @@ from torch import Tensor
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
-from llama_herd.tasks.sampling import MAX_TOP_LOGPROBS
+from llama_herd.tasks.protocol.sampling import MAX_TOP_LOGPROBS
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.runner import Read, Reading, chunk_of

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from llama_herd.worker.histogram import Histogram
+from llama_herd.ops.histogram import Histogram
 
 #: The bounds of gaps and tokens are vLLM's, so that its dashboards fit.
 GAPS = Histogram.over(

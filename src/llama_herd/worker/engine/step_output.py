@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from llama_herd.tasks.events import Failure, FinishReason, StopReason
+from llama_herd.tasks.protocol.events import Failure, FinishReason, StopReason
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence_info import SequenceInfo
 

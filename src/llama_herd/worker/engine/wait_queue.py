@@ -6,7 +6,7 @@ from itertools import count
 from operator import attrgetter
 
 from llama_herd.model.prefix_cache import Digest
-from llama_herd.tasks.priority import MAX_PRIORITY, MIN_PRIORITY
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.worker.engine.sequence import Sequence
 
 #: All sequences that wait at a priority rise by one each time this many tokens were admitted from above.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from llama_herd.worker.histogram import Histogram
+from llama_herd.ops.histogram import Histogram
 
 BUILDS = Histogram.over(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

@@ -1,7 +1,7 @@
 """Judges forms in a helper process, so that a bad one can neither hang nor bloat this process."""
 
 from llama_herd.model.text.helper import Helper, HelperAnswer, HelperLimits
-from llama_herd.tasks.structured_outputs import OutputForm
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
 
 #: The helper's program.
 JUDGE = "llama_herd.worker.grammars.judge"

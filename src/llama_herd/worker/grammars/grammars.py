@@ -13,7 +13,7 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.text.helper import HelperAnswer
 from llama_herd.model.text.helper_pool import HelperPool
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.structured_outputs import OutputForm
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.grammars.form_judge import FormJudge

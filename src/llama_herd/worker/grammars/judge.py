@@ -14,7 +14,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from llama_herd.model.text.helper import HelperAnswer, answer_requests
-from llama_herd.tasks.structured_outputs import ANY_OBJECT
+from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
 from llama_herd.worker.grammars.json_options import json_grammar

@@ -13,8 +13,8 @@ from llama_herd.model.parsers.formats import (
     ToolFormat,
 )
 from llama_herd.model.parsers.output_formats import OutputFormats
-from llama_herd.tasks.chat import json_text
-from llama_herd.tasks.structured_outputs import ANY_OBJECT, OutputForm
+from llama_herd.tasks.protocol.chat import json_text
+from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT, OutputForm
 
 #: What a tool takes that names no parameters, as at OpenAI.
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}

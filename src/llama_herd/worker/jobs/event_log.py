@@ -8,7 +8,10 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from llama_herd.tasks.events import (
+from llama_herd.ops.logs import JobLine
+from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.protocol.events import (
     End,
     Event,
     Failure,
@@ -22,14 +25,11 @@ from llama_herd.tasks.events import (
     finite,
     token_json,
 )
-from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.sequence import NewParser
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
-from llama_herd.worker.logs import JobLine
 
 #: A job that lets its tokens be gathered for so long is taken to have nobody who watches: its first token is
 #: gathered like the others.

@@ -7,7 +7,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.worker_status import eviction_complaint
+from llama_herd.tasks.protocol.worker_status import eviction_complaint
 
 log = structlog.get_logger(__name__)
 

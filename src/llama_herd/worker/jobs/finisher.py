@@ -17,13 +17,13 @@ from structlog.contextvars import bound_contextvars
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.events import Event, Timings
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
-from llama_herd.tasks.ledger.temporary_errors import is_temporary
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Event, Timings
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.result_backend import storing_error
 from llama_herd.worker.insisting import Stopped, insist

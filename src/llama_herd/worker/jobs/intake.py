@@ -16,6 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
+from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import (
     Adopt,
     Busy,
@@ -32,8 +33,7 @@ from llama_herd.tasks.ledger.answers import (
 from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.ledger.notice import CancelReason
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
-from llama_herd.tasks.ledger.temporary_errors import is_temporary, redis_message
-from llama_herd.tasks.message import Envelope
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.jobs.attempt import Attempt

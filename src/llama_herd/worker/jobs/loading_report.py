@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.settings import WorkerSettings
 
 INTERVAL_S = 1.0

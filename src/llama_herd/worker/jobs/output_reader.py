@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from llama_herd.model.parsers.output_parser import OutputDelta
-from llama_herd.tasks.events import Token, ToolCall
+from llama_herd.tasks.protocol.events import Token, ToolCall
 from llama_herd.worker.engine.sequence import NewParser
 
 #: Mistral's templates want ids of calls to be like this.

@@ -13,12 +13,12 @@ from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.held_jobs import prepare
 from llama_herd.tasks.ledger.redis_call import run_calls
-from llama_herd.tasks.priority import urgency_of
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.sequence_info import Abort

@@ -15,11 +15,11 @@ from redis.exceptions import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.complaint import denied_complaint, distrusts, is_denied, redis_complaint
+from llama_herd.tasks.connection.complaint import denied_complaint, distrusts, is_denied, redis_complaint
+from llama_herd.tasks.connection.redis_url import masked
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.temporary_errors import is_temporary
-from llama_herd.tasks.redis_url import masked
 from llama_herd.worker.jobs.eviction import refuse_eviction
 from llama_herd.worker.settings import WorkerSettings
 

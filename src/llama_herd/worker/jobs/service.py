@@ -11,11 +11,11 @@ import structlog
 from redis.exceptions import RedisError
 
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.tasks.connection import connect
+from llama_herd.tasks.connection.connect import connect
+from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_calls
-from llama_herd.tasks.redis_url import masked
-from llama_herd.tasks.worker_status import WorkerState, WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerState, WorkerStatus
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery

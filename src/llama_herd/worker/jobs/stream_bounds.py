@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from llama_herd.tasks.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
+from llama_herd.tasks.protocol.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
 
 #: A token: its id, and its text in JSON, once as it is and once as what is read in it. Few are longer.
 TOKEN_BYTES = 11 + 2 * 256

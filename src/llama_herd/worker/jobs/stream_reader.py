@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.events import Event, Token
 from llama_herd.tasks.ledger.answers import StreamPart
 from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, UnreadableReply, run_call
+from llama_herd.tasks.protocol.events import Event, Token
 from llama_herd.worker.jobs.stream_bounds import StreamBounds
 
 #: Bytes read in one round trip, or one event if it is longer. A longer part would block Redis for too long.

@@ -9,9 +9,9 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
-from llama_herd.tasks.ledger.temporary_errors import is_temporary
 from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.jobs.eviction import EvictionWatch

@@ -1,7 +1,7 @@
 """A job's conversation as a chat template takes it."""
 
 from llama_herd.model.text.chat import Chat
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 
 
 def chat_of(job: GenerationJob, now_ms: int | None = None) -> Chat:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.structured_outputs import OutputForm
-from llama_herd.tasks.tools import tool_names
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
+from llama_herd.tasks.protocol.tools import tool_names
 from llama_herd.worker.engine.reasoning_end import ReasoningEnd
 from llama_herd.worker.grammars.whole_output import WholeOutput
 

@@ -15,8 +15,8 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.tasks.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
 from llama_herd.worker.engine.engine import Engine, Sink

@@ -7,7 +7,7 @@ from functools import partial
 from time import sleep
 from typing import Any
 
-from llama_herd.tasks.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.verdict import BrokenLaw

@@ -6,7 +6,7 @@ from itertools import islice
 from time import sleep
 
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.events import Event
+from llama_herd.tasks.protocol.events import Event
 from tests.chaos.harness.crowd import CrowdTurn, crowd_of, read_a_little, read_nothing, replace_oldest
 from tests.chaos.harness.faults.fault import Strike
 from tests.chaos.harness.herd import Herd

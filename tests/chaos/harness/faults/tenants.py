@@ -8,12 +8,12 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.job_fields import SamplingFields
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.priority import LANES
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job_fields import SamplingFields
+from llama_herd.tasks.protocol.message import Envelope, queue_name
+from llama_herd.tasks.protocol.priority import LANES
 from llama_herd.tasks.security.acl import Acl, Role
 from tests.chaos.harness.herd import STEP_S, Herd
 from tests.chaos.harness.patience import wait_until

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.sampling.sampler import sample

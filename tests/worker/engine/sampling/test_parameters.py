@@ -8,8 +8,8 @@ import pytest
 
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.kernels.native import load_kernels
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner

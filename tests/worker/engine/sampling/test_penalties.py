@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling import sampler
 from llama_herd.worker.engine.sampling.sampler import apply_rules
 from tests.examples import seeds

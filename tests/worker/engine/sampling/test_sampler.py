@@ -6,7 +6,7 @@ from statistics import pstdev
 import pytest
 import torch
 
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling import sampler
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample as sample_all

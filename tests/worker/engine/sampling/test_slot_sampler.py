@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken
 from llama_herd.worker.engine.sampling.sampler import sample

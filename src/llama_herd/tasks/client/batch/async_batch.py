@@ -9,7 +9,7 @@ import redis.asyncio
 
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
-from llama_herd.tasks.connection import redis_errors
+from llama_herd.tasks.connection.connect import redis_errors
 from llama_herd.tasks.ledger.redis_call import run_dialogue_async
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.result import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRow
 from llama_herd.tasks.client.batch.row_job import RowJob
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
 #: Defaults of a batch's jobs: all other jobs go first, and few events are enough.

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llama_herd.tasks.client.batch.batch_row import BatchRow
-from llama_herd.tasks.events import Failure
-from llama_herd.tasks.job import GenerationJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
 
 #: Most jobs of one row that may end with a retriable error.
 MAX_TRIES = 3

@@ -20,13 +20,13 @@ from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
-from llama_herd.tasks.close_names import close_models, did_you_mean
-from llama_herd.tasks.events import Event, Failure
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
-from llama_herd.tasks.message import Envelope, queue_name
-from llama_herd.tasks.result import Result
+from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
+from llama_herd.tasks.protocol.events import Event, Failure
+from llama_herd.tasks.protocol.message import Envelope, queue_name
+from llama_herd.tasks.protocol.result import Result
 
 MIN_PAUSE_S = 0.005
 MAX_PAUSE_S = 0.2

@@ -9,7 +9,7 @@ local function own_queue(key, queue)
   return queue
 end
 
--- What follows a queue's name in the names of its lists: see llama_herd.tasks.priority. Celery's own, those with a
+-- What follows a queue's name in the names of its lists: see llama_herd.tasks.protocol.priority. Celery's own, those with a
 -- number, come last.
 local LANES = {'\006\022urgent', '\006\022low', ''}
 for number = 1, 9 do LANES[#LANES + 1] = '\006\022' .. number end

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 
 MINUS_INFINITY = float("-inf")
 

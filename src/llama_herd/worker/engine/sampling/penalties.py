@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import MutableSequence, Sequence as Ids
 from typing import Any, Self
 
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 
 
 def is_penalising(params: SamplingParams) -> bool:

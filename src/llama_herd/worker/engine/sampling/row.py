@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.penalties import Penalties
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
-from llama_herd.tasks.sampling import SamplingParams
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.masks import masks_for, unpacked
 from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
 from llama_herd.worker.engine.sampling.parameters import (

@@ -1,0 +1,1 @@
+"""What worker and gateway both show: metrics and logs."""

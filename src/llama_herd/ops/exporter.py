@@ -1,0 +1,104 @@
+"""The port at which Prometheus reads the metrics of a worker or a gateway."""
+
+import logging
+import threading
+from functools import partial
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET
+from socketserver import ThreadingMixIn
+from typing import Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.registry import Collector
+
+from llama_herd.errors import SettingsError
+from llama_herd.ops.ledger_collector import LedgerCollector, LedgerReader
+from llama_herd.ops.settings import ServedSettings
+from llama_herd.tasks.connection.connect import connect
+
+log = logging.getLogger(__name__)
+
+#: Shorter than Prometheus's own patience, which is 10 s.
+REDIS_TIMEOUT_S = 2.0
+#: A client that sends no request for this long is cut off.
+REQUEST_S = 5.0
+#: How often the server looks whether it is to stop.
+STOP_POLL_S = 0.2
+
+
+class Exporter:
+    """Serves /metrics from the start of the process on; figures of jobs follow when the model is loaded."""
+
+    def __init__(self, settings: ServedSettings) -> None:
+        """Take the port. Raises SettingsError if that cannot be."""
+        self._settings = settings
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        redis = connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S)
+        self._reader = LedgerReader(redis, settings)
+        self._registry.register(LedgerCollector(self._reader, settings))
+        self._server = _listening_server(
+            settings.metrics_host, settings.metrics_port, make_wsgi_app(self._registry)
+        )
+
+    @classmethod
+    def start(cls, settings: ServedSettings) -> Self | None:
+        """Serve, unless the port is 0. Raises SettingsError."""
+        if not settings.metrics_port:
+            return None
+        exporter = cls(settings)
+        serve = partial(exporter._server.serve_forever, poll_interval=STOP_POLL_S)
+        threading.Thread(target=serve, name="metrics", daemon=True).start()
+        return exporter
+
+    def show(self, figures: Collector) -> None:
+        """Show the process's own figures too."""
+        self._registry.register(figures)
+
+    def stop(self) -> None:
+        """Leave the port. A worker does without: it serves to its end, also while it drains."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._reader.close()
+
+
+class _MetricsHandler(WSGIRequestHandler):
+    timeout = REQUEST_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no requests."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread a scrape, which never outlives the process."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = AF_INET6 if ":" in host else AF_INET
+        super().__init__((host, port), _MetricsHandler)
+
+    def server_bind(self) -> None:
+        """Bind without the name server, which `WSGIServer` asks for the name of the host.
+
+        The port of a worker that has ended is free at once, though the system remembers connections to it.
+        """
+        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that hung up is no fault of ours; any other error is logged as all are."""
+        log.debug("scrape failed", exc_info=True)
+
+
+def _listening_server(host: str, port: int, app: Any) -> WSGIServer:
+    try:
+        server = _Server(host, port)
+    except (OSError, OverflowError) as error:
+        message = f"HERD_METRICS_PORT={port}: {host} cannot be listened at ({error}). Fix: another port"
+        raise SettingsError(message) from None
+    server.set_app(app)
+    return server

@@ -1,0 +1,1 @@
+"""The way to Redis: addresses, certificates, connections, and what its errors mean."""

@@ -1,0 +1,283 @@
+"""The address of Redis: one URL for redis-py and for Celery, complete with password and certificates."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+from redis.connection import parse_url
+
+from llama_herd.errors import SettingsError
+from llama_herd.tasks.connection.certificates import CA, CERTIFICATE, KEY, check_certificates
+
+SCHEMES = ("sentinel", "sentinels")
+
+DEFAULT_PORT = 26379
+#: What a Sentinel's own documentation calls the Redis that it watches.
+DEFAULT_MASTER = "mymaster"
+
+#: Query parameters that such a URL may have.
+OWN_PARAMETERS = ("db", "master", "sentinel_username", "sentinel_password")
+
+
+def is_sentinel(url: str) -> bool:
+    """Whether this is such an address, in our form or in Celery's."""
+    return url.partition("://")[0] in SCHEMES
+
+
+def hosts_of(parts: SplitResult) -> tuple[tuple[str, int], ...]:
+    """The Sentinels. Raises ValueError, which repeats nothing of the URL."""
+    each = [urlsplit(f"redis://{place}") for place in parts.netloc.rpartition("@")[2].split(",")]
+    found = tuple((one.hostname or "", one.port or DEFAULT_PORT) for one in each)
+    if not all(host and host.encode("idna") for host, _ in found):
+        raise ValueError("a Sentinel has no host")
+    return found
+
+
+@dataclass(frozen=True)
+class SentinelUrl:
+    """The parts of a checked address."""
+
+    parts: SplitResult
+    query: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        parts = urlsplit(url)
+        return cls(parts, dict(parse_qsl(parts.query)))
+
+    @property
+    def hosts(self) -> tuple[tuple[str, int], ...]:
+        return hosts_of(self.parts)
+
+    @property
+    def master(self) -> str:
+        """The name by which the Sentinels know the Redis."""
+        return self.query.get("master", DEFAULT_MASTER)
+
+    @property
+    def tls(self) -> dict[str, str]:
+        """redis-py's options of TLS; empty without TLS."""
+        names = ("ssl_cert_reqs", CA, CERTIFICATE, KEY)
+        if self.parts.scheme != "sentinels":
+            return {}
+        return {
+            "ssl_cert_reqs": "required",
+            **{name: self.query[name] for name in names if name in self.query},
+        }
+
+    @property
+    def redis_options(self) -> dict[str, Any]:
+        """redis-py's options for the connection to Redis."""
+        user, _, password = self.parts.netloc.rpartition("@")[0].partition(":")
+        options: dict[str, Any] = {"db": int(self.parts.path.removeprefix("/") or 0), **self._tls_options}
+        return options | _given(username=unquote(user), password=unquote(password))
+
+    @property
+    def sentinel_options(self) -> dict[str, Any]:
+        """redis-py's options for the connections to Sentinels."""
+        entry = {name: self.query.get(f"sentinel_{name}", "") for name in ("username", "password")}
+        return self._tls_options | _given(**entry)
+
+    @property
+    def celery_url(self) -> str:
+        """One URL a Sentinel, as Celery takes it; it has no place for the rest."""
+        access, at, _ = self.parts.netloc.rpartition("@")
+        database = self.parts.path.removeprefix("/") or "0"
+        hosts = (f"[{host}]" if ":" in host else quote(host) for host, _ in self.hosts)
+        ports = (port for _, port in self.hosts)
+        return ";".join(
+            f"sentinel://{access}{at}{host}:{port}/{database}"
+            for host, port in zip(hosts, ports, strict=True)
+        )
+
+    @property
+    def _tls_options(self) -> dict[str, Any]:
+        return {"ssl": True, **self.tls} if self.tls else {}
+
+
+def _given(**options: str) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value}
+
+
+#: Query parameters that a URL may have: redis-py, Celery's broker and its backend read these alike.
+PARAMETERS = {
+    "redis": ("db",),
+    "rediss": ("db", "ssl_cert_reqs", CA, CERTIFICATE, KEY),
+    "unix": ("db", "username", "password"),
+    "sentinel": OWN_PARAMETERS,
+    "sentinels": (*OWN_PARAMETERS, "ssl_cert_reqs", CA, CERTIFICATE, KEY),
+}
+CERTIFICATE_CHECKS = ("none", "optional", "required")
+
+NOT_A_URL = (
+    "must be the URL of a Redis. Fix: write redis://host:6379/0, rediss://host:6379/0, "
+    "unix:///path/redis.sock or sentinel://host:26379,host2:26379/0?master=mymaster; in a password write "
+    "@ / ? # as %40 %2F %3F %23"
+)
+
+
+def checked_url(url: str) -> str:
+    """`url` in redis-py's form. Raises SettingsError if it is not the URL of a Redis."""
+    try:
+        return _checked(url)
+    except ValueError as error:
+        raise SettingsError(f"HERD_REDIS_URL: {error}") from None
+
+
+def _checked(url: str) -> str:
+    """Raises ValueError. Its message repeats nothing of the URL except names of parameters."""
+    parts = _split(url.strip())  # what a file or a line of .env leaves at its ends is never meant
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    scheme = parts.scheme
+    if scheme == "redis+socket":
+        scheme = "unix"
+        query = {"db" if name == "virtual_host" else name: value for name, value in query.items()}
+    if "ssl_cert_reqs" in query:  # Celery writes CERT_REQUIRED and the like
+        query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
+    _check_parameters(scheme, query)
+    if scheme == "unix":
+        return _joined(scheme, parts.netloc, parts.path, query)
+    # Celery reads the number of the database from the path alone.
+    database = query.pop("db", "") or parts.path.removeprefix("/")
+    _check_database(database)
+    return _joined(scheme, parts.netloc, f"/{database}" if database else parts.path, query)
+
+
+def _split(url: str) -> SplitResult:
+    """Raises ValueError if this is not the URL of a Redis, or if its password is not escaped."""
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        match parts.scheme:
+            case "unix" | "redis+socket":
+                is_place = bool(parts.path)
+            case "sentinel" | "sentinels":
+                is_place = all(port for _, port in hosts_of(parts))
+            case scheme:
+                is_place = scheme in PARAMETERS and parts.port != 0
+    except ValueError:
+        raise ValueError(NOT_A_URL) from None
+    if not is_place or _is_torn(parts):
+        raise ValueError(NOT_A_URL)
+    return parts
+
+
+def _is_torn(parts: SplitResult) -> bool:
+    """Whether the URL looks as if an unescaped / ? or # in its password had split it."""
+    is_socket = parts.scheme in ("unix", "redis+socket")
+    return bool(parts.fragment) or (not is_socket and "@" in parts.path + parts.query)
+
+
+def _check_parameters(scheme: str, query: Mapping[str, str]) -> None:
+    known = PARAMETERS[scheme]
+    unknown = [name for name in query if name not in known]
+    if unknown:
+        is_name = unknown[0].isidentifier() and len(unknown[0]) <= 40
+        shown = f"the parameter {unknown[0]}" if is_name else "an unknown parameter"
+        raise ValueError(f"has {shown}, but {scheme}:// takes only {', '.join(known)}. Fix: leave it out")
+    if query.get("ssl_cert_reqs", "required") not in CERTIFICATE_CHECKS:
+        raise ValueError(f"ssl_cert_reqs must be one of {', '.join(CERTIFICATE_CHECKS)}")
+    _check_database(query.get("db", ""))
+
+
+def _check_database(database: str) -> None:
+    if database and re.fullmatch(r"[0-9]{1,9}", database) is None:
+        raise ValueError("the database must be a whole number, as in redis://host:6379/0")
+
+
+def complete_url(
+    url: str,
+    *,
+    password: str = "",
+    ca_file: str = "",
+    cert_file: str = "",
+    key_file: str = "",
+    sentinel_password: str = "",
+) -> str:
+    """`url` completed by password and certificates, so that redis-py and Celery need nothing else.
+
+    Values in `url` itself win, so completing a URL twice changes nothing. Raises SettingsError.
+    """
+    url = checked_url(url)
+    parts = urlsplit(url)
+    netloc, query = parts.netloc, dict(parse_qsl(parts.query))
+    is_missing = password and not (parts.password or query.get("password"))
+    if is_missing and parts.scheme == "unix":
+        query["password"] = password
+    elif is_missing:
+        user, _, place = netloc.rpartition("@")
+        netloc = f"{user.removesuffix(':')}:{quote(password, safe='')}@{place}"
+    if sentinel_password and is_sentinel(url):
+        query = {"sentinel_password": sentinel_password, **query}
+    files = {CA: ca_file, CERTIFICATE: cert_file, KEY: key_file}
+    given = {name: path for name, path in files.items() if path}
+    if parts.scheme in ("rediss", "sentinels"):
+        # Celery refuses rediss:// without ssl_cert_reqs.
+        query = {"ssl_cert_reqs": "required", **given, **query}
+        check_certificates(query)
+    elif given:
+        raise SettingsError(
+            f"certificates need TLS, but HERD_REDIS_URL is {masked(url)}. Fix: write rediss:// instead of "
+            "redis://, or sentinels:// instead of sentinel://"
+        )
+    return _joined(parts.scheme, netloc, parts.path, query)
+
+
+def celery_url(url: str) -> str:
+    """`url` in Celery's form, which differs for sockets and Sentinels; see also `celery_options`."""
+    url = checked_url(url)
+    if is_sentinel(url):
+        return SentinelUrl.parse(url).celery_url
+    parts = urlsplit(url)
+    if parts.scheme != "unix":
+        return url
+    query = {"virtual_host" if name == "db" else name: value for name, value in parse_qsl(parts.query)}
+    return _joined("redis+socket", parts.netloc, parts.path, query)
+
+
+def is_same_redis(one: str, other: str) -> bool:
+    """Whether two URLs, in any form, name the same database of the same Redis.
+
+    Of addresses with Sentinels only those are the same that are equal, in our form or in Celery's.
+    """
+    try:
+        if is_sentinel(one) or is_sentinel(other):
+            return one == other or one == celery_url(other)
+        return _database(one) == _database(other)
+    except (SettingsError, ValueError):
+        return False
+
+
+def _database(url: str) -> tuple[Any, ...]:
+    found = _parsed(checked_url(url))
+    place = found.get("path") or (found.get("host", "localhost"), found.get("port", 6379))
+    return (place, found.get("db", 0), found.get("username"), found.get("password"))
+
+
+def _parsed(url: str) -> dict[str, Any]:
+    return dict(parse_url(url))  # type: ignore[no-untyped-call]
+
+
+def masked(url: str) -> str:
+    """`url` to be shown, without its secrets. A user without a password may be a misplaced password."""
+    try:
+        parts = urlsplit(url)
+        user, at, place = parts.netloc.rpartition("@")
+        # It raises if an unescaped / splits the password.
+        _ = hosts_of(parts) if is_sentinel(url) else parts.port
+    except ValueError:
+        return "(not a URL)"
+    if _is_torn(parts):
+        return "(not a URL)"
+    name, colon, password = user.partition(":")
+    shown = f"{name}:***" if colon and password else "***"
+    netloc = f"{shown}{at}{place}" if at else place
+    master = {name: value for name, value in parse_qsl(parts.query) if name == "master"}
+    return _joined(parts.scheme, netloc, parts.path, master)
+
+
+def _joined(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> str:
+    """The URL. urlunsplit would drop the two slashes if there is no host."""
+    return f"{scheme}://{netloc}{path}" + (f"?{urlencode(query)}" if query else "")

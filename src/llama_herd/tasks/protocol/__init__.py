@@ -1,0 +1,1 @@
+"""What travels: jobs, events, results, and the messages and statuses around them."""

@@ -1,0 +1,255 @@
+"""An exception is logged with its kind and place, and in its own words only where these quote no prompt."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+import structlog
+import torch
+from celery import Celery
+from celery.utils.log import get_logger
+from kombu.message import Message
+from pydantic import TypeAdapter
+
+from llama_herd.errors import GenerationError
+from llama_herd.ops.logs import HEAD, JobLine, is_for_people, set_up_logs
+from llama_herd.ops.settings import LogFormat
+from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.worker.engine import engine
+from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.engine_run import run, sequence
+
+CANARY = "canary-4711"
+
+Shown = Callable[[], str]
+
+
+@pytest.fixture(params=["json", "console"])
+def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
+    """Asks for what was logged, in both formats."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with redirect_stderr(StringIO()) as stream:
+        set_up_logs(request.param)
+    yield stream.getvalue
+    structlog.reset_defaults()
+
+
+class Quoting(Detokenizer):
+    """Fails as code does that looks something up by what a job has said."""
+
+    def write(self, token_id: int, *, may_stop: bool = True) -> str:
+        raise KeyError(f"a {CANARY}")
+
+
+def test_a_row_whose_exception_quotes_its_prompt_is_logged_without_it(
+    tiny_settings: WorkerSettings, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "log", structlog.get_logger("engine"))
+    model = LoadedModel.load(tiny_settings, "cpu")
+    broken = sequence(model, "job-1", f"a {CANARY}")
+    broken.detokenizer = Quoting([])
+    broken.line = LINE._asdict()
+    assert run(model, tiny_settings, [broken]).ends == {"job-1": ["error"]}
+    log = shown()
+    assert "row failed" in log
+    assert "KeyError" in log
+    assert "in write" in log
+    assert CANARY not in log
+    assert "job-1" in log
+    assert "acme" in log
+
+
+def look_up() -> None:
+    dict[str, str]()[CANARY]
+
+
+def validate() -> None:
+    TypeAdapter(int).validate_python(CANARY)
+
+
+def encode() -> None:
+    f"{CANARY}\ud800".encode()
+
+
+def fail_twice(prompt: str = CANARY) -> None:
+    try:
+        look_up()
+    except KeyError as error:
+        raise RuntimeError("a bug") from error
+
+
+@pytest.mark.parametrize(
+    ("fail", "names"),
+    [
+        (look_up, ["KeyError"]),
+        (validate, ["ValidationError"]),
+        (encode, ["UnicodeEncodeError"]),
+        (fail_twice, ["in fail_twice", "in look_up", "KeyError", "RuntimeError: a bug"]),
+    ],
+)
+def test_the_kind_and_the_place_are_shown_but_no_variable_and_no_unknown_text(
+    fail: Callable[[], None], names: list[str], shown: Shown
+) -> None:
+    try:
+        fail()
+    except Exception:
+        structlog.get_logger("test").exception("failed")
+    log = shown()
+    assert CANARY not in log
+    places = [log.index(name) for name in names]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("fail", [look_up, validate, encode, fail_twice])
+def test_celery_quotes_no_exception_either(fail: Callable[[], None], shown: Shown) -> None:
+    Celery(set_as_current=False).task(name="fail", shared=False)(fail).apply()
+    try:
+        fail()
+    except Exception as error:
+        logging.getLogger("celery.worker").critical("Unrecoverable error: %r", error, exc_info=True)
+    log = shown()
+    assert "raised unexpected" in log
+    assert "Unrecoverable error" in log
+    assert log.count("Error") > 3
+    assert CANARY not in log
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            GenerationError("too_long", "a prompt of 9 tokens"),
+            "GenerationError: too_long: a prompt of 9 tokens",
+        ),
+        (ConnectionRefusedError(111, "Connection refused"), "ConnectionRefusedError: [Errno 111] Connection"),
+        (redis.ConnectionError("Error 111 connecting to redis:6379"), "Error 111 connecting to redis:6379"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "torch.OutOfMemoryError: CUDA out of memory"),
+    ],
+)
+def test_what_our_errors_redis_the_system_and_torch_say_is_shown(
+    error: Exception, text: str, shown: Shown
+) -> None:
+    structlog.get_logger("test").error("failed", exc_info=error)
+    assert text in shown()
+
+
+class LostChannel:
+    """The channel of a connection that broke."""
+
+    no_ack_consumers = None
+
+    def basic_ack(self, *_: object, **__: object) -> None:
+        raise redis.ConnectionError("Connection refused")
+
+    basic_reject = basic_ack
+
+
+@pytest.mark.parametrize("act", [Message.ack_log_error, Message.reject_log_error])
+def test_an_ack_that_finds_no_redis_is_one_line_and_a_warning(act: Callable[..., None], shown: Shown) -> None:
+    message = Message(delivery_tag="tag-1", channel=LostChannel())
+    act(message, get_logger("celery.worker.request"), (redis.ConnectionError,))
+    (line,) = shown().splitlines()
+    assert "tag-1" in line
+    assert "Connection refused" in line
+    assert "warning" in line
+    assert "critical" not in line
+
+
+LINE = JobLine("job-1", 2, "w@host", "m", "acme", "0af7651916cd43dd8448eb211c80319c")
+
+
+@pytest.fixture
+def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Asks for the only line of a process that serves one model."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with redirect_stderr(StringIO()) as stream:
+        set_up_logs(known={"worker": "w@host", "model": "m"})
+
+    def parsed() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(stream.getvalue())
+        return found
+
+    yield parsed
+    structlog.reset_defaults()
+
+
+def test_a_line_of_a_job_begins_alike_whatever_it_says(entry: Callable[[], dict[str, Any]]) -> None:
+    structlog.get_logger("test").warning("lost", reason="a", **dict(reversed(LINE._asdict().items())))
+    assert list(entry()) == [*HEAD, *LINE._fields, "reason"]
+    assert JobLine(*(entry()[name] for name in LINE._fields)) == LINE
+
+
+def test_what_nobody_knows_of_a_job_is_null(entry: Callable[[], dict[str, Any]]) -> None:
+    structlog.get_logger("test").warning("lost", job_id="job-1")
+    told = [entry()[name] for name in LINE._fields]
+    assert told == ["job-1", None, "w@host", "m", None, None]
+
+
+def test_a_line_of_no_job_has_none_of_it(entry: Callable[[], dict[str, Any]]) -> None:
+    structlog.get_logger("test").warning("Redis is full")
+    assert list(entry()) == list(HEAD)
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("Task %(name)s[%(id)s] raised", ({"name": TASK_NAME, "id": "job-1"},)),
+        ("Discarding revoked task: %s[%s]", (TASK_NAME, "job-1")),
+    ],
+)
+def test_celerys_line_of_a_job_names_it_in_the_same_place(
+    text: str, args: tuple[Any, ...], entry: Callable[[], dict[str, Any]]
+) -> None:
+    logging.getLogger("celery.worker.request").warning(text, *args)
+    assert list(entry()) == [*HEAD, *LINE._fields]
+    assert entry()["job_id"] == "job-1"
+
+
+def test_text_leaves_out_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with redirect_stderr(StringIO()) as stream:
+        set_up_logs("console")
+    structlog.get_logger("test").warning("lost", tenant="acme", job_id="job-1")
+    structlog.reset_defaults()
+    assert "job_id=job-1 tenant=acme" in stream.getvalue()
+    assert "trace_id" not in stream.getvalue()
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("log_format", "stream", "is_text"),
+    [
+        ("auto", Terminal(), True),
+        ("auto", StringIO(), False),
+        ("json", Terminal(), False),
+        ("console", StringIO(), True),
+    ],
+)
+def test_lines_are_text_on_a_terminal_unless_told_otherwise(
+    log_format: LogFormat, stream: StringIO, is_text: bool
+) -> None:
+    with redirect_stderr(stream):
+        assert is_for_people(log_format) is is_text
+
+
+@pytest.mark.parametrize("level", ["WARNING", "warning"])
+def test_less_urgent_lines_are_left_out(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    settings = WorkerSettings.model_validate({"log_level": level})
+    with redirect_stderr(StringIO()) as stream:
+        set_up_logs("json", settings.log_level.upper())
+    structlog.get_logger("test").info("left out")
+    structlog.get_logger("test").warning("told")
+    structlog.reset_defaults()
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["told"]
