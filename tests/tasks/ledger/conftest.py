@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.ledger.redis_call import Script
+from llama_herd.tasks.ledger.script import Script
 from tests.tasks.herd import Herd, started, token
 from tests.tasks.ledger.watched_scripts import NOTES, watched
 

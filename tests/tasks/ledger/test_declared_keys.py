@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from llama_herd.tasks.ledger.job_reads import FIRST
-from llama_herd.tasks.ledger.redis_call import UNDECLARED, RedisCall, Script, run_call
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.script import UNDECLARED, Script
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.priority import lists_of

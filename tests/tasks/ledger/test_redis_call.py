@@ -22,13 +22,13 @@ from llama_herd.tasks.ledger.redis_call import (
     Dialogue,
     IndependentCalls,
     RedisCall,
-    Script,
     UnreadableReply,
     run_call,
     run_calls,
     run_dialogue,
     run_dialogue_async,
 )
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, started
 

@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import llama_herd.tasks.ledger
-from llama_herd.tasks.ledger.redis_call import Script
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.worker.broker import message_lot
 
 #: Where the notes are: <script> <command> <key>.

@@ -17,8 +17,9 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger import ledger
 from llama_herd.tasks.ledger.keys import Keys, joint_tenant
 from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script, keep_loaded, run_call
+from llama_herd.tasks.ledger.redis_call import RedisCall, keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.rights import Dialect
 from tests.guarded_redis import GuardedRedis, newest_dialect, write_users

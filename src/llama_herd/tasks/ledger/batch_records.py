@@ -6,8 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest, BatchState
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.stored_files import (
     DueItem,
     NewFile,

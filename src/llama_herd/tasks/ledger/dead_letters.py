@@ -7,8 +7,9 @@ from typing import Any, Self
 
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.message import MessageHead
 from llama_herd.tasks.settings import Settings
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple, Protocol
 
 from llama_herd.tasks.ledger.answers import Emitted, Renewal, Renewed
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import read_emit, text
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_events import EmitEntry
 
 _EMIT = Script("emit", "clock", "life", "outcome", "outbox")

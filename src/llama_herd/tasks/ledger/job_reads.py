@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import (
     read_names,
     read_origin,
@@ -18,6 +18,7 @@ from llama_herd.tasks.ledger.replies import (
     read_state,
     text,
 )
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.events import Event, parse_event
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.protocol.priority import lists_of

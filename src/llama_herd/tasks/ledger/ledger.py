@@ -27,7 +27,7 @@ from llama_herd.tasks.ledger.answers import (
 from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
 from llama_herd.tasks.ledger.job_reads import PLACE, JobReads
 from llama_herd.tasks.ledger.notice import CancelReason, notice_text
-from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import (
     read_claim,
     read_settling,
@@ -36,6 +36,7 @@ from llama_herd.tasks.ledger.replies import (
     text,
 )
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_events import LOST, EmitEntry, end_tail
 from llama_herd.tasks.ledger.submit_item import SubmitItem, queue_keys, record_arguments, webhook_arguments
 from llama_herd.tasks.protocol.events import Failure

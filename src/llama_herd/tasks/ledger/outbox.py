@@ -11,8 +11,9 @@ from typing import Any, Literal, Self
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.ledger.script import Script
 
 _DUE = Script("outbox_due", "clock")
 _SETTLE = Script("outbox_settle", "clock")

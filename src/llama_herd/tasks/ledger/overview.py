@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import number, text
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS
 

@@ -4,12 +4,9 @@ The ledger builds calls but has no connection: client and worker run the calls o
 forgotten a script (after a restart or SCRIPT FLUSH), the caller loads it again.
 """
 
-import hashlib
-import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from importlib import resources
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import redis
@@ -17,6 +14,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
+from llama_herd.tasks.ledger.script import Script
 
 T = TypeVar("T")
 #: A generator that yields calls, receives their answers, and returns an outcome. It yields one call, or
@@ -46,46 +44,8 @@ class UnreadableReply(RecordUnreadable, ResponseError):
 _PARSE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-#: Tells Dragonfly that a script touches keys which its call does not declare. For Redis it is a comment.
-UNDECLARED = "--!df flags=allow-undeclared-keys\n"
-
-
 #: Most times that a call is sent: its script was forgotten, or a record was replaced after it was read.
 MAX_ROUNDS = 4
-
-
-class Script:
-    """A Lua script: its file in `lua/`, after the files that it shares with other scripts.
-
-    builds_keys: it touches keys whose names it finds in what it reads, and which its call does not declare.
-    """
-
-    def __init__(self, name: str, *parts: str, builds_keys: bool = False) -> None:
-        self.files = (*parts, name)
-        self.builds_keys = builds_keys
-
-    @cached_property
-    def source(self) -> str:
-        return UNDECLARED + self.plain_source if self.builds_keys else self.plain_source
-
-    @property
-    def plain_source(self) -> str:
-        folder = resources.files("llama_herd.tasks.ledger") / "lua"
-        return "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in self.files)
-
-    @cached_property
-    def sha(self) -> str:
-        return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
-
-    @property
-    def commands(self) -> frozenset[str]:
-        """The Redis commands that the script calls. A user needs the right to each of them."""
-        return commands_of(self.source)
-
-
-def commands_of(source: str) -> frozenset[str]:
-    """The Redis commands that a script's text calls."""
-    return frozenset(re.findall(r"redis\.p?call\('([A-Z]+)'", source))
 
 
 @dataclass(frozen=True, slots=True)

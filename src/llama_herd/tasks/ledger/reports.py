@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import Argument, RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import read_reports, text
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.protocol.worker_status import WorkerStatus

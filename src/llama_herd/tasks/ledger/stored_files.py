@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
+from llama_herd.tasks.ledger.script import Script
 
 _ADD = Script("file_add", "clock", "quota", "file")
 _RESERVE = Script("file_reserve", "quota")

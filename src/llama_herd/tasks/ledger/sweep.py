@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import Swept
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_events import LOST, end_tail
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import queue_name

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.ledger.script import Script
 
 #: Redis key of the hash. Its fields are tenants. No tenant's key has this name, which has one colon.
 WEBHOOKS = "herd:webhooks"

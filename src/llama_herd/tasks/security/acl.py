@@ -27,8 +27,9 @@ from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
-from llama_herd.tasks.ledger.redis_call import RedisCall, commands_of
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.script import commands_of
 from llama_herd.tasks.ledger.stored_api_keys import (
     API_KEYS,
     ApiKey,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.stored_api_keys import API_KEYS
 from llama_herd.tasks.ledger.stored_files import STORAGES
 from llama_herd.tasks.ledger.webhook_configs import SENDER, WEBHOOKS

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from time import time
 from typing import Any, NamedTuple
 
-from llama_herd.tasks.ledger.redis_call import RedisCall, Script
+from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.script import Script
 
 _TAKE = Script("take")
 
