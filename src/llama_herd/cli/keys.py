@@ -51,11 +51,10 @@ def list_keys(
 ) -> None:
     """List all keys, without what would let anybody in."""
     from llama_herd.cli.terminal import harmless, utc_text
-    from llama_herd.tasks.ledger.redis_call import ask
     from llama_herd.tasks.ledger.stored_api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 
-    found = _run_as_gatekeeper(ask(all_keys()))
+    found = _run_as_gatekeeper(all_keys())
     if not any(found) and not as_json:
         print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
     for fingerprint in found.unreadable:

@@ -15,10 +15,9 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client import shared_connections
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.client.follower import Follower, read_new
 from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.client.readers import Readers
+from llama_herd.tasks.client.readers import Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.events import Event
@@ -55,7 +54,7 @@ async def readers_at(url: str, silence_s: float = SILENCE_S) -> AsyncIterator[Re
 async def rounds_of(readers: Readers, reader: Reader, url: str) -> AsyncGenerator[list[Event]]:
     core = ClientCore(Settings.read(redis_url=url))
     async with aclosing(
-        reader.events(lambda: readers.connections.run(core.read_new(reader.follower)))
+        reader.events(lambda: readers.connections.run(read_new(core.ledger, reader.follower)))
     ) as found:
         async for events in found:
             yield events

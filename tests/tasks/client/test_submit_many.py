@@ -13,10 +13,10 @@ from llama_herd.errors import BadInput, InvalidJob, JobConflict, QueueFull, Redi
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SubmitOutcome
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES, PreparedJob, cut_into_lots
+from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES, Lots, PreparedJob, cut_into_lots
 from llama_herd.tasks.client.submission import new_job
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import IndependentCalls, run_calls
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.proxy import FaultProxy
 from tests.tasks.herd import QUEUE
@@ -111,14 +111,13 @@ def test_the_same_jobs_again_change_nothing(submit_many: SubmitMany, redis_url: 
 
 
 def test_a_lot_is_one_round_trip_of_a_few_calls(redis: Redis) -> None:
-    lots = ClientCore(Settings()).lots(prompts(120), 1000)
+    lots = Lots(prompts(120), 1000, ClientCore(Settings()))
     (lot,) = lots
     dialogue = lots.submit(lot)
-    asked = next(dialogue)
-    assert isinstance(asked, IndependentCalls)
-    assert len(asked.calls) == -(-120 // MAX_CALL_JOBS)
+    calls = dialogue.send(None)
+    assert len(calls) == -(-120 // MAX_CALL_JOBS)
     with pytest.raises(StopIteration) as caught:
-        dialogue.send(run_calls(redis, asked.calls))
+        dialogue.send(run_calls(redis, calls))
     assert [outcome.error for outcome in caught.value.value.outcomes] == [None] * 120
 
 

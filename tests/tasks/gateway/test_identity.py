@@ -13,7 +13,7 @@ from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
-from llama_herd.tasks.ledger.redis_call import ask, run_dialogue
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.ledger.stored_api_keys import API_KEYS, all_keys
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
@@ -50,7 +50,7 @@ def test_a_stored_key_with_another_s_hash_lets_nobody_in(redis: Any) -> None:
     """The fingerprint only finds a key; what counts is the whole hash."""
     key = made(redis, "one")
     (fingerprint,), (raw,) = redis.hgetall(API_KEYS).keys(), redis.hgetall(API_KEYS).values()
-    digest = run_dialogue(redis, ask(all_keys())).keys[0].digest
+    digest = run_call(redis, all_keys()).keys[0].digest
     redis.hset(API_KEYS, fingerprint, raw.replace(digest.encode(), digest[:-1].encode() + b"!"))
     assert run_dialogue(redis, known_key(key)) is None
 
@@ -237,7 +237,7 @@ def test_a_damaged_key_is_named_and_harms_no_other(
     assert closed_gateway.ask("GET", "/v1/herd", headers=other).status == 200
     assert closed_gateway.ask("GET", "/health/ready").status == 200
     assert run_dialogue(redis, revoke_key(fingerprint)) == fingerprint
-    assert run_dialogue(redis, ask(all_keys())).unreadable == ()
+    assert run_call(redis, all_keys()).unreadable == ()
 
 
 def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:

@@ -19,14 +19,15 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import (
     MAX_ROUNDS,
-    Dialogue,
-    IndependentCalls,
     RedisCall,
     UnreadableReply,
+    both,
+    each,
     run_call,
     run_calls,
     run_dialogue,
     run_dialogue_async,
+    together,
 )
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.message import Envelope
@@ -41,9 +42,8 @@ def submit(job_id: str) -> RedisCall[Submitted]:
 
 
 def in_asyncio(redis_url: str, calls: Sequence[RedisCall[Any]]) -> list[Any]:
-    def dialogue() -> Dialogue[list[Any]]:
-        first = yield calls[0]
-        return [first, *(yield IndependentCalls(calls[1:]))]
+    async def dialogue() -> list[Any]:
+        return [await calls[0], *await each(calls[1:])]
 
     async def talk() -> list[Any]:
         async with AsyncRedis.from_url(redis_url) as connection:
@@ -94,19 +94,20 @@ def test_the_twins_answer_alike(redis: Redis, redis_url: str) -> None:
     assert in_asyncio(redis_url, [submit("a"), submit("b")])[1].kind is Submission.EXISTS
 
 
-def dialogue_of_all_kinds() -> Dialogue[list[Any]]:
+async def dialogue_of_all_kinds() -> list[Any]:
     """Asks in every way, of a Redis in which the record of one job is broken."""
-    first = yield submit("a")
-    second, num_pending = yield [submit("a"), LEDGER.num_pending()]
-    apart = yield IndependentCalls([submit("bad"), submit("b")])
+    first = await submit("a")
+    second, num_pending = await both(submit("a"), LEDGER.num_pending())
+    failed, done = await each([submit("bad"), submit("b")])
+    assert isinstance(done, Submitted)
     raised = []
-    for asked in (submit("bad"), [submit("c"), submit("bad")]):
+    for asked in (submit("bad"), together([submit("c"), submit("bad")]), both(submit("c"), submit("bad"))):
         try:
-            yield asked
+            await asked
         except ResponseError as error:
             raised.append(error)
-    nothing = yield []
-    return [first.kind, second.kind, num_pending, type(apart[0]), apart[1].kind, len(raised), nothing]
+    nothing: list[int] = await together([])
+    return [first.kind, second.kind, num_pending, type(failed), done.kind, len(raised), nothing]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -120,14 +121,14 @@ def test_a_dialogue_gets_answers_and_errors_as_it_asks_for_them(
     redis.set(LEDGER.job_key("bad"), "not a record")
     outcome = asyncio.run(talk()) if is_async else run_dialogue(redis, dialogue_of_all_kinds())
     new, again = Submission.SUBMITTED, Submission.EXISTS
-    assert outcome == [new, again, 1, ResponseError, new, 2, []]
+    assert outcome == [new, again, 1, ResponseError, new, 3, []]
     # What stands beside an error is done.
     assert run_call(redis, submit("c")).kind is again
 
 
 def test_an_error_that_a_dialogue_does_not_expect_ends_it(redis: Redis) -> None:
-    def impatient() -> Dialogue[None]:
-        yield submit("bad")
+    async def impatient() -> None:
+        await submit("bad")
         raise AssertionError("it went on")
 
     redis.set(LEDGER.job_key("bad"), "not a record")

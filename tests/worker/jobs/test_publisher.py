@@ -198,7 +198,7 @@ def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
     attempt = desk.open("job")
     attempt.stream.add(output_of(attempt, 1))
     entries = attempt.stream.flush()
-    first: RedisCall[object] = desk.ledger.emit(OWNER, entries)  # type: ignore[assignment]
+    first: RedisCall[object] = desk.ledger.emit(OWNER, entries)
     attempt.stream.add(output_of(attempt, 2))
     assert desk.ledger.emit(OWNER, entries).command == first.command
 

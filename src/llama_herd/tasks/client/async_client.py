@@ -7,21 +7,22 @@ from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
-from llama_herd.tasks.client.batch.async_batch import AsyncBatch
 from llama_herd.tasks.client.batch.batch_row import BatchJob
+from llama_herd.tasks.client.batch.client_batch import AsyncBatch
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import Retried
-from llama_herd.tasks.client.follower import Follower, time_limit_s
-from llama_herd.tasks.client.history import History
-from llama_herd.tasks.client.job_status import ActiveState, JobStatus
-from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, SubmitOutcome
-from llama_herd.tasks.client.patient_read import PatientRead
-from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.client.readers import Readers
+from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
+from llama_herd.tasks.client.history import History, read_history
+from llama_herd.tasks.client.job_cancel import cancel_job, cancel_jobs, count_jobs, end_batch
+from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
+from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
+from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
+from llama_herd.tasks.client.place_watch import PlaceWatch, Queued, read_place
+from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.tenant_status import Status
+from llama_herd.tasks.client.submission import submit_job
+from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.connect import connect_async
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.notice import CancelReason
@@ -76,7 +77,17 @@ class AsyncClient:
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job and return its id."""
-        accepted = await self._run(self._core.submit(job, fields, job_id, idempotency_key, traceparent))
+        accepted = await self._run(
+            submit_job(
+                self._core.ledger,
+                self._core.settings,
+                job,
+                fields,
+                job_id=job_id,
+                idempotency_key=idempotency_key,
+                traceparent=traceparent,
+            )
+        )
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id
@@ -88,7 +99,7 @@ class AsyncClient:
 
         Each lot is made without a pause: a smaller one keeps the event loop for a shorter time.
         """
-        lots = self._core.lots(jobs, lot)
+        lots = Lots(jobs, lot, self._core)
         for entries in lots:
             try:
                 sent = await self._run(lots.submit(entries))
@@ -127,7 +138,7 @@ class AsyncClient:
         wait: bool = True,
     ) -> AsyncIterator[Event | Queued]:
         """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
-        watch = self._core.place_watch(job_id, after)
+        watch = PlaceWatch(self._core.ledger, job_id, after=after)
         follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
         async with (
             self._readers().reading(follower, asks_place=True) as reader,
@@ -139,7 +150,7 @@ class AsyncClient:
 
     def _event_lists(self, reader: Reader) -> AsyncGenerator[list[Event]]:
         def read() -> Awaitable[list[Event]]:
-            return self._run(self._core.read_new(reader.follower))
+            return self._run(read_new(self._core.ledger, reader.follower))
 
         return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=False))
 
@@ -167,15 +178,15 @@ class AsyncClient:
 
     async def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker."""
-        return await self._run(self._core.place(job_id))
+        return await self._run(read_place(self._core.ledger, job_id))
 
     async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early."""
-        return await self._run(self._core.cancel(job_id, reason))
+        return await self._run(cancel_job(self._core.ledger, job_id, reason))
 
     async def job(self, job_id: str) -> JobStatus:
         """State of a job."""
-        return await self._run(self._core.job(job_id))
+        return await self._run(read_job_status(self._core.ledger, job_id))
 
     async def jobs(
         self,
@@ -186,23 +197,23 @@ class AsyncClient:
         limit: int = 100,
     ) -> list[JobStatus]:
         """At most `limit` jobs that run or wait."""
-        return await self._run(self._core.jobs(model, state, older_s, limit))
+        return await self._run(list_jobs(self._core.ledger, model, state, older_s, limit))
 
     async def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Count the jobs that run or wait."""
-        return await self._run(self._core.count_jobs(model, run_id))
+        return await self._run(count_jobs(self._core.ledger, model, run_id))
 
     async def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Cancel all jobs of a model, of a batch, or of a model in a batch."""
-        return await self._run(self._core.cancel_jobs(model, run_id))
+        return await self._run(cancel_jobs(self._core.ledger, model, run_id))
 
     async def purge(self, job_id: str, *, search: bool = False) -> None:
         """Delete all that Redis has of a job. search: also a bare message that nobody has claimed."""
-        await self._run(self._core.purge(job_id, search))
+        await self._run(purge_job(self._core.ledger, job_id, self._core.queue, search=search))
 
     async def purge_ended(self) -> int:
         """Purge all jobs that are over, and return how many."""
-        return await self._run(self._core.purge_ended())
+        return await self._run(purge_ended_jobs(self._core.ledger))
 
     async def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
         """Poisoned jobs and dead letters."""
@@ -218,11 +229,11 @@ class AsyncClient:
 
     async def drop(self, name: str) -> None:
         """Delete a dead letter, or purge a job."""
-        await self._run(self._core.drop(name))
+        await self._run(self._core.dead.drop(name, self._core.queue))
 
     async def history(self, job_id: str) -> History:
         """Return all that Redis has of a job."""
-        return await self._run(self._core.history(job_id))
+        return await self._run(read_history(self._core.ledger, job_id))
 
     def batch(
         self,
@@ -238,23 +249,23 @@ class AsyncClient:
 
     async def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""
-        return await self._run(self._core.batches())
+        return await self._run(self._core.reports.batches())
 
     async def report_batch(self, status: BatchStatus) -> bool:
         """Report a batch, so that `batches` shows it. Returns whether it was asked to end."""
-        return await self._run(self._core.report_batch(status))
+        return await self._run(self._core.reports.report_batch(status))
 
     async def end_batch(self, run_id: str) -> bool:
         """Ask a batch to cancel its jobs and end. Returns whether such a batch runs."""
-        return await self._run(self._core.end_batch(run_id))
+        return await self._run(end_batch(self._core.reports, run_id))
 
     async def workers(self) -> list[WorkerStatus]:
         """All live workers."""
-        return await self._run(self._core.workers())
+        return await self._run(self._core.reports.workers())
 
     async def status(self) -> Status:
         """State of the tenant's queues, workers and batches."""
-        return await self._run(self._core.status())
+        return await self._run(read_status(self._core.ledger, self._core.queue))
 
     async def close(self) -> None:
         """Close the connections. Streams under way end with RedisUnavailable."""

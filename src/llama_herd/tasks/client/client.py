@@ -13,13 +13,15 @@ from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import Retried
-from llama_herd.tasks.client.follow_loop import Heard, channel_messages, follow
-from llama_herd.tasks.client.follower import Follower, time_limit_s
-from llama_herd.tasks.client.history import History
-from llama_herd.tasks.client.job_status import ActiveState, JobStatus
-from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, SubmitOutcome
-from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.client.tenant_status import Status
+from llama_herd.tasks.client.follower import Follower, Heard, channel_messages, follow, read_new, time_limit_s
+from llama_herd.tasks.client.history import History, read_history
+from llama_herd.tasks.client.job_cancel import cancel_job, cancel_jobs, count_jobs, end_batch
+from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
+from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
+from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
+from llama_herd.tasks.client.place_watch import PlaceWatch, Queued, read_place
+from llama_herd.tasks.client.submission import submit_job
+from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.connect import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.notice import CancelReason
@@ -91,7 +93,17 @@ class Client(AbstractContextManager["Client"]):
         with the same id or key makes sure of it. Warns (UnservedModel) if no worker serves the job's
         model while some serve others, unless HERD_MODELS names it.
         """
-        accepted = self._run(self._core.submit(job, fields, job_id, idempotency_key, traceparent))
+        accepted = self._run(
+            submit_job(
+                self._core.ledger,
+                self._core.settings,
+                job,
+                fields,
+                job_id=job_id,
+                idempotency_key=idempotency_key,
+                traceparent=traceparent,
+            )
+        )
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id
@@ -112,7 +124,7 @@ class Client(AbstractContextManager["Client"]):
 
         Warns (UnservedModel) once for each model that `submit` would warn of.
         """
-        lots = self._core.lots(jobs, lot)
+        lots = Lots(jobs, lot, self._core)
         for entries in lots:
             try:
                 sent = self._run(lots.submit(entries))
@@ -155,7 +167,7 @@ class Client(AbstractContextManager["Client"]):
         wait: bool = True,
     ) -> Iterator[Event | Queued]:
         """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
-        watch = self._core.place_watch(job_id, after)
+        watch = PlaceWatch(self._core.ledger, job_id, after=after)
         limit_s = time_limit_s(timeout_s, timeout)
         with closing(self._event_lists(job_id, after, limit_s, wait)) as found:
             for events in found:
@@ -174,7 +186,7 @@ class Client(AbstractContextManager["Client"]):
             return channel_messages(pubsub.get_message(timeout=wait_s))
 
         with redis_errors(self._core.url), closing(pubsub):
-            yield from follow(follower, listen, lambda: self._run(self._core.read_new(follower)))
+            yield from follow(follower, listen, lambda: self._run(read_new(self._core.ledger, follower)))
 
     def result(
         self,
@@ -199,18 +211,18 @@ class Client(AbstractContextManager["Client"]):
         `watch` tells it each time that it changes.
         Waiting jobs are counted by the time they were accepted, whatever their priority.
         """
-        return self._run(self._core.place(job_id))
+        return self._run(read_place(self._core.ledger, job_id))
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early. Its text so far is kept."""
-        return self._run(self._core.cancel(job_id, reason))
+        return self._run(cancel_job(self._core.ledger, job_id, reason))
 
     def job(self, job_id: str) -> JobStatus:
         """State of a job: whether it waits, runs or has ended, and whether a worker serves its model.
 
         Raises JobNotFound.
         """
-        return self._run(self._core.job(job_id))
+        return self._run(read_job_status(self._core.ledger, job_id))
 
     def jobs(
         self,
@@ -225,11 +237,11 @@ class Client(AbstractContextManager["Client"]):
         older_s: only those that have been due for so long. Jobs that have ended are in no list; `job` knows
         each of them by its id, and `dead` lists those that were given up.
         """
-        return self._run(self._core.jobs(model, state, older_s, limit))
+        return self._run(list_jobs(self._core.ledger, model, state, older_s, limit))
 
     def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Count the jobs that run or wait; only of this model, only of the batch `run_id`."""
-        return self._run(self._core.count_jobs(model, run_id))
+        return self._run(count_jobs(self._core.ledger, model, run_id))
 
     def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Cancel all jobs that run or wait of a model, of a batch, or of a model in a batch; return how many.
@@ -237,7 +249,7 @@ class Client(AbstractContextManager["Client"]):
         A batch that is still running goes on with its other rows: end it before, by `end_batch`. Raises
         TypeError if neither is given.
         """
-        return self._run(self._core.cancel_jobs(model, run_id))
+        return self._run(cancel_jobs(self._core.ledger, model, run_id))
 
     def purge(self, job_id: str, *, search: bool = False) -> None:
         """Delete all that Redis has of a job: no key keeps a byte of it. A waiting job is cancelled first.
@@ -247,11 +259,11 @@ class Client(AbstractContextManager["Client"]):
         queue of this client's model. If a worker is just storing the job's result, that worker deletes it
         again.
         """
-        self._run(self._core.purge(job_id, search))
+        self._run(purge_job(self._core.ledger, job_id, self._core.queue, search=search))
 
     def purge_ended(self) -> int:
         """Purge all jobs that are over, poisoned ones included, and return how many."""
-        return self._run(self._core.purge_ended())
+        return self._run(purge_ended_jobs(self._core.ledger))
 
     def dead(self, limit: int = 100) -> list[DeadJob | DeadLetter]:
         """Poisoned jobs and dead letters, the newest first.
@@ -275,11 +287,11 @@ class Client(AbstractContextManager["Client"]):
 
     def drop(self, name: str) -> None:
         """Delete a dead letter by its number, or purge a job by its id. Raises JobNotFound."""
-        self._run(self._core.drop(name))
+        self._run(self._core.dead.drop(name, self._core.queue))
 
     def history(self, job_id: str) -> History:
         """Return all that Redis has of a job: its record, its events, its body. Raises JobNotFound."""
-        return self._run(self._core.history(job_id))
+        return self._run(read_history(self._core.ledger, job_id))
 
     def batch(
         self,
@@ -308,29 +320,29 @@ class Client(AbstractContextManager["Client"]):
 
     def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""
-        return self._run(self._core.batches())
+        return self._run(self._core.reports.batches())
 
     def report_batch(self, status: BatchStatus) -> bool:
         """Report a batch, so that `batches` shows it. To be called once a second while it runs.
 
         Returns whether `end_batch` has asked it to end.
         """
-        return self._run(self._core.report_batch(status))
+        return self._run(self._core.reports.report_batch(status))
 
     def end_batch(self, run_id: str) -> bool:
         """Ask a batch to cancel its jobs and end. Returns whether such a batch runs.
 
         Raises InvalidJob if `run_id` cannot be the name of a batch.
         """
-        return self._run(self._core.end_batch(run_id))
+        return self._run(end_batch(self._core.reports, run_id))
 
     def workers(self) -> list[WorkerStatus]:
         """All live workers."""
-        return self._run(self._core.workers())
+        return self._run(self._core.reports.workers())
 
     def status(self) -> Status:
         """State of the tenant's queues, workers and batches, whichever models they are of."""
-        return self._run(self._core.status())
+        return self._run(read_status(self._core.ledger, self._core.queue))
 
     def close(self) -> None:
         """Close the connections."""

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from llama_herd.errors import FieldError, InvalidJob, JobNotFound
 from llama_herd.tasks.client.history import read_history
 from llama_herd.tasks.client.job_purge import purge_job
-from llama_herd.tasks.client.submission import NewJob, checked_job_id, enqueue, id_of_retry
+from llama_herd.tasks.client.submission import NewJob, enqueue, id_of_retry
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, is_queue_of
 from llama_herd.tasks.settings import Settings
@@ -31,48 +31,48 @@ class DeadItems:
     ledger: Ledger
     letters: DeadLetters
 
-    def list(self, limit: int) -> Dialogue[list[DeadJob | DeadLetter]]:
+    async def list(self, limit: int) -> list[DeadJob | DeadLetter]:
         """At most `limit` of both, the newest first."""
-        jobs, letters = yield [self.letters.jobs(limit), self.letters.letters(limit)]
+        jobs, letters = await both(self.letters.jobs(limit), self.letters.letters(limit))
         found: list[DeadJob | DeadLetter] = [*jobs, *letters]
         return sorted(found, key=lambda one: one.at_ms, reverse=True)[:limit]
 
-    def letter(self, number: str) -> Dialogue[DeadLetter | None]:
+    async def letter(self, number: str) -> DeadLetter | None:
         """A dead letter; None if no letter has this number."""
-        return (yield self.letters.letter(number)) if is_letter_number(number) else None
+        return (await self.letters.letter(number)) if is_letter_number(number) else None
 
-    def retry(self, name: str) -> Dialogue[Retried]:
+    async def retry(self, name: str) -> Retried:
         """Run a job again, or push a letter back. Raises JobNotFound, InvalidJob, QueueFull."""
-        if (yield self.letters.is_quarantined(name)):
-            return (yield from self._run_again(name))
-        letter = yield from self.letter(name)
+        if await self.letters.is_quarantined(name):
+            return await self._run_again(name)
+        letter = await self.letter(name)
         if letter is not None and not letter.is_whole:
             message = f"only {len(letter.raw)} of its {letter.num_bytes} bytes were kept"
             raise InvalidJob([FieldError(f"message {name}", message)])
         if letter is not None and not is_queue_of(self.settings.tenant, letter.queue):
             raise InvalidJob([FieldError(f"message {name}", "it did not come from a queue of this tenant")])
-        if letter is None or (yield self.letters.revive(name)) is Revival.UNKNOWN:
+        if letter is None or (await self.letters.revive(name)) is Revival.UNKNOWN:
             raise JobNotFound(f"no poisoned job and no dead letter is called {name}. Fix: see herd dead list")
         return Retried(None, letter.queue)
 
-    def drop(self, name: str, queue: str) -> Dialogue[None]:
+    async def drop(self, name: str, queue: str) -> None:
         """Delete a letter, or purge a job, whose message may be in `queue`. Raises JobNotFound."""
-        if is_letter_number(name) and (yield self.letters.drop(name)):
+        if is_letter_number(name) and (await self.letters.drop(name)):
             return
-        yield from purge_job(self.ledger, checked_job_id(name), queue)
+        await purge_job(self.ledger, name, queue)
 
-    def _run_again(self, job_id: str) -> Dialogue[Retried]:
+    async def _run_again(self, job_id: str) -> Retried:
         """Run a job under a new id. The id is derived from the old one, so a retry may be repeated.
 
         The job's times are dropped, since they are over.
         """
-        kept = yield from read_history(self.ledger, job_id)
-        secret = yield self.ledger.webhook_secret(job_id)
+        kept = await read_history(self.ledger, job_id)
+        secret = await self.ledger.webhook_secret(job_id)
         changed: dict[str, object] = {"deadline_ms": None, "not_before": None, "webhook_secret": secret}
         job = GenerationJob.parse(kept.body | changed, self.settings)
         queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
         new = NewJob(new_id, "retry", Envelope.for_job(new_id, queue), job)
-        yield from enqueue(self.ledger, new, self.settings)
-        yield self.letters.unlist(job_id)
+        await enqueue(self.ledger, new, self.settings)
+        await self.letters.unlist(job_id)
         return Retried(new_id, queue)

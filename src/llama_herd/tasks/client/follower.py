@@ -2,18 +2,23 @@
 
 Live events come by a channel, which keeps nothing; the stream keeps all events. A reader subscribes, reads
 the stream from its position on, and continues live. It reads the stream again whenever it may have missed an
-event. `follow_loop.py` has the loop around this class.
+event. `follow` and `follow_async` are the loop around `Follower`, for threads and for asyncio: the clients
+and the gateway bring a function to listen and one to read.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 from pydantic import ValidationError
+from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import JobNotFound, RecordUnreadable
+from llama_herd.tasks.client.job_status import read_job_status
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.events import End, Event, parse_event
 
 #: How long a client waits for an event before it reads the stream, since a channel may lose events.
@@ -137,3 +142,69 @@ class Follower:
         """Raise TimeoutError once the time limit is reached."""
         if self._until_s is not None and monotonic() >= self._until_s:
             raise TimeoutError(f"job {self.job_id} has not ended within {self._timeout_s} s")
+
+
+async def read_new(ledger: Ledger, follower: Follower, limit: int = 0) -> list[Event]:
+    """Read new events from the stream. If there are none, check whether any can still come.
+
+    limit: read no more than so many; there may be more if there are as many.
+    """
+    job_id = follower.job_id
+    events = follower.stored(await ledger.read(job_id, follower.last, limit))
+    if limit and len(events) == limit:
+        follower.is_behind = not follower.has_ended
+    elif not events:
+        try:
+            follower.check_record(await ledger.record(job_id))
+        except NoPermissionError:  # a user in the role of a subscriber
+            follower.check_stream(await ledger.read(job_id, max(0, follower.last - 1)))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}{(await _queue_note(ledger, job_id))}") from None
+    return events
+
+
+async def _queue_note(ledger: Ledger, job_id: str) -> str:
+    """Say what is wrong with a job's queue, if anything is and this user may know it."""
+    try:
+        note = (await read_job_status(ledger, job_id)).note
+    except (RedisError, JobNotFound):
+        return ""
+    return f": {note}" if note else ""
+
+
+#: Messages of the channel, perhaps none; None if some may be missing.
+Heard = Sequence[bytes] | None
+
+
+def follow(
+    follower: Follower, listen: Callable[[float], Heard], read: Callable[[], list[Event]]
+) -> Generator[list[Event]]:
+    """The events of a job as they come, up to its end; an empty list after a silence."""
+    while not follower.has_ended:
+        events = [] if follower.is_behind else follower.heard(listen(follower.wait_s()))
+        if follower.is_behind:
+            events += read()
+        if events or not follower.has_ended:
+            yield events
+
+
+async def follow_async(
+    follower: Follower,
+    listen: Callable[[float], Awaitable[Heard]],
+    read: Callable[[], Awaitable[list[Event]]],
+) -> AsyncGenerator[list[Event]]:
+    """`follow` for asyncio."""
+    while not follower.has_ended:
+        events = [] if follower.is_behind else follower.heard(await listen(follower.wait_s()))
+        if follower.is_behind:
+            events += await read()
+        if events or not follower.has_ended:
+            yield events
+
+
+def channel_messages(message: Mapping[str, Any] | None) -> Heard:
+    """The channel's messages in what redis-py has heard; None: nothing came, or some may be missing.
+
+    After a confirmed subscription, also after a reconnection, something may be missing, as after a silence.
+    """
+    return None if message is None or message["type"] != "message" else (message["data"],)

@@ -7,7 +7,6 @@ from llama_herd.errors import JobNotFound, RecordUnreadable
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.protocol.events import Event
 
 
@@ -19,13 +18,13 @@ class History(NamedTuple):
     body: dict[str, Any]
 
 
-def read_history(ledger: Ledger, job_id: str) -> Dialogue[History]:
+async def read_history(ledger: Ledger, job_id: str) -> History:
     """Read all that Redis has of a job. Raises JobNotFound."""
-    record = yield ledger.record(checked_job_id(job_id))
-    body = yield ledger.body(job_id)
+    record = await ledger.record(checked_job_id(job_id))
+    body = await ledger.body(job_id)
     if record is None or body is None:
         raise JobNotFound.for_id(job_id)
-    return History(record, (yield ledger.read(job_id)), _fields(job_id, body))
+    return History(record, (await ledger.read(job_id)), _fields(job_id, body))
 
 
 def _fields(job_id: str, body: bytes) -> dict[str, Any]:

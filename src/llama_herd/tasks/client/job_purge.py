@@ -10,10 +10,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from llama_herd.errors import JobNotFound, JobRunning
+from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord, Purge
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
+from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.message import is_queue_of
 from llama_herd.tasks.protocol.priority import LANES
@@ -22,31 +23,32 @@ from llama_herd.tasks.protocol.priority import LANES
 STEP = 1000
 
 
-def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = False) -> Dialogue[None]:
+async def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = False) -> None:
     """Purge one job. search: if it has no record, look for its bare message in `queue`.
 
-    Raises JobRunning, and JobNotFound if Redis has nothing of the job.
+    Raises InvalidJob, JobRunning, and JobNotFound if Redis has nothing of the job.
     """
-    record = yield ledger.record(job_id)
-    answer = yield ledger.purge(job_id, mark=search)
+    checked_job_id(job_id)
+    record = await ledger.record(job_id)
+    answer = await ledger.purge(job_id, mark=search)
     if answer is Purge.RUNNING:
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
     if answer is Purge.BARE:
-        yield from _forget_messages(ledger, {job_id}, _own_queues(ledger, record) or {queue})
+        await _forget_messages(ledger, {job_id}, _own_queues(ledger, record) or {queue})
     if answer is Purge.UNKNOWN:
-        found = search and (yield from _forget_messages(ledger, {job_id}, {queue}))
+        found = search and (await _forget_messages(ledger, {job_id}, {queue}))
         if not found:
-            yield from _raise_not_found(ledger, job_id, search)
+            await _raise_not_found(ledger, job_id, search)
 
 
-def _raise_not_found(ledger: Ledger, job_id: str, has_searched: bool) -> Dialogue[None]:
+async def _raise_not_found(ledger: Ledger, job_id: str, has_searched: bool) -> None:
     """Raise JobNotFound. The mark goes that kept the job from running while its message was searched."""
     if has_searched:
-        yield ledger.unmark(job_id)
+        await ledger.unmark(job_id)
     raise JobNotFound.for_id(job_id)
 
 
-def purge_ended_jobs(ledger: Ledger) -> Dialogue[int]:
+async def purge_ended_jobs(ledger: Ledger) -> int:
     """Purge every job that is over, and return how many."""
     prefix, _, suffix = ledger.job_key("\0").partition("\0")
     pattern = f"{_escaped_pattern(prefix)}*{_escaped_pattern(suffix)}"
@@ -55,21 +57,21 @@ def purge_ended_jobs(ledger: Ledger) -> Dialogue[int]:
     queues: set[str] = set()
     cursor: int | None = 0
     while cursor is not None:
-        cursor, keys = yield _scan("SCAN", (), cursor, "MATCH", pattern, "TYPE", "hash")
+        cursor, keys = await _scan("SCAN", (), cursor, "MATCH", pattern, "TYPE", "hash")
         job_ids = [text(key).removeprefix(prefix).removesuffix(suffix) for key in keys]
-        records = yield [ledger.record(job_id) for job_id in job_ids]
+        records = await together([ledger.record(job_id) for job_id in job_ids])
         over = {
             job_id: record
             for job_id, record in zip(job_ids, records, strict=True)
             if record is not None and record.is_final
         }
-        answers = yield [ledger.purge(job_id) for job_id in over]
+        answers = await together([ledger.purge(job_id) for job_id in over])
         num_purged += len(over)
         bare = {job_id for job_id, answer in zip(over, answers, strict=True) if answer is Purge.BARE}
         bare_ids |= bare
         queues.update(*(_own_queues(ledger, over[job_id]) for job_id in bare))
     if bare_ids:
-        yield from _forget_messages(ledger, bare_ids, queues)
+        await _forget_messages(ledger, bare_ids, queues)
     return num_purged
 
 
@@ -78,47 +80,47 @@ def _own_queues(ledger: Ledger, record: JobRecord | None) -> set[str]:
     return {record.queue} if record is not None and is_queue_of(ledger.tenant, record.queue) else set()
 
 
-def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> Dialogue[int]:
+async def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Collection[str]) -> int:
     """Remove the jobs' messages from the queues, from Celery's notes and from the dead letters.
 
     Returns how many there were.
     """
     num_found = 0
     for messages in (queue + lane for queue in queues for lane in LANES):
-        num_found += yield from _forget_queued(messages, job_ids)
-    num_found += yield from _forget_unacked(ledger, job_ids)
-    return num_found + (yield from _forget_letters(DeadLetters(ledger.tenant), job_ids))
+        num_found += await _forget_queued(messages, job_ids)
+    num_found += await _forget_unacked(ledger, job_ids)
+    return num_found + (await _forget_letters(DeadLetters(ledger.tenant), job_ids))
 
 
-def _forget_queued(queue: str, job_ids: Collection[str]) -> Dialogue[int]:
+async def _forget_queued(queue: str, job_ids: Collection[str]) -> int:
     """Search from the end where messages enter: a new message then shifts the others, but hides none."""
     num_found, place = 0, 0
-    while messages := (yield RedisCall("LRANGE", (queue,), (place, place + STEP - 1), list)):
+    while messages := (await RedisCall("LRANGE", (queue,), (place, place + STEP - 1), list)):
         for message in messages:
             if _job_of(message) in job_ids:
-                num_found += yield RedisCall("LREM", (queue,), (1, message), int)
+                num_found += await RedisCall("LREM", (queue,), (1, message), int)
                 place -= 1
         place += len(messages)
     return num_found
 
 
-def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> Dialogue[int]:
+async def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> int:
     num_found = 0
     cursor: int | None = 0
     while cursor is not None:
-        cursor, fields = yield _scan("HSCAN", (ledger.unacked_key,), cursor)
+        cursor, fields = await _scan("HSCAN", (ledger.unacked_key,), cursor)
         for tag, held in fields.items():
             if _job_of(held) in job_ids:
-                num_found += yield RedisCall("HDEL", (ledger.unacked_key,), (tag,), int)
-                yield RedisCall("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
+                num_found += await RedisCall("HDEL", (ledger.unacked_key,), (tag,), int)
+                await RedisCall("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
     return num_found
 
 
-def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> Dialogue[int]:
+async def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> int:
     num_found = 0
-    for letter in (yield letters.letters(MAX_LETTERS)):
+    for letter in await letters.letters(MAX_LETTERS):
         if _job_of(letter.raw) in job_ids:
-            num_found += yield letters.drop(letter.number)
+            num_found += await letters.drop(letter.number)
     return num_found
 
 

@@ -9,11 +9,12 @@ from pydantic import ConfigDict
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.place_watch import read_places
 from llama_herd.tasks.client.status_texts import unserved_note
+from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status, read_status
 from llama_herd.tasks.ledger.answers import JobRecord, Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import both, together
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import model_of, queue_name
@@ -76,17 +77,17 @@ class JobStatus:
         return None if self.deadline_ms is None else max(0, self.deadline_ms - self.now_ms) / 1000
 
 
-def read_job_status(ledger: Ledger, job_id: str) -> Dialogue[JobStatus]:
-    """Look at one job. Only of one that waits the queues are asked, too. Raises JobNotFound."""
-    record, now_ms = yield [ledger.record(job_id), redis_time_ms()]
+async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:
+    """Look at one job. Only of one that waits the queues are asked, too. Raises InvalidJob, JobNotFound."""
+    record, now_ms = await both(ledger.record(checked_job_id(job_id)), redis_time_ms())
     if record is None:
         raise JobNotFound.for_id(job_id)
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)
     row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
     if record.state != "queued":
         return _with_outcome(_status(row, ledger.tenant, now_ms), record)
-    found = yield from read_status(ledger, record.queue)
-    (place,) = yield from read_places(ledger, [job_id])
+    found = await read_status(ledger, record.queue)
+    (place,) = await read_places(ledger, [job_id])
     return _status(row, ledger.tenant, found.now_ms, found, place)
 
 
@@ -101,26 +102,26 @@ def _with_outcome(status: JobStatus, record: JobRecord) -> JobStatus:
     )
 
 
-def list_jobs(
+async def list_jobs(
     ledger: Ledger, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
-) -> Dialogue[list[JobStatus]]:
+) -> list[JobStatus]:
     """The running jobs, then the waiting ones, the oldest first.
 
     What it asks for grows with what it returns, not with what waits: jobs of a model, or of a state, are read
     from lists that hold no others, but for delayed ones, which have one list for all models.
     """
     queue = "" if model is None else queue_name(model, ledger.tenant)
-    found = yield from read_status(ledger, queue or queue_name("", ledger.tenant))
+    found = await read_status(ledger, queue or queue_name("", ledger.tenant))
     due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
     query, listed = _JobQuery(Overview(ledger.tenant), queue, due_ms), list[JobStatus]()
     for lists in _lists_to_read(state, queue, found):
         left = limit - len(listed)
         rows = list[JobRow]()
         for name in lists if left else ():
-            rows += yield from _oldest_rows(query, name, left)
+            rows += await _oldest_rows(query, name, left)
         if len(lists) > 1:
             rows.sort(key=lambda row: (row.due_ms, row.job_id))
-        shown = yield from _statuses(rows[:left], ledger, found)
+        shown = await _statuses(rows[:left], ledger, found)
         listed += (one for one in shown if state in (None, one.state))
     return listed
 
@@ -133,12 +134,12 @@ class _JobQuery(NamedTuple):
     due_ms: int | None
 
 
-def _oldest_rows(query: _JobQuery, name: str, limit: int) -> Dialogue[list[JobRow]]:
+async def _oldest_rows(query: _JobQuery, name: str, limit: int) -> list[JobRow]:
     """The oldest jobs of a list, as many as `limit`."""
     rows, place = list[JobRow](), 0
     while len(rows) < limit:
         most = min(limit - len(rows), MAX_PAGE)
-        page: JobPage = yield query.overview.jobs(
+        page: JobPage = await query.overview.jobs(
             name, place, queue=query.queue, due_ms=query.due_ms, most=most
         )
         rows += page.rows
@@ -178,20 +179,22 @@ class TenantSnapshot(NamedTuple):
     waiting: list[JobStatus]
 
 
-def read_snapshot(ledger: Ledger, queue: str, limit: int) -> Dialogue[TenantSnapshot]:
+async def read_snapshot(ledger: Ledger, queue: str, limit: int) -> TenantSnapshot:
     """Look at a tenant in a few round trips. limit: most jobs of each kind."""
-    found = yield from read_status(ledger, queue)
+    found = await read_status(ledger, queue)
     overview = Overview(ledger.tenant)
-    pages: list[JobPage] = yield [overview.jobs(index, most=limit) for index in ("leases", "pending")]
-    running = yield from _statuses(pages[0].rows, ledger, found)
-    waiting = yield from _statuses(pages[1].rows, ledger, found)
+    pages: list[JobPage] = await together(
+        [overview.jobs(index, most=limit) for index in ("leases", "pending")]
+    )
+    running = await _statuses(pages[0].rows, ledger, found)
+    waiting = await _statuses(pages[1].rows, ledger, found)
     return TenantSnapshot(found, running, waiting)
 
 
-def _statuses(rows: list[JobRow], ledger: Ledger, found: Status) -> Dialogue[list[JobStatus]]:
+async def _statuses(rows: list[JobRow], ledger: Ledger, found: Status) -> list[JobStatus]:
     """The jobs of rows, with the places of those that wait."""
     waiting = [row.job_id for row in rows if row.state == "queued"]
-    place_of = dict(zip(waiting, (yield from read_places(ledger, waiting)), strict=True))
+    place_of = dict(zip(waiting, (await read_places(ledger, waiting)), strict=True))
     return [_status(row, ledger.tenant, found.now_ms, found, place_of.get(row.job_id)) for row in rows]
 
 

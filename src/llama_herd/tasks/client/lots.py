@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import BadInput, HerdError, InvalidJob, RedisUnavailable
+from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.submission import (
     NewJob,
     missing_replicas,
@@ -17,10 +18,9 @@ from llama_herd.tasks.client.submission import (
 from llama_herd.tasks.connection.connect import unavailable
 from llama_herd.tasks.ledger.answers import Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
+from llama_herd.tasks.ledger.redis_call import each
 from llama_herd.tasks.ledger.submit_item import SubmitItem
 from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.tasks.settings import Settings
 
 #: Most jobs of a lot.
 MAX_LOT_JOBS = 1000
@@ -75,16 +75,12 @@ class LotOutcome(NamedTuple):
 class Lots:
     """The jobs of one `submit_many`, lot by lot. Both clients use it, and add the connection."""
 
-    def __init__(
-        self, jobs: Iterable[JobToSubmit], max_jobs: int, ledger: Ledger, settings: Settings, url: str
-    ) -> None:
+    def __init__(self, jobs: Iterable[JobToSubmit], max_jobs: int, core: ClientCore) -> None:
         if not 1 <= max_jobs <= MAX_LOT_JOBS:
             raise BadInput(f"lot: must be 1 to {MAX_LOT_JOBS} jobs, got {max_jobs}")
         self._jobs = jobs
         self._max_jobs = max_jobs
-        self._ledger = ledger
-        self._settings = settings
-        self._url = url
+        self._ledger, self._settings, self._url = core.ledger, core.settings, core.url
         self._noted: set[str] = set()
 
     def __iter__(self) -> Iterator[list[LotEntry]]:
@@ -96,14 +92,14 @@ class Lots:
         except InvalidJob as error:
             return SubmitOutcome("", error)
 
-    def submit(self, lot: Sequence[LotEntry]) -> Dialogue[LotOutcome]:
+    async def submit(self, lot: Sequence[LotEntry]) -> LotOutcome:
         """Send a lot, and wait for replicas if that is set."""
         posts = [one for one in lot if isinstance(one, PreparedJob)]
-        answers = yield from submit_lot(self._ledger, posts)
+        answers = await submit_lot(self._ledger, posts)
         errors = [self._error(post, answer) for post, answer in zip(posts, answers, strict=True)]
         ids = [post.new.job_id for post in posts]
         accepted = [job_id for job_id, error in zip(ids, errors, strict=True) if error is None]
-        too_few = yield from missing_replicas(accepted, self._ledger, self._settings)
+        too_few = await missing_replicas(accepted, self._ledger, self._settings)
         sent = (
             SubmitOutcome(job_id, error or too_few.get(job_id))
             for job_id, error in zip(ids, errors, strict=True)
@@ -149,19 +145,19 @@ def cut_into_lots(entries: Iterable[E], max_jobs: int = MAX_LOT_JOBS) -> Iterato
         yield lot
 
 
-def submit_lot(ledger: Ledger, posts: Sequence[PreparedJob]) -> Dialogue[list[Submitted | ResponseError]]:
+async def submit_lot(ledger: Ledger, posts: Sequence[PreparedJob]) -> list[Submitted | ResponseError]:
     """Submit jobs in one round trip. The error of one stands in the place of its answer.
 
     Jobs whose call is refused are sent one by one: it may be because of one of them, such as one for a queue
     to which the user has no right.
     """
     calls = [posts[first : first + MAX_CALL_JOBS] for first in range(0, len(posts), MAX_CALL_JOBS)]
-    replies = yield IndependentCalls([ledger.submit_many([post.item for post in call]) for call in calls])
+    replies = await each([ledger.submit_many([post.item for post in call]) for call in calls])
     answers: list[Submitted | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
         if isinstance(reply, ResponseError):
             singles = [ledger.submit(new.job_id, new.job, new.envelope) for new, _ in call]
-            answers += yield IndependentCalls(singles)
+            answers += await each(singles)
         else:
             answers += reply
     return answers

@@ -6,10 +6,11 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from redis.exceptions import NoScriptError, ResponseError
 
+from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
+from llama_herd.tasks.ledger.redis_call import each
 from llama_herd.tasks.protocol.events import Event
 
 
@@ -25,9 +26,14 @@ class Queued(BaseModel, frozen=True):
     )
 
 
-def read_places(ledger: Ledger, job_ids: Sequence[str]) -> Dialogue[list[Place | None]]:
+async def read_place(ledger: Ledger, job_id: str) -> Place | None:
+    """Where a job stands; None if it does not wait. Raises InvalidJob."""
+    return await ledger.place(checked_job_id(job_id))
+
+
+async def read_places(ledger: Ledger, job_ids: Sequence[str]) -> list[Place | None]:
     """Where each job stands; None if it does not wait, or if this user of Redis may not know it."""
-    answers = (yield IndependentCalls([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
+    answers = (await each([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
     return [_place_or_none(answer) for answer in answers]
 
 
@@ -48,9 +54,9 @@ class PlaceWatch:
     """Reports a job's place in the queue each time that it has changed, until the job's first event."""
 
     def __init__(self, ledger: Ledger, job_id: str, *, after: int) -> None:
-        """after: number of the last event that the reader knows; 0: none yet."""
+        """after: number of the last event that the reader knows; 0: none yet. Raises InvalidJob."""
         self._ledger = ledger
-        self._job_id = job_id
+        self._job_id = checked_job_id(job_id)
         self._has_begun = after > 0
         self._last: Place | None = None
 
@@ -62,7 +68,7 @@ class PlaceWatch:
         self._last = place
         return [Queued(position=place.position, estimated_wait_s=place.wait_s)]
 
-    def look_up(self, events: list[Event]) -> Dialogue[list[Queued]]:
+    async def look_up(self, events: list[Event]) -> list[Queued]:
         """Look up the job's place after these events, and return it as `changes` does.
 
         There is none for a user of Redis who may not know it.
@@ -71,7 +77,7 @@ class PlaceWatch:
         if self._has_begun:
             return []
         try:
-            place: Place | None = yield self._ledger.place(self._job_id)
+            place: Place | None = await self._ledger.place(self._job_id)
         except ResponseError as error:
             if not is_withheld(error):
                 raise

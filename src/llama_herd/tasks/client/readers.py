@@ -1,7 +1,7 @@
 """All readers of one tenant in one event loop: they share the subscription and the monitor."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from math import inf
 from time import monotonic
@@ -9,16 +9,113 @@ from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.client.follower import SILENCE_S, Follower
-from llama_herd.tasks.client.inbox import Inbox
+from llama_herd.errors import NotPermitted, RedisUnavailable
+from llama_herd.tasks.client.follower import SILENCE_S, Follower, Heard, follow_async
 from llama_herd.tasks.client.place_watch import is_withheld
-from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.client.shared_connections import SharedConnections
+from llama_herd.tasks.client.shared_connections import Inbox, SharedConnections
 from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall, each
+from llama_herd.tasks.protocol.events import Event
+
+
+class Reader:
+    """Goes on when a live message comes, or when the `ReaderMonitor` wakes it.
+
+    place: the job's place in the queue when it was last looked up, if the reader asks for it.
+    """
+
+    def __init__(
+        self, follower: Follower, inbox: Inbox, silence_s: float, *, asks_place: bool, tick_s: float
+    ) -> None:
+        """silence_s: without an event for so long it counts as silent. tick_s: it is woken about so often."""
+        self.follower = follower
+        self.job_id = follower.job_id
+        self.inbox = inbox
+        self.place: Place | None = None
+        #: Whether the place was looked up at least once.
+        self.is_place_known = False
+        self._asks_place = asks_place
+        self._silence_s = silence_s
+        self._tick_s = tick_s
+        #: Its last event when the monitor saw a later one in the stream.
+        self._lagged_at: int | None = None
+        self._was_there = True
+        self._restart_timers()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the reader asks for its job's place, and the job has not begun."""
+        return self._asks_place and not self.follower.last
+
+    def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
+        """The events as they come, up to the end; an empty list each time that there is none."""
+        return follow_async(self.follower, self._listen, read)
+
+    def restart_silence(self) -> None:
+        """Note that the reader was checked: it counts as silent again only after another `silence_s`."""
+        self.due_s = monotonic() + self._silence_s
+
+    def note_lag(self) -> bool:
+        """Note that the stream has a later event. Returns whether it was so before: the event is not new."""
+        has_lagged, self._lagged_at = self._lagged_at == self.follower.last, self.follower.last
+        if not has_lagged:
+            self.due_s = monotonic()
+        return has_lagged
+
+    def note_presence(self, *, is_there: bool) -> bool:
+        """Note whether the job waits or runs. Returns whether it does not any more."""
+        was_there, self._was_there = self._was_there, is_there
+        return was_there and not is_there
+
+    def set_place(self, place: Place | None) -> None:
+        """Set the job's place, and wake the reader if it has changed. None: the job does not wait."""
+        has_moved, self.place, self.is_place_known = place != self.place, place, True
+        if has_moved:
+            self.inbox.wake_up()
+
+    async def _listen(self, wait_s: float) -> Heard:
+        heard = await self.inbox.take(wait_s)
+        self._restart_timers()
+        return heard
+
+    def _restart_timers(self) -> None:
+        now_s = monotonic()
+        self.due_s, self.tick_at_s = now_s + self._silence_s, now_s + self._tick_s
+
+
+#: How often a Redis that is away is asked.
+AWAY_PAUSE_S = 0.5
+
+
+class PatientRead:
+    """A read of one job's stream; while Redis is away it pauses, and returns no events."""
+
+    def __init__(
+        self, read: Callable[[], Awaitable[list[Event]]], outage_s: float, *, is_patient_at_first: bool
+    ) -> None:
+        """is_patient_at_first: whether also the first read waits for `outage_s`."""
+        self._read = read
+        self._outage_s = outage_s
+        self._has_read = is_patient_at_first
+        self._away_s: float | None = None
+
+    async def __call__(self) -> list[Event]:
+        """The new events. Raises RedisUnavailable after a long outage, and what the read raises."""
+        try:
+            events = await self._read()
+        except NotPermitted:
+            raise
+        except RedisUnavailable:
+            self._away_s = self._away_s or monotonic()
+            if not self._has_read or monotonic() - self._away_s > self._outage_s:
+                raise
+            await asyncio.sleep(AWAY_PAUSE_S)
+            return []
+        self._away_s, self._has_read = None, True
+        return events
+
 
 T = TypeVar("T")
 
@@ -104,19 +201,19 @@ class ReaderMonitor:
             if now_s >= reader.tick_at_s:
                 reader.inbox.wake_up()
 
-    def _stale(self, readers: Sequence[Reader]) -> Dialogue[Sequence[Reader]]:
+    async def _stale(self, readers: Sequence[Reader]) -> Sequence[Reader]:
         """Readers that must read their streams: there is news, the job is gone, or Redis refuses to say."""
         cursors: dict[str, int] = {}
         for reader in readers:
             last = reader.follower.last
             cursors[reader.job_id] = min(last, cursors.get(reader.job_id, last))
         ids, ledger = list(cursors), self._ledger
-        news = yield from self._ask("news", [ledger.jobs_with_news(cursors)])
+        news = await self._ask("news", [ledger.jobs_with_news(cursors)])
         if news is None:
             return readers
         stale = [reader for reader in readers if reader.job_id in news[0] and reader.note_lag()]
         # A job that is claimed in between is in the second list.
-        states = yield from self._ask("states", [ledger.are_waiting(ids), ledger.are_running(ids)])
+        states = await self._ask("states", [ledger.are_waiting(ids), ledger.are_running(ids)])
         if states is not None:
             there = {job_id for job_id, *each in zip(ids, *states, strict=True) if any(each)}
             stale += [reader for reader in readers if reader.note_presence(is_there=reader.job_id in there)]
@@ -140,15 +237,15 @@ class ReaderMonitor:
                 reader.set_place(place)
         self._marks = marks
 
-    def _look_up_places(self, readers: Sequence[Reader]) -> Dialogue[Sequence[Place | None]]:
-        found = yield from self._ask("places", [self._ledger.places([reader.job_id for reader in readers])])
+    async def _look_up_places(self, readers: Sequence[Reader]) -> Sequence[Place | None]:
+        found = await self._ask("places", [self._ledger.places([reader.job_id for reader in readers])])
         return [None] * len(readers) if found is None else found[0]
 
-    def _ask(self, what: str, calls: Sequence[RedisCall[Any]]) -> Dialogue[list[Any] | None]:
+    async def _ask(self, what: str, calls: Sequence[RedisCall[Any]]) -> list[Any] | None:
         """The answers to calls; None if Redis rejects one. A user who lacks a right asks seldom."""
         if monotonic() < self._refused_until_s.get(what, 0.0):
             return None
-        answers: list[Any] = yield IndependentCalls(calls)
+        answers: list[Any] = await each(calls)
         errors = [answer for answer in answers if isinstance(answer, ResponseError)]
         if any(map(is_withheld, errors)):
             self._refused_until_s[what] = monotonic() + REFUSED_S

@@ -9,7 +9,7 @@ from llama_herd.errors import FieldError, InvalidJob, JobConflict, NotReplicated
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
+from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
 from llama_herd.tasks.protocol.message import Envelope, known_traceparent, model_of, queue_name
 from llama_herd.tasks.settings import Settings
@@ -80,16 +80,39 @@ def new_job_from_arguments(given: GenerationJob | Mapping[str, Any], settings: S
     return new_job(fields if job is None else job, settings, **beside)
 
 
-def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> Dialogue[AcceptedJob]:
+async def submit_job(
+    ledger: Ledger,
+    settings: Settings,
+    job: GenerationJob | None,
+    fields: Mapping[str, Any],
+    *,
+    job_id: str | None,
+    idempotency_key: str | None,
+    traceparent: str | None,
+) -> AcceptedJob:
+    """Check, name and enqueue a job, given whole or by its fields.
+
+    Raises TypeError for both at once, InvalidJob, JobConflict, QueueFull, NotReplicated.
+    """
+    if job is not None and fields:
+        raise TypeError("give a GenerationJob or its fields, not both")
+    if job_id is not None and idempotency_key is not None:
+        raise TypeError("give a job_id or an idempotency_key, not both")
+    given = fields if job is None else job
+    new = new_job(given, settings, job_id=job_id, idempotency_key=idempotency_key, traceparent=traceparent)
+    return await enqueue(ledger, new, settings)
+
+
+async def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> AcceptedJob:
     """Enqueue a job, and wait for replicas if that is set. Raises JobConflict, QueueFull, NotReplicated.
 
     It is noted if no worker serves the job's model while some serve others: then the name may be wrong.
     A name in HERD_MODELS is right.
     """
-    answer = yield ledger.submit(new.job_id, new.job, new.envelope)
+    answer = await ledger.submit(new.job_id, new.job, new.envelope)
     if error := submit_error(ledger, new, answer):
         raise error
-    if too_few := (yield from missing_replicas([new.job_id], ledger, settings)):
+    if too_few := (await missing_replicas([new.job_id], ledger, settings)):
         raise too_few[new.job_id]
     return AcceptedJob(new.job_id, queue_note(ledger, new, answer))
 
@@ -107,32 +130,31 @@ def submit_error(ledger: Ledger, new: NewJob, answer: Submitted) -> JobConflict 
     return None
 
 
-def missing_replicas(
+async def missing_replicas(
     job_ids: Sequence[str], ledger: Ledger, settings: Settings
-) -> Dialogue[dict[str, NotReplicated]]:
+) -> dict[str, NotReplicated]:
     """Wait for replicas if that is set, and return those of the jobs that too few of them have."""
     wanted, limit_s = settings.replicas, settings.replicas_timeout_s
     if not (wanted and job_ids):
         return {}
-    copies = yield from _num_replicas(ledger, job_ids, wanted, limit_s)
+    copies = await _num_replicas(ledger, job_ids, wanted, limit_s)
     found = zip(job_ids, copies, strict=True)
     return {job_id: NotReplicated(job_id, num, wanted, limit_s) for job_id, num in found if num < wanted}
 
 
-def _num_replicas(
-    ledger: Ledger, job_ids: Sequence[str], wanted: int, timeout_s: float
-) -> Dialogue[list[int]]:
+async def _num_replicas(ledger: Ledger, job_ids: Sequence[str], wanted: int, timeout_s: float) -> list[int]:
     """Wait for a time until `wanted` replicas of Redis have the jobs. Returns for each how many do; 0: gone.
 
     All in one round trip, so by one connection: WAIT counts what this one has written. It may have written
     nothing, if the job was accepted before. So it publishes something on a channel that nobody reads: that
     goes to replicas, after all that was written before.
     """
-    *records, _, num = yield [
+    calls: list[RedisCall[Any]] = [
         *map(ledger.record, job_ids),
         RedisCall("PUBLISH", (), (ledger.channel(""), ""), int),
         RedisCall("WAIT", (), (wanted, int(1000 * timeout_s)), int),
     ]
+    *records, _, num = await together(calls)
     return [0 if record is None else int(num) for record in records]
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ConfigDict
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_LOOKS, Overview, QueueCounts
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.message import model_of, queue_name
@@ -95,17 +96,18 @@ class Status:
         return sorted(queue.model for queue in self.queues if queue.is_served)
 
 
-def read_status(ledger: Ledger, queue: str) -> Dialogue[Status]:
+async def read_status(ledger: Ledger, queue: str) -> Status:
     """Look at the whole tenant in two round trips; `queue` is that of the client's own model."""
     overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
     standing = (queue_name(model, ledger.tenant) for model in ledger.standing_models)
-    found, pending, running, workers, batches = yield [
+    calls: list[RedisCall[Any]] = [
         overview.counts(queue, *standing, max_looks=MAX_LOOKS),
         ledger.num_pending(),
         ledger.num_running(),
         reports.workers(),
         reports.batches(),
     ]
+    found, pending, running, workers, batches = await together(calls)
     share = min(1.0, MAX_LOOKS / max(1, running))  # of the running jobs that were looked at
     queues = [_queue_status(counts, found.now_ms, ledger.tenant, workers, share) for counts in found.queues]
     shown = (one for one in queues if one.is_served or not one.is_empty)

@@ -23,7 +23,6 @@ from llama_herd.tasks.gateway.stores import (
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.batch_record import BatchRecord
 from llama_herd.tasks.ledger.batch_records import ENDED_TTL_S, BatchRecords, BatchRefusal
-from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -42,7 +41,7 @@ async def create_batch(request: Request) -> Response:
     asked = body.to_request(caller.fingerprint or "", context.settings.gateway_file_life_s)
     most = context.settings.gateway_max_tenant_batches
     create = batches.create(batch_id, asked, body.window_ms, most, body.webhook_secret or "")
-    made = await client.run(ask(create))
+    made = await client.run(create)
     if isinstance(made, QuotaExceeded):
         raise quota_exceeded(made, f"wait until some of them have ended for {ENDED_TTL_S // 86_400} days")
     if not isinstance(made, BatchRecord):
@@ -76,7 +75,7 @@ async def list_batches(request: Request) -> Response:
     context = context_of(request)
     _, client = await context.admit(request, KeyRole.PRODUCER)
     batches = await _batches(context, client)
-    page = await client.run(ask(batches.page(after_of(request), limit_of(request, LIMIT, MAX_LIMIT))))
+    page = await client.run(batches.page(after_of(request), limit_of(request, LIMIT, MAX_LIMIT)))
     if page is None:
         raise bad_request("no such batch", param="after")
     return JSONResponse(BatchList.from_page(page).model_dump())
@@ -85,7 +84,7 @@ async def list_batches(request: Request) -> Response:
 async def get_batch(request: Request) -> Response:
     """How far a batch is."""
     client, batches, batch_id = await _batch_of(request, KeyRole.SUBSCRIBER)
-    record = await client.run(ask(batches.get(batch_id)))
+    record = await client.run(batches.get(batch_id))
     if record is None:
         raise no_batch()
     return _answer(record)
@@ -94,7 +93,7 @@ async def get_batch(request: Request) -> Response:
 async def cancel_batch(request: Request) -> Response:
     """End a batch early."""
     client, batches, batch_id = await _batch_of(request, KeyRole.PRODUCER)
-    found = await client.run(ask(batches.cancel(batch_id)))
+    found = await client.run(batches.cancel(batch_id))
     if found is None:
         raise no_batch()
     if not isinstance(found, BatchRecord):

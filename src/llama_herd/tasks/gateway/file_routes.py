@@ -12,7 +12,7 @@ from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.file_upload import store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.stores import checked_file_id, file_elsewhere, files_of, no_file
-from llama_herd.tasks.ledger.redis_call import Dialogue, ask
+from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, redis_time_ms
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -43,7 +43,7 @@ async def list_files(request: Request) -> Response:
     if order not in ("asc", "desc"):
         raise bad_request("must be asc or desc", param="order")
     purpose = request.query_params.get("purpose", "")
-    page = await client.run(ask(files.page(after, limit, cast(Literal["asc", "desc"], order), purpose)))
+    page = await client.run(files.page(after, limit, cast(Literal["asc", "desc"], order), purpose))
     if page is None:
         raise bad_request("no such file", param="after")
     return JSONResponse(FileList.from_page(page).model_dump())
@@ -59,14 +59,14 @@ async def delete_file(request: Request) -> Response:
     """Delete a file."""
     context, files, file = await _file_of(request, KeyRole.PRODUCER)
     client = context.clients.for_tenant(files.tenant)
-    match await client.run(ask(files.drop(file.id))):
+    match await client.run(files.drop(file.id)):
         case "in_use":
             message = "a batch reads this file. Fix: wait for its end, or cancel it"
             raise Problem(409, "file_in_use", message)
         case "unknown":
             raise no_file()
     await asyncio.to_thread(context.storage.delete, StoragePlace(files.tenant, file.id))
-    await client.run(ask(files.note_deleted(file.id)))
+    await client.run(files.note_deleted(file.id))
     return JSONResponse(FileDeleted(id=file.id).model_dump())
 
 
@@ -124,10 +124,9 @@ async def _file_of(
     return context, files, file
 
 
-def _record_and_time(files: StoredFiles, file_id: str) -> Dialogue[tuple[StoredFile | None, int]]:
+async def _record_and_time(files: StoredFiles, file_id: str) -> tuple[StoredFile | None, int]:
     """A dialogue: a file's record, and the time in milliseconds by the clock of Redis."""
-    file, at_ms = yield [files.get(file_id), redis_time_ms()]
-    return file, at_ms
+    return await both(files.get(file_id), redis_time_ms())
 
 
 def after_of(request: Request) -> str:

@@ -19,7 +19,6 @@ from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.stores import files_of, quota_exceeded
 from llama_herd.tasks.gateway.tenant_client import TenantClient
-from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
 from llama_herd.tasks.protocol.wrong_fields import field_errors
@@ -169,11 +168,11 @@ async def store_upload(
     form = MultipartForm(request.headers.get("content-type", ""))
     files = await asyncio.to_thread(files_of, storage, caller.tenant)
     place = StoragePlace(caller.tenant, f"file-{secrets.token_hex(12)}")
-    await client.run(ask(files.begin_upload(place.name)))
+    await client.run(files.begin_upload(place.name))
 
     async def reserve(num: int) -> None:
         quota = quotas(client.settings)[1]
-        full = await client.run(ask(files.reserve(place.name, caller.fingerprint or "", num, quota)))
+        full = await client.run(files.reserve(place.name, caller.fingerprint or "", num, quota))
         if full is not None:
             raise replace(quota_exceeded(full, "delete files", "file"), headers=CLOSE)
 
@@ -181,14 +180,14 @@ async def store_upload(
         num_bytes = await _write_file(request, form, storage, place, client.settings, reserve)
     except BaseException:
         with suppress(HerdError):  # else it counts until the upload is known to be left behind
-            await client.run(ask(files.drop(place.name)))
+            await client.run(files.drop(place.name))
         raise
     life_ms = _life_ms(form, client.settings)
     file = NewFile(place.name, form.filename or "", INPUT, num_bytes, caller.fingerprint or "", life_ms)
-    added = await client.run(ask(files.add(file, *quotas(client.settings))))
+    added = await client.run(files.add(file, *quotas(client.settings)))
     if isinstance(added, QuotaExceeded):
         await asyncio.to_thread(storage.delete, place)
-        await client.run(ask(files.note_deleted(file.id)))
+        await client.run(files.note_deleted(file.id))
         raise quota_exceeded(added, "delete files", "file")
     return added
 

@@ -9,7 +9,6 @@ from starlette.responses import JSONResponse, Response
 from llama_herd.errors import HerdError, NotPermitted
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.problem import Problem
-from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_api_keys import all_keys
 
 
@@ -47,7 +46,7 @@ async def _unready_reason(context: GatewayContext) -> str:
         return "the gateway is shutting down"
     reason = "no worker is ready"
     try:
-        stored = await clients.connections.run(ask(all_keys()))
+        stored = await clients.connections.run(all_keys())
         for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
             try:
                 if any(worker.state == "ready" for worker in await clients.for_tenant(tenant).workers()):

@@ -18,7 +18,6 @@ from llama_herd.tasks.gateway.origin import origin_host
 from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.redis_call import ask
 from llama_herd.tasks.ledger.stored_api_keys import num_keys
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 from llama_herd.tasks.security.api_keys import KeyRole, known_key
@@ -116,7 +115,7 @@ class Authenticator:
 
     async def _check_any_keys(self) -> None:
         """Raise Problem if there are none: an empty Redis must let nobody in. The log says so once."""
-        is_closed = not await self._connections.run(ask(num_keys()))
+        is_closed = not await self._connections.run(num_keys())
         if is_closed and not self._has_warned:
             log.warning("closed: %s", NO_KEYS)
         self._has_warned = is_closed

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.place_watch import PlaceWatch
-from llama_herd.tasks.client.reader import Reader
+from llama_herd.tasks.client.readers import Reader
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
@@ -22,6 +23,7 @@ from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
 from llama_herd.tasks.gateway.stream_body import stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
+from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
 from llama_herd.tasks.protocol.result import Result
@@ -116,9 +118,9 @@ async def get_job(request: Request) -> Response:
     return Response(told, media_type="application/json")
 
 
-def _record_and_place(client: TenantClient, job_id: str) -> Any:
+async def _record_and_place(client: TenantClient, job_id: str) -> tuple[JobRecord, Place | None]:
     """A dialogue: a job's record and its place. Raises JobNotFound."""
-    record, place = yield [client.core.ledger.record(job_id), client.core.ledger.place(job_id)]
+    record, place = await both(client.core.ledger.record(job_id), client.core.ledger.place(job_id))
     if record is None:
         raise JobNotFound.for_id(job_id)
     return record, place
@@ -163,7 +165,9 @@ class _EventAnswer:
         yield f"retry: {RECONNECT_MS}\n".encode()  # for some readers a blank line would make it an event
         async with self._client.reading(self._job_id, after=self._after, asks_place=True) as reader:
             events = self._client.events_of(reader)
-            waiting = _PlaceEvents(self._client.core.place_watch(self._job_id, self._after), reader)
+            waiting = _PlaceEvents(
+                PlaceWatch(self._client.core.ledger, self._job_id, after=self._after), reader
+            )
             parts = stream_body(events, _sse_event, self._facts, heartbeat_s=heartbeat_s, idle=waiting)
             async with aclosing(parts):
                 async for part in parts:
@@ -191,7 +195,7 @@ class _PlaceEvents:
 async def cancel_job(request: Request) -> Response:
     """End a job early. What it has said is kept."""
     client, job_id = await _job_of(request, KeyRole.PRODUCER)
-    outcome = await client.run(client.core.cancel(job_id, "cancelled"))
+    outcome = await client.run(client.core.ledger.cancel(job_id))
     if outcome is Cancellation.UNKNOWN:
         raise JobNotFound.for_id(job_id)
     return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
@@ -204,11 +208,11 @@ async def forget_job(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def _purge(client: TenantClient, job_id: str) -> Any:
+async def _purge(client: TenantClient, job_id: str) -> None:
     """A dialogue. Raises JobNotFound if there is no record: nothing is left behind by who guesses ids."""
-    if (yield client.core.ledger.record(job_id)) is None:
+    if await client.core.ledger.record(job_id) is None:
         raise JobNotFound.for_id(job_id)
-    yield from client.core.purge(job_id)
+    await purge_job(client.core.ledger, job_id, client.core.queue)
 
 
 async def _job_of(request: Request, needs: KeyRole) -> tuple[TenantClient, str]:

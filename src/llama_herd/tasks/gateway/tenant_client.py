@@ -1,22 +1,22 @@
 """The gateway's clients of the queue: one for each tenant, all over the same connections."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from llama_herd.errors import NotPermitted
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.follower import Follower
-from llama_herd.tasks.client.lots import JobToSubmit, SubmitOutcome
-from llama_herd.tasks.client.patient_read import PatientRead
-from llama_herd.tasks.client.reader import Reader
-from llama_herd.tasks.client.readers import Readers
+from llama_herd.tasks.client.follower import Follower, read_new
+from llama_herd.tasks.client.job_status import read_snapshot
+from llama_herd.tasks.client.lots import JobToSubmit, Lots, SubmitOutcome
+from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
+from llama_herd.tasks.client.submission import submit_job
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found, not_permitted
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall
+from llama_herd.tasks.ledger.redis_call import Dialogue, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Token
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -66,8 +66,10 @@ class TenantClient:
         silence_s = min(self.settings.gateway_heartbeat_s, MAX_SILENCE_S)
         self._readers = Readers(self.core.ledger, connections, silence_s)
         #: All live workers, and the whole tenant, as of a second ago at most, however many requests ask.
-        self.workers = CachedValue(lambda: self.run(self.core.workers()))
-        self.snapshot = CachedValue(lambda: self.run(self.core.snapshot(MAX_JOBS)))
+        self.workers = CachedValue(lambda: self.run(self.core.reports.workers()))
+        self.snapshot = CachedValue(
+            lambda: self.run(read_snapshot(self.core.ledger, self.core.queue, MAX_JOBS))
+        )
 
     async def run(self, dialogue: Dialogue[T]) -> T:
         """Run a dialogue. Raises Problem if the gateway lacks the right, and what the dialogue raises."""
@@ -80,8 +82,17 @@ class TenantClient:
         self, job: GenerationJob, job_id: str | None, key: str | None, traceparent: str | None
     ) -> str:
         """Put a job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
+        sent = submit_job(
+            self.core.ledger,
+            self.core.settings,
+            job,
+            {},
+            job_id=job_id,
+            idempotency_key=key,
+            traceparent=traceparent,
+        )
         try:
-            return (await self._connections.run(self.core.submit(job, {}, job_id, key, traceparent))).job_id
+            return (await self._connections.run(sent)).job_id
         except NotPermitted as error:
             model, tenant = job.model or self.settings.default_model, self.settings.tenant
             what = f"take jobs for the model {model} of the tenant {tenant}"
@@ -89,16 +100,14 @@ class TenantClient:
 
     async def submit_many(self, jobs: Sequence[JobToSubmit]) -> list[SubmitOutcome]:
         """Put jobs into their queues in one round trip; each has its outcome. Raises RedisUnavailable."""
-        lots = self.core.lots(jobs, len(jobs))
+        lots = Lots(jobs, len(jobs), self.core)
         return [
             outcome for lot in lots for outcome in (await self._connections.run(lots.submit(lot))).outcomes
         ]
 
     async def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs early, all in one round trip."""
-        await self._connections.run(
-            _one_round_trip(self.core.ledger.cancel(job_id, "cancelled") for job_id in job_ids)
-        )
+        await self._connections.run(together([self.core.ledger.cancel(job_id) for job_id in job_ids]))
 
     async def models(self) -> list[str]:
         """Names of the models that jobs are taken for."""
@@ -135,7 +144,7 @@ class TenantClient:
 
         async def read() -> list[Event]:
             nonlocal limit
-            found = await self.run(self.core.read_new(reader.follower, limit))
+            found = await self.run(read_new(self.core.ledger, reader.follower, limit))
             has_scores = any(isinstance(event, Token) and event.top_logprobs for event in found)
             limit = SCORED_PAGE if has_scores else PAGE
             return found
@@ -155,12 +164,6 @@ class TenantClient:
     async def close(self) -> None:
         """End this tenant's streams. The connections stay open for other tenants."""
         await self._readers.close()
-
-
-def _one_round_trip(calls: Iterable[RedisCall[Any]]) -> Dialogue[list[Any]]:
-    """A dialogue that makes all calls in one round trip."""
-    answers: list[Any] = yield list(calls)
-    return answers
 
 
 def model_not_found(model: str, models: list[str]) -> Problem:

@@ -1,10 +1,13 @@
 """A command or script together with the parser of its reply, and the functions that run it.
 
-The ledger builds calls but has no connection: client and worker run the calls over theirs. If Redis has
-forgotten a script (after a restart or SCRIPT FLUSH), the caller loads it again.
+The ledger builds calls but has no connection: client and worker run the calls over theirs. What takes
+several calls is a dialogue: an ordinary `async def` that awaits calls. `run_dialogue` runs it for a thread,
+`run_dialogue_async` for asyncio. If Redis has forgotten a script (after a restart or SCRIPT FLUSH), the
+caller loads it again.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -17,13 +20,17 @@ from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.script import Script
 
 T = TypeVar("T")
-#: A generator that yields calls, receives their answers, and returns an outcome. It yields one call, or
-#: several for one round trip. An error is raised at the `yield`, unless the calls are `IndependentCalls`.
-Dialogue = Generator["RedisCall[Any] | Sequence[RedisCall[Any]] | IndependentCalls", Any, T]
+S = TypeVar("S")
+T_co = TypeVar("T_co", covariant=True)
+#: What awaits calls, and nothing else: a coroutine, or a call itself. It has no connection.
+Dialogue = Awaitable[T]
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
 #: A generator that yields the commands of one round trip, receives their replies, and returns an outcome.
 Commands = Generator[list[Command], list[Any], T]
+
+#: Most times that a call is sent: its script was forgotten, or a record was replaced after it was read.
+MAX_ROUNDS = 4
 
 
 class UnreadableReply(RecordUnreadable, ResponseError):
@@ -44,13 +51,11 @@ class UnreadableReply(RecordUnreadable, ResponseError):
 _PARSE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-#: Most times that a call is sent: its script was forgotten, or a record was replaced after it was read.
-MAX_ROUNDS = 4
-
-
 @dataclass(frozen=True, slots=True)
-class RedisCall(Generic[T]):
+class RedisCall(Generic[T_co]):
     """A command for Redis with the parser of its reply. what: a script, or the name of a Redis command.
+
+    A dialogue awaits its answer; an error of Redis is raised there.
 
     found: more keys of a script, which it has found in a record, and has asked to declare.
     """
@@ -58,8 +63,13 @@ class RedisCall(Generic[T]):
     what: Script | str
     keys: Sequence[str]
     args: Sequence[Argument]
-    parse: Callable[[Any], T]
+    parse: Callable[[Any], T_co]
     found: Sequence[bytes] = ()
+
+    def __await__(self) -> Generator[Sequence["RedisCall[Any]"], list[Any], T_co]:
+        (answer,) = yield (self,)
+        outcome: T_co = raise_if_error(answer)
+        return outcome
 
     @property
     def command(self) -> Command:
@@ -72,39 +82,88 @@ class RedisCall(Generic[T]):
         """Whether a reply is that of `declare.lua`."""
         return isinstance(self.what, Script) and isinstance(reply, list) and reply[:1] == [b"declare"]
 
-    def declaring(self, names: Sequence[bytes]) -> "RedisCall[T]":
+    def declaring(self, names: Sequence[bytes]) -> "RedisCall[T_co]":
         return replace(self, found=(*self.found, *names))
 
 
 @dataclass(frozen=True, slots=True)
-class IndependentCalls:
-    """Calls for one round trip. The error of one takes the place of its answer, and is not raised."""
+class _Round:
+    """Calls of one round trip: what a dialogue hands to those who run it."""
 
     calls: Sequence[RedisCall[Any]]
 
+    def __await__(self) -> Generator[Sequence[RedisCall[Any]], list[Any], list[Any]]:
+        return (yield self.calls)
 
-def ask(call: RedisCall[T]) -> Dialogue[T]:
-    """A dialogue of one call."""
-    answer: T = yield call
+
+async def each(calls: Sequence[RedisCall[T]]) -> list[T | ResponseError]:
+    """The answers to independent calls of one round trip. The error of one takes the place of its answer."""
+    return await _Round(calls)
+
+
+async def together(calls: Sequence[RedisCall[T]]) -> list[T]:
+    """The answers to calls of one round trip. Raises the error of the first that has one."""
+    return [raise_if_error(answer) for answer in await each(calls)]
+
+
+async def both(first: RedisCall[T], second: RedisCall[S]) -> tuple[T, S]:
+    """The answers to two calls of one round trip. Raises the error of the first that has one."""
+    one, other = await _Round((first, second))
+    return raise_if_error(one), raise_if_error(other)
+
+
+def raise_if_error(answer: T | ResponseError) -> T:
+    if isinstance(answer, ResponseError):
+        raise answer
     return answer
 
 
 def run_call(connection: redis.Redis, call: RedisCall[T]) -> T:
     """One round trip. Raises `redis.exceptions.RedisError`."""
-    return run_dialogue(connection, ask(call))
+    return run_dialogue(connection, call)
 
 
 def run_calls(connection: redis.Redis, calls: Sequence[RedisCall[T]]) -> list[T | ResponseError]:
-    """One round trip for several independent calls.
-
-    The error of one call stands in the place of its answer. A lost connection is raised.
-    """
-    return _send(connection, _calls_commands(calls))
+    """`each`: one round trip for several independent calls. A lost connection is raised."""
+    return run_dialogue(connection, each(calls))
 
 
 def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
-    """One round trip for each `yield`. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
-    return _send(connection, _dialogue_commands(dialogue))
+    """One round trip for each `await`. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
+    exchange, replies = _commands_of(dialogue), None
+    while True:
+        try:
+            commands = exchange.send(replies)  # type: ignore[arg-type]  # a generator begins with None
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        with connection.pipeline(transaction=False) as pipeline:
+            _queue_commands(pipeline, commands)
+            replies = pipeline.execute(raise_on_error=False)
+
+
+async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
+    """`run_dialogue` for asyncio."""
+    exchange, replies = _commands_of(dialogue), None
+    while True:
+        try:
+            commands = exchange.send(replies)  # type: ignore[arg-type]  # a generator begins with None
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        async with connection.pipeline(transaction=False) as pipeline:
+            _queue_commands(pipeline, commands)
+            replies = await pipeline.execute(raise_on_error=False)
+
+
+@contextmanager
+def closing_dialogue(dialogue: Dialogue[Any]) -> Iterator[None]:
+    """Close a dialogue after the block, begun or not: Python warns of a coroutine that nobody began."""
+    try:
+        yield
+    finally:
+        if isinstance(dialogue, Coroutine):
+            dialogue.close()
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
@@ -115,59 +174,20 @@ def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
             connection.script_load(script.source)
 
 
-async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
-    """`run_dialogue` for asyncio."""
-    return await _send_async(connection, _dialogue_commands(dialogue))
-
-
-def _send(connection: redis.Redis, exchange: Commands[T]) -> T:
-    """Send the commands, one round trip after the other, and return the outcome."""
-    replies: Any = None
-    while True:
-        try:
-            commands = exchange.send(replies)
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome
-        with connection.pipeline(transaction=False) as pipeline:
-            _queue_commands(pipeline, commands)
-            replies = pipeline.execute(raise_on_error=False)
-
-
-async def _send_async(connection: redis.asyncio.Redis, exchange: Commands[T]) -> T:
-    replies: Any = None
-    while True:
-        try:
-            commands = exchange.send(replies)
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome
-        async with connection.pipeline(transaction=False) as pipeline:
-            _queue_commands(pipeline, commands)
-            replies = await pipeline.execute(raise_on_error=False)
-
-
-def _dialogue_commands(dialogue: Dialogue[T]) -> Commands[T]:
+def _commands_of(dialogue: Dialogue[T]) -> Commands[T]:
     """Turn a dialogue into the commands of its round trips, and give it their answers."""
-    go_on = partial(next, dialogue)
+    rounds = dialogue.__await__()
+    go_on: Callable[[], Sequence[RedisCall[Any]]] = partial(next, rounds)
     while True:
         try:
-            asked = go_on()
+            calls = go_on()
         except StopIteration as end:
             outcome: T = end.value
             return outcome
-        if isinstance(asked, IndependentCalls):
-            go_on = partial(dialogue.send, (yield from _calls_commands(asked.calls)))
-            continue
-        answers = yield from _calls_commands([asked] if isinstance(asked, RedisCall) else asked)
-        errors = [answer for answer in answers if isinstance(answer, ResponseError)]
-        if errors:
-            go_on = partial(dialogue.throw, errors[0])
-        else:
-            go_on = partial(dialogue.send, answers[0] if isinstance(asked, RedisCall) else answers)
+        go_on = partial(rounds.send, (yield from _commands_of_calls(calls)))
 
 
-def _calls_commands(calls: Sequence[RedisCall[T]]) -> Commands[list[T | ResponseError]]:
+def _commands_of_calls(calls: Sequence[RedisCall[T]]) -> Commands[list[T | ResponseError]]:
     """Turn calls of one round trip into commands, and their replies into answers.
 
     A call is sent again if Redis had forgotten its script, which is then loaded, or if its script asks for
@@ -193,11 +213,17 @@ def _calls_commands(calls: Sequence[RedisCall[T]]) -> Commands[list[T | Response
         replies[place] = TryAgainError(f"{calls[place].keys[0]} was replaced whenever it was read")
     answers: list[T | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
-        try:
-            answers.append(reply if isinstance(reply, ResponseError) else call.parse(reply))
-        except _PARSE_ERRORS as error:
-            answers.append(UnreadableReply.for_call(call, error))
+        answers.append(_answer(call, reply))
     return answers
+
+
+def _answer(call: RedisCall[T], reply: Any) -> T | ResponseError:
+    if isinstance(reply, ResponseError):
+        return reply
+    try:
+        return call.parse(reply)
+    except _PARSE_ERRORS as error:
+        return UnreadableReply.for_call(call, error)
 
 
 def _queue_commands(pipeline: Any, commands: Sequence[Command]) -> None:

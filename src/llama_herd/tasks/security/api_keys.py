@@ -8,7 +8,6 @@ from enum import StrEnum
 from time import time
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.stored_api_keys import (
     ApiKey,
     StoredKeys,
@@ -61,21 +60,21 @@ def make_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIO
     return secret, ApiKey(digest[:FINGERPRINT_CHARS], *facts)
 
 
-def create_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIORITY) -> Dialogue[str]:
+async def create_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIORITY) -> str:
     """Store a new key and return it: nobody can see it again. Raises BadInput if the name is taken."""
     secret, key = make_key(name, tenant, role, max_priority)
-    stored: StoredKeys = yield all_keys()
+    stored: StoredKeys = await all_keys()
     if any(other.name == name for other in stored.keys):
         raise BadInput(f"key {name}: there is one of this name. Fix: revoke it, or choose another name")
-    yield store_key(key)
+    await store_key(key)
     return secret
 
 
-def known_key(secret: str) -> Dialogue[ApiKey | None]:
+async def known_key(secret: str) -> ApiKey | None:
     """Find the stored key of a secret; None if it is not one of ours. Raises RecordUnreadable."""
     digest = _digest(secret)
     fingerprint = digest[:FINGERPRINT_CHARS]
-    raw: bytes | None = yield find_key(fingerprint)
+    raw: bytes | None = await find_key(fingerprint)
     if raw is None:
         return None
     key = ApiKey.parse(fingerprint, raw)
@@ -84,18 +83,18 @@ def known_key(secret: str) -> Dialogue[ApiKey | None]:
     return key
 
 
-def revoke_key(name: str) -> Dialogue[str]:
+async def revoke_key(name: str) -> str:
     """Forget a key, given by its name or its fingerprint, and return its name.
 
     Raises BadInput if there is none.
     """
-    stored: StoredKeys = yield all_keys()
+    stored: StoredKeys = await all_keys()
     named = {fingerprint: fingerprint for fingerprint in stored.unreadable}
     named |= {key.fingerprint: key.name for key in stored.keys}
     found = next((fingerprint for fingerprint, known in named.items() if name in (known, fingerprint)), None)
     if found is None:
         raise BadInput(f"key {name}: there is none. Fix: herd keys list")
-    yield drop_key(found)
+    await drop_key(found)
     return named[found]
 
 

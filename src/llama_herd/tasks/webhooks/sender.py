@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from llama_herd.errors import HerdError
 from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
-from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall, ask
+from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall, each
 from llama_herd.tasks.ledger.webhook_configs import (
     StoredConfigs,
     WebhookConfig,
@@ -200,7 +200,7 @@ class Sender:
         if self._is_sending:
             outboxes = [(Outbox(webhook.config.tenant), webhook.entry) for webhook in pending]
             await self._run_all([outbox.put_off(entry, 0) for outbox, entry in outboxes])
-            await self._run(ask(hold_sender_role(self._name, 0)))
+            await self._run(hold_sender_role(self._name, 0))
 
     async def _send_until_stopped(self) -> None:
         """Send what is due, again and again; an error is logged and does not end it."""
@@ -226,7 +226,7 @@ class Sender:
     async def _has_webhooks(self) -> bool:
         """Whether any tenant has webhooks. Without one a gateway writes nothing."""
         if monotonic() - self._read_s >= CONFIG_S:
-            stored: StoredConfigs = await self._run(ask(all_configs()))
+            stored: StoredConfigs = await self._run(all_configs())
             self._configs, self._read_s = stored.configs, monotonic()
         return bool(self._configs)
 
@@ -235,7 +235,7 @@ class Sender:
         now_s = monotonic()
         if now_s - self._asked_s >= self._lease_s / 3:
             self._is_sending = False
-            self._is_sending = await self._run(ask(hold_sender_role(self._name, int(1000 * self._lease_s))))
+            self._is_sending = await self._run(hold_sender_role(self._name, int(1000 * self._lease_s)))
             self._asked_s = now_s
         return self._is_sending
 
@@ -258,7 +258,7 @@ class Sender:
         return any(isinstance(entries, list) and len(entries) == PAGE for entries in found)
 
     async def _run_all(self, calls: list[RedisCall[Any]]) -> list[Any]:
-        return list(await self._run(_independently(calls))) if calls else []
+        return list(await self._run(each(calls))) if calls else []
 
     def _queue_or_settle(self, webhook: PendingWebhook) -> list[RedisCall[None]]:
         """Put a message into its host's queue. If that takes it not, returns what to note in the outbox."""
@@ -280,7 +280,7 @@ class Sender:
         async with self._slots:
             answer = await self._post(config, entry)
         with suppress(HerdError):  # it is due again later, and will be sent twice
-            await self._run(ask(self._outcome(outbox, entry, answer)))
+            await self._run(self._outcome(outbox, entry, answer))
         return not answer.is_silent
 
     async def _post(self, config: WebhookConfig, entry: WebhookEntry) -> PostOutcome:
@@ -322,11 +322,6 @@ def _refusal(config: WebhookConfig, entry: WebhookEntry) -> str:
     if host in (host_of(config.url), *config.hosts):
         return ""
     return f"the tenant does not allow the host {host}. Fix: herd webhooks set with --host {host}"
-
-
-def _independently(calls: list[RedisCall[Any]]) -> Dialogue[list[Any]]:
-    answers: list[Any] = yield IndependentCalls(calls)
-    return answers
 
 
 def delay_ms(num_tries: int) -> int | None:

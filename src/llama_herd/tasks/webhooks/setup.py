@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from llama_herd.errors import BadInput, RecordUnreadable
 from llama_herd.tasks.ledger.outbox import ListedWebhook, Outbox, WebhookEntry, webhook_message_id
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.ledger.webhook_configs import WebhookConfig, drop_config, find_config, store_config
 from llama_herd.tasks.protocol.webhook import check_webhook_secret, check_webhook_url, new_secret
 
@@ -36,7 +36,7 @@ def checked_secret(text: str) -> str:
     return text
 
 
-def store_webhooks(
+async def store_webhooks(
     tenant: str,
     url: str,
     hosts: Sequence[str],
@@ -45,14 +45,14 @@ def store_webhooks(
     secret: str | None,
     renews: bool = False,
     overlap_s: float = OVERLAP_S,
-) -> Dialogue[NewWebhooks]:
+) -> NewWebhooks:
     """Say where a tenant is told of ends. Without `secret` that of before stays, unless `renews`.
 
     overlap_s: for how long one that does not stay signs beside the new one. Raises BadInput, and
     RecordUnreadable.
     """
     _check_addresses(url, hosts)
-    before: WebhookConfig | None = yield find_config(tenant)
+    before: WebhookConfig | None = await find_config(tenant)
     stays = before is not None and secret in (None, before.secret) and not renews
     chosen = before.secret if before and stays else secret or new_secret()
     now_ms = int(1000 * time())
@@ -62,7 +62,7 @@ def store_webhooks(
     elif before and overlap_s:
         until_ms = now_ms + int(1000 * overlap_s)
         config = replace(config, old_secret=before.secret, old_until_ms=until_ms)
-    yield store_config(config)
+    await together(store_config(config))
     return NewWebhooks(config, None if stays or secret else chosen)
 
 
@@ -76,35 +76,35 @@ def _check_addresses(url: str, hosts: Sequence[str]) -> None:
             raise BadInput(f"--host {host!r}: must be a host in small letters, without scheme and port")
 
 
-def remove_webhooks(tenant: str) -> Dialogue[int]:
+async def remove_webhooks(tenant: str) -> int:
     """Tell a tenant of nothing more, and forget its outbox; how many messages are lost. Raises BadInput."""
     outbox = Outbox(tenant)
-    _, was_there = yield drop_config(tenant)
-    waiting, dead = yield [outbox.count("waiting"), outbox.count("dead")]
-    yield outbox.forget()
+    _, was_there = await together(drop_config(tenant))
+    waiting, dead = await together([outbox.count("waiting"), outbox.count("dead")])
+    await outbox.forget()
     if not was_there:
         raise BadInput(f"tenant {tenant}: has no webhooks")
     return int(waiting + dead)
 
 
-def webhook_config_of(tenant: str) -> Dialogue[WebhookConfig]:
+async def webhook_config_of(tenant: str) -> WebhookConfig:
     """A tenant's webhooks. Raises BadInput if it has none."""
-    config: WebhookConfig | None = yield find_config(tenant)
+    config: WebhookConfig | None = await find_config(tenant)
     if config is None:
         raise BadInput(f"tenant {tenant}: has no webhooks. Fix: herd webhooks set URL --tenant {tenant}")
     return config
 
 
-def list_outbox(tenant: str, limit: int) -> Dialogue[list[ListedWebhook]]:
+async def list_outbox(tenant: str, limit: int) -> list[ListedWebhook]:
     """List messages that wait, the first due first, then dead ones. At most `limit` of each."""
     outbox = Outbox(tenant)
     kinds: tuple[Literal["waiting", "dead"], ...] = ("waiting", "dead")
-    waiting, dead = yield [outbox.message_ids(kind, limit) for kind in kinds]
+    waiting, dead = await together([outbox.message_ids(kind, limit) for kind in kinds])
     places = [(message, at_ms, False) for message, at_ms in waiting]
     places += [(message, at_ms, True) for message, at_ms in dead]
     if not places:
         return []
-    found = yield outbox.entries([message for message, *_ in places])
+    found = await outbox.entries([message for message, *_ in places])
     return [
         ListedWebhook(entry, at_ms, is_dead)
         for (message, at_ms, is_dead), raw in zip(places, found, strict=True)
@@ -112,10 +112,10 @@ def list_outbox(tenant: str, limit: int) -> Dialogue[list[ListedWebhook]]:
     ]
 
 
-def find_entry(tenant: str, name: str) -> Dialogue[WebhookEntry | None]:
+async def find_entry(tenant: str, name: str) -> WebhookEntry | None:
     """The webhook of a job or a batch, as long as its receiver does not have it."""
     message = webhook_message_id(name).encode()
-    (raw,) = yield Outbox(tenant).entries([message])
+    (raw,) = await Outbox(tenant).entries([message])
     return _parsed_entry(message, raw)
 
 
@@ -127,18 +127,18 @@ def _parsed_entry(message: bytes, raw: bytes | None) -> WebhookEntry | None:
         return None
 
 
-def retry_webhook(tenant: str, name: str) -> Dialogue[None]:
+async def retry_webhook(tenant: str, name: str) -> None:
     """Let one dead message be due now, by its id or its job's. Raises BadInput if it is not dead."""
-    found = yield Outbox(tenant).retry([name, webhook_message_id(name)])
+    found = await Outbox(tenant).retry([name, webhook_message_id(name)])
     if not found:
         raise BadInput(f"{name}: no dead webhook has this id, or is of this job. Fix: herd webhooks list")
 
 
-def retry_all_webhooks(tenant: str) -> Dialogue[int]:
+async def retry_all_webhooks(tenant: str) -> int:
     """Let all dead messages be due now; how many."""
     outbox, total = Outbox(tenant), 0
     while True:
-        dead = yield outbox.message_ids("dead", _LOT)
+        dead = await outbox.message_ids("dead", _LOT)
         if not dead:
             return total
-        total += yield outbox.retry([message.decode() for message, _ in dead])
+        total += await outbox.retry([message.decode() for message, _ in dead])

@@ -4,7 +4,7 @@ from collections import deque
 
 from llama_herd.tasks.client.batch.row_job import RowJob
 from llama_herd.tasks.client.batch.window import MAX_PARKED, BatchWindow
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import together
 
 
 class BegunRows(BatchWindow):
@@ -17,10 +17,10 @@ class BegunRows(BatchWindow):
     may_park = False
     _num_unsubmitted = 0
 
-    def _submit(self, now_s: float) -> Dialogue[None]:
+    async def _submit(self, now_s: float) -> None:
         ledger, rows, self._waiting = self._core.ledger, list(self._waiting), deque[RowJob]()
-        states = yield [ledger.state(one.job_id) for one in rows]
-        purged = yield [ledger.is_purged(one.job_id) for one in rows]
+        states = await together([ledger.state(one.job_id) for one in rows])
+        purged = await together([ledger.is_purged(one.job_id) for one in rows])
         found = [*zip(rows, states, purged, strict=True)]
         new = [state is not None or is_purged for one, state, is_purged in found if one.number == 1]
         for one, state, is_purged in found:

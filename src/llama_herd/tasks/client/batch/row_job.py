@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 
@@ -42,10 +42,10 @@ def job_id_of(run_id: str, row: int, number: int) -> str:
     return first if number == 1 else f"{first}.{number}"
 
 
-def forget_jobs(ledger: Ledger, run_id: str, rows: Iterable[int]) -> Dialogue[None]:
+async def forget_jobs(ledger: Ledger, run_id: str, rows: Iterable[int]) -> None:
     """Delete from Redis what jobs of these rows there are."""
     job_ids = [job_id_of(run_id, row, number) for row in rows for number in range(1, MAX_TRIES + 1)]
-    states = yield [ledger.state(job_id) for job_id in job_ids]
+    states = await together([ledger.state(job_id) for job_id in job_ids])
     known = [job_id for job_id, state in zip(job_ids, states, strict=True) if state is not None]
     if known:
-        yield [ledger.purge(job_id) for job_id in known]
+        await together([ledger.purge(job_id) for job_id in known])

@@ -22,7 +22,7 @@ from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls
+from llama_herd.tasks.ledger.redis_call import each, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Failure
 from llama_herd.tasks.protocol.message import Envelope, queue_name
@@ -192,38 +192,38 @@ class BatchWindow:
         self._parked.clear()
         self._ready.clear()
 
-    def cancel(self) -> Dialogue[None]:
+    async def cancel(self) -> None:
         """Read no more rows, and cancel the jobs under way. Their items are still to come."""
         self.stop()
         self._is_cancelled = True
         unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
         self._waiting.clear()
-        yield IndependentCalls([self._core.ledger.cancel(job_id) for job_id in self._under_way])
+        await each([self._core.ledger.cancel(job_id) for job_id in self._under_way])
 
-    def round(self, now_s: float, *, forgets: bool = True) -> Dialogue[list[BatchItem]]:
+    async def round(self, now_s: float, *, forgets: bool = True) -> list[BatchItem]:
         """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
 
         forgets: whether the items so far are safe; if not, a later round deletes their jobs. Each step takes
         effect only when its answers have come, so a lost connection costs nothing.
         """
         if forgets:
-            yield from self._forget()
+            await self._forget()
         if now_s >= self._count_at_s:
-            yield from self._count_workers(now_s)
+            await self._count_workers(now_s)
         self._read_rows()
         if self._waiting and now_s >= self._submit_at_s:
-            yield from self._submit(now_s)
-        yield from self._collect_ended()
+            await self._submit(now_s)
+        await self._collect_ended()
         return self._hand_out()
 
-    def _forget(self) -> Dialogue[None]:
+    async def _forget(self) -> None:
         if self._handed_out:
-            yield [self._core.ledger.purge(job_id) for job_id in self._handed_out]
+            await together([self._core.ledger.purge(job_id) for job_id in self._handed_out])
             self._handed_out.clear()
 
-    def _count_workers(self, now_s: float) -> Dialogue[None]:
-        workers = yield self._core.reports.workers()
+    async def _count_workers(self, now_s: float) -> None:
+        workers = await self._core.reports.workers()
         self._count_at_s = now_s + COUNT_WORKERS_S
         served = self._live = frozenset(worker.model for worker in workers)
         missing = self._models - served - {*self._core.settings.standing_models}
@@ -284,9 +284,9 @@ class BatchWindow:
         may_park = len(self._parked) < MAX_PARKED and self._parked_bytes < MAX_PARKED_BYTES
         return may_park and len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
-    def _submit(self, now_s: float) -> Dialogue[None]:
+    async def _submit(self, now_s: float) -> None:
         lot = next(cut_into_lots(_prepared(one, self._core.ledger) for one in self._waiting))
-        answers = yield from submit_lot(self._core.ledger, lot)
+        answers = await submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.new, answer, now_s)
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
@@ -311,11 +311,11 @@ class BatchWindow:
         else:
             self._under_way[one.job_id] = one
 
-    def _collect_ended(self) -> Dialogue[None]:
+    async def _collect_ended(self) -> None:
         """Ask for the states of all jobs under way, and read the events of those that have ended."""
         ledger = self._core.ledger
         row_jobs = list(self._under_way.values())
-        states = yield [ledger.state(one.job_id) for one in row_jobs]
+        states = await together([ledger.state(one.job_id) for one in row_jobs])
         over = []
         for one, state in zip(row_jobs, states, strict=True):
             if state is None:
@@ -324,7 +324,7 @@ class BatchWindow:
                 over.append(one)
         self._pace.note(len(over))
         if over:
-            streams = yield IndependentCalls([ledger.read(one.job_id) for one in over])
+            streams = await each([ledger.read(one.job_id) for one in over])
             for one, events in zip(over, _readable(streams), strict=True):
                 self._note_end(one, events)
 

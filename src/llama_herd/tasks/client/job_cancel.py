@@ -1,0 +1,100 @@
+"""Cancelling: one job, or all that run or wait of a model or a batch."""
+
+import re
+from dataclasses import dataclass
+
+from llama_herd.tasks.client.submission import checked_job_id, checked_run_id
+from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
+from llama_herd.tasks.ledger.redis_call import RedisCall, each
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.protocol.message import queue_name
+
+#: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
+MAX_ROUNDS = 10
+
+
+async def cancel_job(ledger: Ledger, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
+    """End a job early. Raises InvalidJob if `job_id` cannot be an id."""
+    return await ledger.cancel(checked_job_id(job_id), reason)
+
+
+async def cancel_jobs(ledger: Ledger, model: str | None, run_id: str | None) -> int:
+    """Cancel the jobs that run or wait of a model, of a batch, or of a model in a batch; how many."""
+    if model is None and run_id is None:
+        raise TypeError("give a model or a run_id")
+    return await JobSelection(ledger, model, run_id).cancel()
+
+
+async def count_jobs(ledger: Ledger, model: str | None, run_id: str | None) -> int:
+    """How many jobs run or wait; only of this model, only of this batch."""
+    return await JobSelection(ledger, model, run_id).count()
+
+
+async def end_batch(reports: Reports, run_id: str) -> bool:
+    """Ask a batch to end; whether such a batch runs. Raises InvalidJob."""
+    return await reports.end_batch(checked_run_id(run_id))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelection:
+    """The waiting and running jobs of a model, of a batch, or of a model in a batch."""
+
+    ledger: Ledger
+    model: str | None = None
+    run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InvalidJob if `run_id` cannot be the name of a batch."""
+        if self.run_id is not None:
+            checked_run_id(self.run_id)
+
+    async def count(self) -> int:
+        """How many jobs these are."""
+        num_found = 0
+        for index in ("leases", "pending"):
+            place: int | None = 0
+            while place is not None:
+                page = await self._page(index, place)
+                num_found += len(self._ids(page))
+                place = page.next
+        return num_found
+
+    async def cancel(self) -> int:
+        """Cancel them and return how many. The waiting ones come first, so that none begins meanwhile."""
+        num_cancelled = 0
+        for _ in range(MAX_ROUNDS):
+            num_ended, _ = await self._cancel_in("pending")
+            num_cancelled += num_ended
+            if not num_ended:
+                break
+        num_ended, num_asked = await self._cancel_in("leases")
+        return num_cancelled + num_ended + num_asked
+
+    async def _cancel_in(self, index: Index) -> tuple[int, int]:
+        """Go through one list. Returns how many jobs have ended, and how many their workers will end."""
+        num_ended, num_asked = 0, 0
+        place: int | None = 0
+        while place is not None:
+            page = await self._page(index, place)
+            answers = await each([self.ledger.cancel(job_id) for job_id in self._ids(page)])
+            num_gone = answers.count(Cancellation.CANCELLED)
+            num_ended += num_gone
+            num_asked += answers.count(Cancellation.ASKED)
+            place = None if page.next is None else max(0, page.next - num_gone)
+        return num_ended, num_asked
+
+    def _page(self, index: Index, place: int) -> RedisCall[JobPage]:
+        queue = "" if self.model is None else queue_name(self.model, self.ledger.tenant)
+        prefix = "" if self.run_id is None else f"batch-{self.run_id}-"
+        return Overview(self.ledger.tenant).jobs(index, place, queue=queue, prefix=prefix)
+
+    def _ids(self, page: JobPage) -> list[str]:
+        """Their ids. The name of another run may begin with this one's."""
+        names = (row.job_id for row in page.rows)
+        if self.run_id is None:
+            return list(names)
+        row_id = re.compile(rf"batch-{re.escape(self.run_id)}-[0-9]+(\.[0-9]+)?")
+        return [name for name in names if row_id.fullmatch(name)]
