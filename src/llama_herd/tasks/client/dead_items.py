@@ -72,7 +72,7 @@ class DeadItems:
         job = GenerationJob.parse(kept.body | changed, self.settings)
         queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
-        new = NewJob(new_id, "retry", Envelope.for_job(new_id, queue), job)
-        await enqueue(self.ledger, new, self.settings)
+        named = NewJob(new_id, "retry", Envelope.for_job(new_id, queue), job)
+        await enqueue(self.ledger, named, self.settings)
         await self.letters.unlist(job_id)
         return Retried(new_id, queue)

@@ -52,12 +52,12 @@ class SubmitOutcome:
 class PreparedJob(NamedTuple):
     """A valid job, ready to be sent."""
 
-    new: NewJob
+    named: NewJob
     item: SubmitItem
 
     @classmethod
-    def prepare(cls, new: NewJob, ledger: Ledger) -> "PreparedJob":
-        return cls(new, ledger.submit_item(new.job_id, new.job, new.envelope))
+    def prepare(cls, named: NewJob, ledger: Ledger) -> "PreparedJob":
+        return cls(named, ledger.submit_item(named.job_id, named.job, named.envelope))
 
 
 #: A job of a lot; one that is not valid has its outcome already.
@@ -97,7 +97,7 @@ class Lots:
         posts = [one for one in lot if isinstance(one, PreparedJob)]
         answers = await submit_lot(self._ledger, posts)
         errors = [self._error(post, answer) for post, answer in zip(posts, answers, strict=True)]
-        ids = [post.new.job_id for post in posts]
+        ids = [post.named.job_id for post in posts]
         accepted = [job_id for job_id, error in zip(ids, errors, strict=True) if error is None]
         too_few = await missing_replicas(accepted, self._ledger, self._settings)
         sent = (
@@ -109,21 +109,23 @@ class Lots:
 
     def lost_outcomes(self, lot: Sequence[LotEntry], error: RedisUnavailable) -> list[SubmitOutcome]:
         """The outcomes of a lot that was under way when the connection was lost."""
-        return [SubmitOutcome(one.new.job_id, error) if isinstance(one, PreparedJob) else one for one in lot]
+        return [
+            SubmitOutcome(one.named.job_id, error) if isinstance(one, PreparedJob) else one for one in lot
+        ]
 
     def _error(self, post: PreparedJob, answer: Submitted | ResponseError) -> HerdError | None:
         if isinstance(answer, ResponseError):
             return unavailable(answer, self._url)
-        return submit_error(self._ledger, post.new, answer)
+        return submit_error(self._ledger, post.named, answer)
 
     def _notes(
         self, posts: Sequence[PreparedJob], answers: Sequence[Submitted | ResponseError]
     ) -> Iterator[str]:
         for post, answer in zip(posts, answers, strict=True):
-            queue = post.new.envelope.queue
+            queue = post.named.envelope.queue
             if queue not in self._noted and isinstance(answer, Submitted) and answer.served_instead:
                 self._noted.add(queue)
-                if note := queue_note(self._ledger, post.new, answer):
+                if note := queue_note(self._ledger, post.named, answer):
                     yield note
 
 
@@ -156,7 +158,7 @@ async def submit_lot(ledger: Ledger, posts: Sequence[PreparedJob]) -> list[Submi
     answers: list[Submitted | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
         if isinstance(reply, ResponseError):
-            singles = [ledger.submit(new.job_id, new.job, new.envelope) for new, _ in call]
+            singles = [ledger.submit(named.job_id, named.job, named.envelope) for named, _ in call]
             answers += await each(singles)
         else:
             answers += reply

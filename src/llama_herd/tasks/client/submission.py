@@ -99,33 +99,33 @@ async def submit_job(
     if job_id is not None and idempotency_key is not None:
         raise TypeError("give a job_id or an idempotency_key, not both")
     given = fields if job is None else job
-    new = new_job(given, settings, job_id=job_id, idempotency_key=idempotency_key, traceparent=traceparent)
-    return await enqueue(ledger, new, settings)
+    named = new_job(given, settings, job_id=job_id, idempotency_key=idempotency_key, traceparent=traceparent)
+    return await enqueue(ledger, named, settings)
 
 
-async def enqueue(ledger: Ledger, new: NewJob, settings: Settings) -> AcceptedJob:
+async def enqueue(ledger: Ledger, named: NewJob, settings: Settings) -> AcceptedJob:
     """Enqueue a job, and wait for replicas if that is set. Raises JobConflict, QueueFull, NotReplicated.
 
     It is noted if no worker serves the job's model while some serve others: then the name may be wrong.
     A name in HERD_MODELS is right.
     """
-    answer = await ledger.submit(new.job_id, new.job, new.envelope)
-    if error := submit_error(ledger, new, answer):
+    answer = await ledger.submit(named.job_id, named.job, named.envelope)
+    if error := submit_error(ledger, named, answer):
         raise error
-    if too_few := (await missing_replicas([new.job_id], ledger, settings)):
-        raise too_few[new.job_id]
-    return AcceptedJob(new.job_id, queue_note(ledger, new, answer))
+    if too_few := (await missing_replicas([named.job_id], ledger, settings)):
+        raise too_few[named.job_id]
+    return AcceptedJob(named.job_id, queue_note(ledger, named, answer))
 
 
-def submit_error(ledger: Ledger, new: NewJob, answer: Submitted) -> JobConflict | QueueFull | None:
+def submit_error(ledger: Ledger, named: NewJob, answer: Submitted) -> JobConflict | QueueFull | None:
     """Why a job was not accepted; None if it was."""
     match answer.kind:
         case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
-            return queue_full_error(ledger, new, answer)
+            return queue_full_error(ledger, named, answer)
         case Submission.CONFLICT:
             return JobConflict(
-                f"{new.name}: another job already has it, {new.job_id}. "
-                f"Fix: submit exactly the same job again, or choose another {new.name}"
+                f"{named.name}: another job already has it, {named.job_id}. "
+                f"Fix: submit exactly the same job again, or choose another {named.name}"
             )
     return None
 
@@ -158,22 +158,22 @@ async def _num_replicas(ledger: Ledger, job_ids: Sequence[str], wanted: int, tim
     return [0 if record is None else int(num) for record in records]
 
 
-def queue_note(ledger: Ledger, new: NewJob, answer: Submitted) -> str:
+def queue_note(ledger: Ledger, named: NewJob, answer: Submitted) -> str:
     """Say what is wrong with the queue of an accepted job; empty if nothing is known to be."""
-    model = model_of(new.envelope.queue, ledger.tenant)
+    model = model_of(named.envelope.queue, ledger.tenant)
     if not answer.served_instead or model in ledger.standing_models:
         return ""
     served = sorted(model_of(queue, ledger.tenant) for queue in answer.served_instead)
     return unserved_note(model, None, served)
 
 
-def queue_full_error(ledger: Ledger, new: NewJob, answer: Submitted) -> QueueFull:
+def queue_full_error(ledger: Ledger, named: NewJob, answer: Submitted) -> QueueFull:
     """The error. Its time is how long workers take for what exceeds the limit, at their latest rate."""
-    queue = new.envelope.queue
+    queue = named.envelope.queue
     if answer.kind is Submission.QUEUE_FULL:
         retry_s = _retry_s(answer.num_jobs - ledger.max_queue + 1, answer)
         return QueueFull(queue, "jobs", answer.num_jobs, ledger.max_queue, retry_s)
-    excess = answer.num_tokens + new.job.estimated_tokens - ledger.max_queue_tokens
+    excess = answer.num_tokens + named.job.estimated_tokens - ledger.max_queue_tokens
     retry_s = _retry_s(ceil(excess * max(answer.num_jobs, 1) / answer.num_tokens), answer)
     return QueueFull(queue, "tokens", answer.num_tokens, ledger.max_queue_tokens, retry_s)
 

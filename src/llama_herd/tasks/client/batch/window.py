@@ -288,7 +288,7 @@ class BatchWindow:
         lot = next(cut_into_lots(_prepared(one, self._core.ledger) for one in self._waiting))
         answers = await submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
-            self._note_submission(self._waiting.popleft(), post.new, answer, now_s)
+            self._note_submission(self._waiting.popleft(), post.named, answer, now_s)
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
         if refusals and not self._under_way:
             raise refusals[0]
@@ -297,7 +297,7 @@ class BatchWindow:
             self._submit_at_s = now_s + REFUSED_S
 
     def _note_submission(
-        self, one: RowJob, new: NewJob, answer: Submitted | ResponseError, now_s: float
+        self, one: RowJob, named: NewJob, answer: Submitted | ResponseError, now_s: float
     ) -> None:
         if isinstance(answer, ResponseError):
             self._waiting.append(one)
@@ -306,7 +306,7 @@ class BatchWindow:
             one.number += 1
             self._waiting.append(one)
         elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
-            self._submit_at_s = now_s + queue_full_error(self._core.ledger, new, answer).retry_after_s
+            self._submit_at_s = now_s + queue_full_error(self._core.ledger, named, answer).retry_after_s
             self._waiting.append(one)
         else:
             self._under_way[one.job_id] = one
