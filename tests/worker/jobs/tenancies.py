@@ -6,11 +6,9 @@ from celery import Celery
 from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor
-from llama_herd.worker.jobs.stream_bounds import StreamBounds
-from llama_herd.worker.jobs.stream_reader import StreamReader
-from llama_herd.worker.jobs.tenancy import LeaseHolder, RevokedIds, Tenancies, Tenancy
+from llama_herd.worker.jobs.stream_reader import StreamBounds, StreamReader
+from llama_herd.worker.jobs.tenancy import ClaimedJobs, LeaseHolder, RevokedIds, Tenancies, Tenancy
 from llama_herd.worker.settings import WorkerSettings
 
 BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=4096)

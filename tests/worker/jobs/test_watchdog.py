@@ -8,7 +8,7 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.jobs.eviction import EvictionWatch
+from llama_herd.worker.jobs.redis_check import EvictionWatch
 from llama_herd.worker.jobs.watchdog import Watchdog
 from tests.chaos.harness.patience import wait_until
 

@@ -23,9 +23,7 @@ from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor
-from llama_herd.worker.jobs.eviction import EvictionWatch
 from llama_herd.worker.jobs.figures import WorkerFigures, summed_figures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
@@ -34,13 +32,12 @@ from llama_herd.worker.jobs.loading_report import LoadingReport
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
-from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
+from llama_herd.worker.jobs.redis_check import EvictionWatch, wait_for_usable_redis
 from llama_herd.worker.jobs.revoker import Revoker
-from llama_herd.worker.jobs.stream_bounds import StreamBounds
-from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.jobs.stream_reader import StreamBounds, StreamReader
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
-from llama_herd.worker.jobs.tenancy import LeaseHolder, Tenancies, Tenancy
+from llama_herd.worker.jobs.tenancy import ClaimedJobs, LeaseHolder, Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Poller, Watchdog
 from llama_herd.worker.loading.card_lock import take_card

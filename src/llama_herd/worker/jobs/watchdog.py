@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.jobs.eviction import EvictionWatch
+from llama_herd.worker.jobs.redis_check import EvictionWatch
 
 log = structlog.get_logger(__name__)
 
