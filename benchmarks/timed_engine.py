@@ -103,7 +103,7 @@ class TimedEngine:
     ) -> None:
         asked = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
         job = GenerationJob.model_validate({**asked, **fields, "sampling": sampling})
-        found = self.model.sequences(job_id, job, now_ms=0)
+        found = self.model.maker.sequences(job_id, job, now_ms=0)
         self.trace.arrived_s[job_id] = perf_counter()
         self.engine.submit(*found)
 

@@ -62,7 +62,8 @@ def prompts(num_prompts: int = 20) -> list[list[int]]:
 
 def sequence(model: LoadedModel, name: str, prompt: list[int], **fields: Any) -> Sequence:
     sampling = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": NUM_TOKENS, **fields})
-    return model.sequences(name, GenerationJob(prompt_ids=tuple(prompt), sampling=sampling), now_ms=0)[0]
+    job = GenerationJob(prompt_ids=tuple(prompt), sampling=sampling)
+    return model.maker.sequences(name, job, now_ms=0)[0]
 
 
 def engine_of(model: LoadedModel, outputs: list[StepOutput], **settings: object) -> Engine:

@@ -28,7 +28,7 @@ class Overlapping:
             model.cache.pages.num_pages,
             "cpu",
             model.cache.storage.dtype,
-            max_length=model.max_length,
+            max_length=model.plan.max_length,
             consecutive=False,
         )
         self.device = StandInDevice()

@@ -51,7 +51,7 @@ def jobs(model: LoadedModel, *modes: str, seed: int = 0, num_sequences: int = 9)
         asked = {"temperature": 0.0, "max_tokens": rng.randint(8, 22), "seed": number, **MODES[mode]}
         prompt = rng.choice(["", PREFIX]) + "once upon a time " * rng.randint(0, 4) + "a tale"
         job = job_of(asked, prompt=prompt)
-        found += model.sequences(f"job-{number}", job, now_ms=0)
+        found += model.maker.sequences(f"job-{number}", job, now_ms=0)
         if len(found) >= num_sequences:
             break
     return found

@@ -21,7 +21,7 @@ from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.warm_up import NOBODY
-from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from tests.chaos.harness import stand_in
 from tests.chaos.harness.sabotage import Poison, Sabotage
 
@@ -50,7 +50,7 @@ def die_of(poison: Poison, job_id: str) -> None:
         die()
 
 
-def die_of_preparing(_: LoadedModel, job_id: str, *__: Any, **___: Any) -> None:
+def die_of_preparing(_: SequenceMaker, job_id: str, *__: Any, **___: Any) -> None:
     die_of("poison-prepare", job_id)
 
 
@@ -76,7 +76,7 @@ def apply(sabotage: Sabotage) -> None:
         visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
     )
     before(Engine, "step", lambda _: time.sleep(sabotage.step_s))
-    before(LoadedModel, "sequences", die_of_preparing)
+    before(SequenceMaker, "sequences", die_of_preparing)
     before(Engine, "_compute", die_of_computing)
     before(Publisher, "_note_written", die_of_a_token)
     match sabotage.dies:

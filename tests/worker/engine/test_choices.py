@@ -46,7 +46,7 @@ def sequences(
     model: LoadedModel, prompt_ids: tuple[int, ...], tenant: str = "default", **sampling: Any
 ) -> list[Sequence]:
     params = SamplingParams.model_validate({"max_tokens": 10, "ignore_eos": True, "seed": 7, **sampling})
-    return model.sequences(
+    return model.maker.sequences(
         "job", GenerationJob(prompt_ids=prompt_ids, sampling=params, tenant=tenant), now_ms=0
     )
 

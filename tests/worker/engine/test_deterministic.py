@@ -59,7 +59,7 @@ def sequences(model: LoadedModel, number: int) -> list[Sequence]:
         prompt_logprobs=rng.choice([None, 0, 2]),
     )
     prompt = "once upon a time in a village " * rng.randint(1, 3)
-    return model.sequences(f"job-{number}", GenerationJob(prompt=prompt, sampling=sampling), now_ms=0)
+    return model.maker.sequences(f"job-{number}", GenerationJob(prompt=prompt, sampling=sampling), now_ms=0)
 
 
 @dataclass

@@ -44,7 +44,7 @@ def ids_and_prefilled(settings: WorkerSettings, num_jobs: int) -> tuple[dict[str
         prefilled.extend(one.num_uncached for one in sequences if one.info in started)
 
     engine = model.engine(settings, note)
-    sequences = [model.sequences(f"job-{n}", job, now_ms=0)[0] for n, job in enumerate(jobs(num_jobs))]
+    sequences = [model.maker.sequences(f"job-{n}", job, now_ms=0)[0] for n, job in enumerate(jobs(num_jobs))]
     for one in sequences:
         engine.submit(one)
     while engine.has_work:

@@ -55,7 +55,7 @@ def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Iterator[Desk]:
 
 def sequence(model: LoadedModel, job_id: str, max_tokens: int = NUM_TOKENS) -> Sequence:
     job = GenerationJob(prompt="a tale", sampling=SamplingParams(temperature=0, max_tokens=max_tokens))
-    made = model.sequences(job_id, job, now_ms=0)[0]
+    made = model.maker.sequences(job_id, job, now_ms=0)[0]
     made.eos_ids = frozenset()
     return made
 

@@ -52,7 +52,6 @@ class FullWorker:
         self.overflow = Overflow(
             alone(self.tenancy),
             gate=self.gate,
-            pause=lambda queue, is_paused: self.closed.append(is_paused),
             on_released=lambda released: self.released.extend(one.job_id for one in released),
         )
 
@@ -75,6 +74,7 @@ class FullWorker:
         assert isinstance(answer, int)
         self.tenancy.num_free_elsewhere = answer
         self.overflow.shed()
+        self.closed.append(self.tenancy.queue in self.overflow.paused)
 
     def look_twice(self) -> None:
         self.look()

@@ -8,7 +8,6 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.jobs.redis_check import EvictionWatch
 from llama_herd.worker.jobs.watchdog import Watchdog
 from tests.chaos.harness.patience import wait_until
 
@@ -31,7 +30,7 @@ def test_a_message_that_waits_in_any_queue_makes_silence_suspicious(redis: Redis
         Ledger(),
         ["herd.acme:m", "herd.globex:m"],
         silence_s=60,
-        eviction=EvictionWatch(redis, lambda: None),
+        on_eviction=lambda: None,
     )
     watchdog.watch(SilentPoller())
     redis.lpush("herd.globex:m", "message")
@@ -51,7 +50,7 @@ class Waiting:
 def watchdog(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watchdog]:
     """Looks often."""
     monkeypatch.setattr("llama_herd.worker.jobs.watchdog.INTERVAL_S", 0.01)
-    watchdog = Watchdog(redis, Ledger(), [], silence_s=60, eviction=EvictionWatch(redis, lambda: None))
+    watchdog = Watchdog(redis, Ledger(), [], silence_s=60, on_eviction=lambda: None)
     yield watchdog
     watchdog.stop()
 

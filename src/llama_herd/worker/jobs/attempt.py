@@ -76,6 +76,16 @@ class Attempt:
         is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
         return self.abort or ("deadline" if is_overdue else None)
 
+    def let_go(self) -> None:
+        """Give the messages up: the job is another worker's now."""
+        for delivery in self.deliveries:
+            delivery.let_go()
+
+    def acknowledge(self) -> None:
+        """Acknowledge the messages: the job was released, and has a new one in its queue."""
+        for delivery in self.deliveries:
+            delivery.acknowledge()
+
     def ended(self, sequences: Rows[Sequence]) -> list[StepOutput]:
         """Return the outputs to record for sequences that have ended before the engine gets them.
 

@@ -32,16 +32,13 @@ class Overflow:
         tenancies: Tenancies,
         *,
         gate: SuspectGate,
-        pause: Callable[[str, bool], None],
         on_released: Callable[[list[Attempt]], None],
     ) -> None:
-        """`pause(queue, True)` stops this worker from taking messages of it, within a second. `on_released`
-        gets the released jobs, which have a new message in the queue.
-        """
+        """`on_released` gets the released jobs, which have a new message in the queue."""
         self._tenancies = tenancies
         self._gate = gate
-        self._pause = pause
-        self._paused = set[str]()
+        #: Queues of which this worker is to take no messages; who takes them looks within a second.
+        self.paused = set[str]()
         self._on_released = on_released
 
     def shed(self) -> None:
@@ -57,9 +54,8 @@ class Overflow:
         in_hand = tenancy.claims.in_hand()
         waiting = [attempt for attempt in in_hand if waits_for_room(attempt)]
         num_free = tenancy.num_free_elsewhere if waiting else 0
-        was_paused, is_paused = tenancy.queue in self._paused, num_free > 0 or self._gate.is_closed
-        (self._paused.add if is_paused else self._paused.discard)(tenancy.queue)
-        self._pause(tenancy.queue, is_paused)
+        was_paused, is_paused = tenancy.queue in self.paused, num_free > 0 or self._gate.is_closed
+        (self.paused.add if is_paused else self.paused.discard)(tenancy.queue)
         if was_paused and num_free:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
@@ -69,7 +65,7 @@ class Overflow:
             self._release(tenancy, leaving, "jobs released, a suspect must run alone")
 
     def _release(self, tenancy: Tenancy, attempts: list[Attempt], log_event: str) -> None:
-        answers = run_calls(tenancy.redis, [tenancy.holder.release(one, push=True) for one in attempts])
+        answers = run_calls(tenancy.redis, [tenancy.release(one, push=True) for one in attempts])
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
             log.info(log_event, num_jobs=len(released))

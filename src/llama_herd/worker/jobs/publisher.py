@@ -1,7 +1,7 @@
 """Sends the engine's outputs: one script call per step, repeated byte for byte until Redis answers."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence as Rows
+from collections.abc import Callable, Iterable, Iterator, Sequence as Rows
 from contextlib import suppress
 from math import inf
 from queue import Empty, Full, Queue
@@ -156,6 +156,10 @@ class Publisher(threading.Thread):
         if self._inbox.full():
             log.warning("engine paused until Redis answers", waiting_steps=MAX_WAITING_STEPS)
         self._inbox.put(outputs)
+
+    def note_released(self, attempts: Iterable[Attempt]) -> None:
+        """Note that jobs were released to their queue."""
+        self.put(list(map(ReleasedJob, attempts)))
 
     def stop(self) -> None:
         """Send what waits, then stop; stop trying after STOPPING_S if Redis does not answer."""

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Res
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_calls
+from llama_herd.worker.broker.celery_config import has_mailbox
 from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -47,21 +48,14 @@ class Revoker(threading.Thread):
         redis: Redis,
         worker: str,
         tenancies: Tenancies,
-        *,
         on_cancelled: Callable[[Tenancy, str], None],
-        max_message_bytes: int,
-        replies: Callable[[Tenancy], bool],
     ) -> None:
-        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so nobody else tells Celery. `replies`: to
-        senders that wait for an answer; Celery's mailbox would answer too, where it is on.
-        """
+        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so nobody else tells Celery."""
         super().__init__(name="revoker", daemon=True)
         self._redis = redis
         self._worker = worker
         self._by_channel = {self.channel_of(one): one for one in tenancies}
         self._on_cancelled = on_cancelled
-        self._max_message_bytes = max_message_bytes
-        self._replies = replies
         self._is_stopping = threading.Event()
 
     def channel_of(self, tenancy: Tenancy) -> str:
@@ -105,21 +99,20 @@ class Revoker(threading.Thread):
         if message["type"] != "message":
             return
         raw: bytes = message["data"]
-        if len(raw) > self._max_message_bytes:
-            log.warning(
-                "message of remote control not read", num_bytes=len(raw), limit=self._max_message_bytes
-            )
+        tenancy = self._by_channel[message["channel"].decode()]
+        if len(raw) > (limit := tenancy.settings.max_message_bytes):
+            log.warning("message of remote control not read", num_bytes=len(raw), limit=limit)
             return
         asked = read_revoke(raw)
         if asked is not None and asked.is_for(self._worker):
-            self._obey(asked, self._by_channel[message["channel"].decode()])
+            self._obey(asked, tenancy)
 
     def _obey(self, asked: RevokeMessage, tenancy: Tenancy) -> None:
         job_ids = asked.job_ids
         for start in range(0, len(job_ids), MAX_LOT):
             self._revoke(job_ids[start : start + MAX_LOT], tenancy)
         reply = asked.reply(tenancy.ledger.control_exchange, self._worker)
-        if reply is not None and self._replies(tenancy):
+        if reply is not None and not has_mailbox(tenancy.settings):  # which would answer too
             with suppress(RedisError), self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.lpush(*reply)
                 pipeline.expire(reply[0], REPLY_TTL_S)

@@ -1,24 +1,32 @@
 """Tenancy: the part of a worker that belongs to one tenant."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from uuid import uuid4
+from typing import Self
 
+import structlog
 from celery import Celery
 from redis import Redis
+from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.figures import JobFigures, RecentFigures
-from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.jobs.stream_reader import StreamBounds, StreamReader
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
 
 #: Most ids kept for one tenant; the oldest go first.
 MAX_IDS = 10_000
@@ -108,19 +116,6 @@ class ClaimedJobs:
         self._drop(attempt)
 
 
-@dataclass(frozen=True)
-class LeaseHolder:
-    """A worker's id as the owner of jobs, and its access to one tenant's ledger. Each start has a new id."""
-
-    redis: Redis
-    ledger: Ledger
-    id: str = field(default_factory=lambda: uuid4().hex)
-
-    def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
-        """The call that gives a job in hand back; `push`: with a new message in its queue."""
-        return self.ledger.release(attempt.job_id, self.id, attempt.stream.epoch, push=push)
-
-
 @dataclass(eq=False)
 class Tenancy:
     """One tenant in a worker: its ledger, its jobs in hand, and their figures. It has no thread.
@@ -131,7 +126,10 @@ class Tenancy:
 
     #: This tenant's alone.
     settings: WorkerSettings
-    holder: LeaseHolder
+    redis: Redis
+    ledger: Ledger
+    #: The worker, as it owns jobs.
+    owner: str
     claims: ClaimedJobs
     reader: StreamReader
     author: EventAuthor
@@ -146,6 +144,30 @@ class Tenancy:
     #: Free rows of other workers, as the heartbeat has heard while jobs waited here.
     num_free_elsewhere: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        own: WorkerSettings,
+        redis: Redis,
+        owner: str,
+        worker: str,
+        maker: SequenceMaker,
+        drop: Callable[[Attempt], None],
+    ) -> Self:
+        """Make a tenancy by `own`, the settings of this tenant alone; `drop` as in `ClaimedJobs`."""
+        ledger = Ledger.from_settings(own, worker)
+        bounds = StreamBounds(own.max_tokens_limit, maker.max_length, own.max_prompt_bytes)
+        return cls(
+            own,
+            redis,
+            ledger,
+            owner,
+            ClaimedJobs(drop),
+            StreamReader(redis, ledger, bounds),
+            EventAuthor(worker, own.served_model, own.tenant, maker.tokenizer.pieces),
+            celery_config.app_of(own),
+        )
+
     @property
     def tenant(self) -> str:
         return self.ledger.tenant
@@ -154,13 +176,9 @@ class Tenancy:
     def queue(self) -> str:
         return self.settings.queue
 
-    @property
-    def redis(self) -> Redis:
-        return self.holder.redis
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.holder.ledger
+    def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
+        """The call that gives a job in hand back; `push`: with a new message in its queue."""
+        return self.ledger.release(attempt.job_id, self.owner, attempt.stream.epoch, push=push)
 
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""
@@ -211,3 +229,22 @@ class Tenancies:
     def have_jobs(self) -> bool:
         """Whether any job is claimed and not ended."""
         return any(one.claims for one in self)
+
+    def note_step(self, outputs: Iterable[StepOutput]) -> None:
+        """Count the tokens of a step, each for its tenant."""
+        num_tokens = Counter[str]()
+        for output in outputs:
+            num_tokens[output.sequence.tenant] += len(output.tokens)
+        for tenant, num in num_tokens.items():
+            self._by_tenant[tenant].recent.note_tokens(num)
+
+    def release_all(self) -> None:
+        """Release the jobs in hand: other workers continue them. Their leases end if Redis is away."""
+        attempts = self.in_hand()
+        try:
+            run_calls(self.first.redis, [self.for_attempt(one).release(one) for one in attempts])
+            log.info("jobs released", num_jobs=len(attempts))
+        except RedisError as error:
+            log.warning(
+                "jobs not released, left to their leases", num_jobs=len(attempts), error=type(error).__name__
+            )

@@ -14,7 +14,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import JobEngine, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 
 log = structlog.get_logger(__name__)
 
@@ -43,12 +43,12 @@ class WarmUp:
     without room for them takes its first job cold.
     """
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, maker: SequenceMaker) -> None:
         self._sequences: list[Sequence] = []
         self._have_ended = threading.Event()
         with suppress(GenerationError):
             for number, sampling in enumerate(SAMPLINGS):
-                self._sequences += _sequences(model, f"warm-up-{number}", sampling)
+                self._sequences += _sequences(maker, f"warm-up-{number}", sampling)
         self._left: set[SequenceInfo] = {sequence.info for sequence in self._sequences}
 
     def run(self, engine: JobEngine) -> None:
@@ -69,9 +69,9 @@ class WarmUp:
             self._have_ended.set()
 
 
-def _sequences(model: LoadedModel, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
+def _sequences(maker: SequenceMaker, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
     """Make the sequences of a throw-away job. Raises GenerationError when the cache has no room."""
     common = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
     params = SamplingParams.model_validate(common | sampling)
     job = GenerationJob(prompt=TEXT, sampling=params)
-    return [replace(sequence, tenant=NOBODY) for sequence in model.sequences(job_id, job, now_ms=0)]
+    return [replace(sequence, tenant=NOBODY) for sequence in maker.sequences(job_id, job, now_ms=0)]

@@ -1,7 +1,7 @@
 """Ends a worker that makes no progress, so that it can be restarted."""
 
 import threading
-from collections.abc import Collection, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Mapping, Set as AbstractSet
 from itertools import count
 from typing import Protocol
 
@@ -27,6 +27,10 @@ UNREADY_S = 5.0
 
 #: A part without progress gets this many times longer than a silent consumer: its calls have long timeouts.
 STUCK_FACTOR = 4
+
+
+#: Before there is a connection.
+NOTHING_SPOILT = SpoiltQueues()
 
 
 class Poller(Protocol):
@@ -87,21 +91,33 @@ class Watchdog(threading.Thread):
         ledger: Ledger,
         queues: Collection[str],
         silence_s: float,
-        eviction: EvictionWatch,
+        on_eviction: Callable[[], None],
     ) -> None:
-        """`ledger` may be that of any of the worker's tenants."""
+        """`ledger` may be that of any of the worker's tenants. `on_eviction` is called when Redis begins to
+        evict jobs, or no longer does.
+        """
         super().__init__(name="watchdog", daemon=True)
         self._redis = redis
         self._ledger = ledger
         self._depths = [ledger.queue_depth(queue) for queue in queues]
         self._queues = ", ".join(queues)
         self._silence_s = silence_s
-        self._eviction = eviction
+        self._eviction = EvictionWatch(redis, on_eviction)
         self._poller: Poller | None = None
         self._paces: dict[str, PartProgress] = {}
         self._num_polls = 0
         self._num_silent_looks = 0
         self._is_stopping = threading.Event()
+
+    @property
+    def spoilt(self) -> SpoiltQueues:
+        """The queues that messages cannot be taken from; none while nobody takes any."""
+        return NOTHING_SPOILT if self._poller is None else self._poller.spoilt
+
+    @property
+    def evicts(self) -> str:
+        """The policy by which Redis may evict jobs; empty: none."""
+        return self._eviction.policy
 
     @property
     def silent_s(self) -> float:
