@@ -70,15 +70,11 @@ class LostJob(NamedTuple):
     attempt: Attempt
 
 
-class OutgoingEvent(NamedTuple):
-    """An event that is to be sent, and the attempt that it is of."""
-
-    attempt: Attempt
-    entry: EmitEntry
-
-
 #: What other threads tell the publisher.
 PublisherInput = StepOutput | RefusedJob | ReleasedJob | LostJob
+
+#: An event that is to be sent, and the attempt that it is of.
+Outgoing = tuple[Attempt, EmitEntry]
 
 
 class CallRefused(Exception):
@@ -184,32 +180,30 @@ class Publisher(threading.Thread):
                 taken += self._inbox.get_nowait()
         return taken
 
-    def _outgoing(self, outputs: Rows[PublisherInput]) -> list[OutgoingEvent]:
+    def _outgoing(self, outputs: Rows[PublisherInput]) -> list[Outgoing]:
         """The events that are due; a job's tokens of several steps become one event."""
-        events: list[OutgoingEvent] = []
+        events: list[Outgoing] = []
         for output in outputs:
             match output:
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
                     self._note(attempt, JobFigures.with_refused)
-                    events.append(OutgoingEvent(attempt, attempt.end(output.finish_reason, output.error)))
+                    events.append((attempt, attempt.end(output.finish_reason, output.error)))
                 case ReleasedJob(attempt):
                     self._end(attempt, self._on_released)
                 case LostJob(attempt):
                     self._end(attempt, self._on_lost)
         return events + self._due(monotonic())
 
-    def _due(self, now_s: float) -> list[OutgoingEvent]:
+    def _due(self, now_s: float) -> list[Outgoing]:
         """The events of gathered tokens that are due."""
         due = [attempt for attempt in self._gathering if attempt.stream.due_s <= now_s]
         self._gathering.difference_update(due)
         lag_s = LAG_FACTOR * self._call_s
-        return [
-            OutgoingEvent(one, entry) for one in due if not one.is_over for entry in one.stream.flush(lag_s)
-        ]
+        return [(one, entry) for one in due if not one.is_over for entry in one.stream.flush(lag_s)]
 
-    def _record(self, output: StepOutput) -> list[OutgoingEvent]:
+    def _record(self, output: StepOutput) -> list[Outgoing]:
         sequence = output.sequence
         attempt = self._tenancies[sequence.tenant].claims.get(sequence.job_id)
         if attempt is None or sequence not in attempt.sequences:
@@ -220,9 +214,9 @@ class Publisher(threading.Thread):
             self._note(attempt, lambda figures: figures.with_first_token(ttft_s))
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
-        return [OutgoingEvent(attempt, entry) for entry in entries]
+        return [(attempt, entry) for entry in entries]
 
-    def _deliver(self, events: list[OutgoingEvent]) -> None:
+    def _deliver(self, events: list[Outgoing]) -> None:
         """Send events; then send what the answers require, before any new event."""
         if not events:
             return
@@ -238,12 +232,12 @@ class Publisher(threading.Thread):
         self._figures = self._figures.with_call(seconds)
         self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
 
-    def _send(self, events: list[OutgoingEvent]) -> list[tuple[OutgoingEvent, Emitted]]:
+    def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
         """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
         entries = [self._tenancies.for_attempt(attempt).entry(entry) for attempt, entry in events]
         call = emit(self._owner, entries, self._tenancies.first.ledger)
         attempts = list(dict.fromkeys(attempt for attempt, _ in events))
-        is_large = len(attempts) == 1 and any(map(_is_large, events))
+        is_large = len(attempts) == 1 and any(_is_large(entry) for _, entry in events)
         try:
             answers = self._insist(call, BrokenConnections() if is_large else None, beside=_starts(events))
             return list(zip(events, answers, strict=True))
@@ -252,8 +246,8 @@ class Publisher(threading.Thread):
                 refused = Emitted(Emission.REFUSED, reason=str(error))
                 return [(event, refused) for event in events]
         first = set(attempts[: len(attempts) // 2])
-        front = [event for event in events if event.attempt in first]
-        back = [event for event in events if event.attempt not in first]
+        front = [event for event in events if event[0] in first]
+        back = [event for event in events if event[0] not in first]
         return self._send(front) + self._send(back)
 
     def _insist(
@@ -296,9 +290,9 @@ class Publisher(threading.Thread):
         sleep(pause_s)
         return False
 
-    def _act_on(self, answered: Rows[tuple[OutgoingEvent, Emitted]], since_s: float) -> list[OutgoingEvent]:
+    def _act_on(self, answered: Rows[tuple[Outgoing, Emitted]], since_s: float) -> list[Outgoing]:
         """Act on the ledger's answers; return what must be sent now, before any new event."""
-        again: list[OutgoingEvent] = []
+        again: list[Outgoing] = []
         recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
             self._figures = self._figures.with_retry()
@@ -312,7 +306,7 @@ class Publisher(threading.Thread):
                 self._note_written(attempt, entry)
                 continue
             recovered.add(attempt)
-            again += [OutgoingEvent(attempt, entry) for entry in self._recover(attempt, entry, answer)]
+            again += [(attempt, entry) for entry in self._recover(attempt, entry, answer)]
         return again
 
     def _note_written(self, attempt: Attempt, entry: EmitEntry) -> None:
@@ -376,23 +370,23 @@ class Publisher(threading.Thread):
             then(attempt)
 
 
-def _lots(events: Rows[OutgoingEvent]) -> Iterator[list[OutgoingEvent]]:
+def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
     """The events of each call, no more than one takes. A job with a large event is alone, at the end."""
-    large = dict.fromkeys(event.attempt for event in events if _is_large(event))
-    small = [event for event in events if event.attempt not in large]
-    for lot in (small, *([event for event in events if event.attempt is one] for one in large)):
+    large = dict.fromkeys(attempt for attempt, entry in events if _is_large(entry))
+    small = [event for event in events if event[0] not in large] if large else events
+    for lot in (small, *([event for event in events if event[0] is one] for one in large)):
         for start in range(0, len(lot), MAX_ENTRIES):
-            yield lot[start : start + MAX_ENTRIES]
+            yield list(lot[start : start + MAX_ENTRIES])
 
 
-def _starts(events: Rows[OutgoingEvent]) -> list[RedisCall[Any]]:
+def _starts(events: Rows[Outgoing]) -> list[RedisCall[Any]]:
     """Return the calls that tell Celery's clients which of these jobs start."""
     begun = [attempt for attempt, entry in events if entry.kind == "started" and attempt.deliveries]
     return [call for call in (attempt.deliveries[0].start for attempt in begun) if call is not None]
 
 
-def _is_large(event: OutgoingEvent) -> bool:
-    return len(event.entry.event) >= LARGE_BYTES
+def _is_large(entry: EmitEntry) -> bool:
+    return len(entry.event) >= LARGE_BYTES
 
 
 def _not_recorded(entry: EmitEntry, reason: str) -> Failure:
