@@ -17,10 +17,10 @@ from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker import process
 from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
 from llama_herd.worker.jobs.service import REDIS_TIMEOUT_S, Service
-from llama_herd.worker.loading.card_lock import take_card
 from llama_herd.worker.loading.device import pinned_card, visible_cards
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.loading.threads import complaint_of_threads, num_threads, openmp_runtimes
+from llama_herd.worker.loading.machine import complaint_of_threads, num_threads, openmp_runtimes
+from llama_herd.worker.loading.neighbours import take_card
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)

@@ -19,9 +19,9 @@ from llama_herd.tasks.protocol.job_fields import SamplingFields
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import SequenceInfo
-from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.attempt import PATIENCE_S, Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
-from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
+from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf

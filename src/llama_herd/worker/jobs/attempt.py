@@ -14,6 +14,9 @@ from llama_herd.worker.engine.interface import Abort, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.event_log import EventLog
 
+#: A job that has waited this long for room is worth a round trip to another worker.
+PATIENCE_S = 1.0
+
 
 @dataclass(eq=False, slots=True)
 class Attempt:
@@ -69,6 +72,13 @@ class Attempt:
         if self.first_token_s is None or self.started_s is None:
             return False
         return self.stream.num_new_ids >= SOUND_TOKENS or 1000 * (monotonic() - self.started_s) >= SOUND_MS
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether the job could run, but has waited for room for too long."""
+        has_waited = monotonic() - self.claimed_s > PATIENCE_S
+        may_run = not (self.is_last or self.has_ended or self.started_s)
+        return has_waited and may_run and bool(not self.sequences or self.unended)
 
     @property
     def end_before_start(self) -> Abort | None:

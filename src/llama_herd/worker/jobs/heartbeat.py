@@ -21,7 +21,6 @@ from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.overflow import waits_for_room
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
@@ -148,7 +147,7 @@ class Heartbeat(threading.Thread):
     def _report(self, tenancies: Rows[Tenancy]) -> None:
         for start in range(0, len(tenancies), MAX_BEATS):
             lot = tenancies[start : start + MAX_BEATS]
-            asking = [any(map(waits_for_room, one.claims.in_hand())) for one in lot]
+            asking = [any(attempt.waits_for_room for attempt in one.claims.in_hand()) for one in lot]
             beats = [
                 Beat(one.ledger, self._status(one.queue), asks) for one, asks in zip(lot, asking, strict=True)
             ]

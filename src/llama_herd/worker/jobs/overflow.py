@@ -1,7 +1,6 @@
 """Jobs that wait here for room go to workers that have room."""
 
 from collections.abc import Callable
-from time import monotonic
 
 import structlog
 
@@ -12,9 +11,6 @@ from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
-
-#: A job that has waited this long for room is worth a round trip to another worker.
-PATIENCE_S = 1.0
 
 
 class Overflow:
@@ -52,7 +48,7 @@ class Overflow:
     def _shed(self, tenancy: Tenancy) -> None:
         """Release a tenant's newest waiting jobs where others have room, and all that must leave."""
         in_hand = tenancy.claims.in_hand()
-        waiting = [attempt for attempt in in_hand if waits_for_room(attempt)]
+        waiting = [attempt for attempt in in_hand if attempt.waits_for_room]
         num_free = tenancy.num_free_elsewhere if waiting else 0
         was_paused, is_paused = tenancy.queue in self.paused, num_free > 0 or self._gate.is_closed
         (self.paused.add if is_paused else self.paused.discard)(tenancy.queue)
@@ -70,11 +66,3 @@ class Overflow:
         if released:
             log.info(log_event, num_jobs=len(released))
             self._on_released(released)
-
-
-def waits_for_room(attempt: Attempt) -> bool:
-    """Whether a job could run, but has waited for room for too long."""
-    has_waited = monotonic() - attempt.claimed_s > PATIENCE_S
-    may_run = not (attempt.is_last or attempt.has_ended or attempt.started_s)
-    has_work = not attempt.sequences or bool(attempt.unended)
-    return has_waited and may_run and has_work

@@ -1,21 +1,27 @@
-"""Ends the jobs that a Celery client revokes."""
+"""Ends the jobs that a Celery client revokes, by the one command of remote control that every worker obeys.
 
+It comes by the channel of Celery's fan-out exchange for remote control, as kombu's Redis transport writes it.
+"""
+
+import json
 import threading
 from collections.abc import Callable, Sequence as Rows
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid4
 
 import structlog
+from pydantic import Base64Bytes, BaseModel, Field, ValidationError
 from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
 
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_calls
+from llama_herd.tasks.protocol.job import is_job_id
 from llama_herd.worker.broker.celery_config import has_mailbox
-from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
@@ -33,6 +39,70 @@ RETRY_S = 0.3
 
 #: How long an answer waits for who asked.
 REPLY_TTL_S = 60
+
+
+class _Fanout(BaseModel):
+    body: Base64Bytes
+    content_type: Literal["application/json"] = Field(alias="content-type")
+
+
+class _Arguments(BaseModel):
+    task_id: str | list[str]
+
+
+class _ReplyTo(BaseModel):
+    routing_key: Annotated[UUID, Field(strict=False)]
+
+
+class RevokeMessage(BaseModel):
+    """Which tasks to revoke. `revoke` and `terminate` mean the same: to end a generation kills no process."""
+
+    method: Literal["revoke", "terminate"]
+    arguments: _Arguments
+    destination: list[str] | None = None
+    reply_to: _ReplyTo | None = None
+    ticket: str | None = None
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The ids that can name jobs, each once."""
+        given = self.arguments.task_id
+        return list(dict.fromkeys(filter(is_job_id, [given] if isinstance(given, str) else given)))
+
+    def is_for(self, worker: str) -> bool:
+        """Whether this worker is to obey: no destination means every worker."""
+        return not self.destination or worker in self.destination
+
+    def reply(self, exchange: str, worker: str) -> tuple[str, str] | None:
+        """The list where the sender waits for an answer, and the answer; None if it waits for none.
+
+        The list's name is made here: a sender that chose it could have a worker write into any queue.
+        """
+        if self.reply_to is None or self.ticket is None:
+            return None
+        place = {"exchange": f"reply.{exchange}.pidbox", "routing_key": str(self.reply_to.routing_key)}
+        answer = {worker: {"ok": f"{len(self.job_ids)} tasks flagged as revoked"}}
+        message = {
+            "body": json.dumps(answer),
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": {"ticket": self.ticket},
+            "properties": {
+                "delivery_mode": 1,
+                "delivery_tag": str(uuid4()),
+                "delivery_info": place,
+                "priority": 0,
+            },
+        }
+        return f"{place['routing_key']}.{place['exchange']}", json.dumps(message)
+
+
+def read_revoke(raw: bytes) -> RevokeMessage | None:
+    """Parse a message of remote control. None if it is any other command, or no message at all."""
+    try:
+        return RevokeMessage.model_validate_json(_Fanout.model_validate_json(raw).body)
+    except ValidationError:
+        return None
 
 
 class Revoker(threading.Thread):

@@ -20,15 +20,13 @@ from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
-from llama_herd.worker.loading.free_memory import device_key
 from llama_herd.worker.loading.loading_bar import LoadingBar
-from llama_herd.worker.loading.memory_plan import MemoryPlan
-from llama_herd.worker.loading.plan_notes import PlanNotes
+from llama_herd.worker.loading.machine import device_key, num_threads
+from llama_herd.worker.loading.memory_plan import MemoryPlan, torch_dtype
+from llama_herd.worker.loading.neighbours import PlanNotes
 from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.loading.servable_model import ServableModel
-from llama_herd.worker.loading.threads import num_threads
-from llama_herd.worker.loading.torch_dtype import torch_dtype
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
