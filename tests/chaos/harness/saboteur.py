@@ -13,7 +13,7 @@ from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.script_events import EmitEntry
-from llama_herd.worker.broker import queue_channel as channel
+from llama_herd.worker.broker import held_messages
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.runner import ModelRunner
@@ -98,7 +98,7 @@ def shift_clock(clock_s: float) -> None:
     """Make kombu and Celery use a wrong clock for the ages and expiry of messages."""
     true_time = time.time
     time.time = lambda: true_time() + clock_s
-    for module in (kombu_redis, channel):
+    for module in (kombu_redis, held_messages):
         vars(module)["time"] = time.time
 
 
