@@ -51,8 +51,6 @@ class Desk:
         self.tenancy = new_tenancy(wire or redis, self.ledger, owner=OWNER)
         self.claims = self.tenancy.claims
         self.publisher = Publisher(
-            wire or redis,
-            OWNER,
             alone(self.tenancy),
             on_start=lambda attempt: self.started.append(attempt.job_id),
             on_end=lambda attempt: self.ended.append(attempt.job_id),

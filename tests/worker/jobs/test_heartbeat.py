@@ -46,10 +46,8 @@ class Worker:
         self.state = "loading"
         self.when_asked: Iterator[None] = iter(())
         self.engine = StillEngine()
-        self.tenancies = [new_tenancy(redis, Ledger(tenant)) for tenant in ("acme", "globex")]
+        self.tenancies = [new_tenancy(redis, Ledger(tenant), owner=OWNER) for tenant in ("acme", "globex")]
         self.heartbeat = Heartbeat(
-            redis,
-            OWNER,
             Tenancies(self.tenancies),
             engine=cast(JobEngine, self.engine),
             status=self.status,

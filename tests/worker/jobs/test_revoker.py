@@ -33,7 +33,6 @@ class Post:
         self.tenancy = new_tenancy(redis, self.ledger, max_ids=max_ids, max_message_bytes=MAX_BYTES)
         self.remembered = self.tenancy.revoked
         self.revoker = Revoker(
-            redis,
             "w@test",
             alone(self.tenancy),
             on_cancelled=lambda tenancy, job_id: self.cancelled.append(job_id),

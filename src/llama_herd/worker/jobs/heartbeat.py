@@ -8,7 +8,6 @@ from time import monotonic
 from typing import Any
 
 import structlog
-from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import RedisError
 
@@ -52,8 +51,6 @@ class Heartbeat(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        owner: str,
         tenancies: Tenancies,
         *,
         engine: JobEngine,
@@ -62,10 +59,9 @@ class Heartbeat(threading.Thread):
     ) -> None:
         """Make a heartbeat. `status(queue)` is the status that users of that queue may see."""
         super().__init__(name="heartbeat", daemon=True)
-        self._redis = redis
-        self._owner = owner
+        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
-        self._by_channel = {one.ledger.notices_to(owner).encode(): one for one in tenancies}
+        self._by_channel = {one.ledger.notices_to(self._owner).encode(): one for one in tenancies}
         self._engine = engine
         self._status = status
         self._stall_s = stall_s

@@ -8,7 +8,6 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -68,8 +67,6 @@ class Preparer:
 
     def __init__(
         self,
-        redis: Redis,
-        owner: str,
         tenancies: Tenancies,
         maker: SequenceMaker,
         *,
@@ -77,8 +74,7 @@ class Preparer:
         gate: SuspectGate,
         engine: JobEngine,
     ) -> None:
-        self._redis = redis
-        self._owner = owner
+        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._maker = maker
         self._publisher = publisher

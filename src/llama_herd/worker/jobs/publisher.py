@@ -9,7 +9,6 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar, cast
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -91,8 +90,6 @@ class Publisher(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        owner: str,
         tenancies: Tenancies,
         *,
         on_start: Callable[[Attempt], None],
@@ -101,8 +98,7 @@ class Publisher(threading.Thread):
         on_released: Callable[[Attempt], None],
     ) -> None:
         super().__init__(name="publisher", daemon=True)
-        self._redis = redis
-        self._owner = owner
+        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._on_start = on_start
         self._on_end = on_end

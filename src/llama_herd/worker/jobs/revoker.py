@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 
 import structlog
 from pydantic import Base64Bytes, BaseModel, Field, ValidationError
-from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
 
 from llama_herd.tasks.ledger.answers import Cancellation
@@ -115,14 +114,13 @@ class Revoker(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
         worker: str,
         tenancies: Tenancies,
         on_cancelled: Callable[[Tenancy, str], None],
     ) -> None:
         """`on_cancelled(tenancy, job_id)`: no worker ran the job, so nobody else tells Celery."""
         super().__init__(name="revoker", daemon=True)
-        self._redis = redis
+        self._redis = tenancies.redis
         self._worker = worker
         self._by_channel = {self.channel_of(one): one for one in tenancies}
         self._on_cancelled = on_cancelled

@@ -73,35 +73,27 @@ class Service:
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
         self._publisher = publisher = Publisher(
-            redis,
-            owner,
             tenancies,
             on_start=lambda attempt: engine.confirm(attempt.sequences),
             on_end=self._finish,
             on_lost=Attempt.let_go,
             on_released=Attempt.acknowledge,
         )
-        preparer = Preparer(
-            redis, owner, tenancies, model.maker, publisher=publisher, gate=gate, engine=engine
-        )
-        self._intake = Intake(
-            redis, owner, tenancies, publisher=publisher, preparer=preparer, finisher=finisher
-        )
+        preparer = Preparer(tenancies, model.maker, publisher=publisher, gate=gate, engine=engine)
+        self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
         # Beside it: parts that look at the jobs in hand, and at the ledger.
         self._revoker = Revoker(
-            redis, worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
+            worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
         )
         self._overflow = Overflow(tenancies, gate=gate, on_released=publisher.note_released)
-        self._sweeper = Sweeper(redis, tenancies, self._overflow)
-        self._watchdog = Watchdog(
-            redis, tenancies.first.ledger, tenancies.queues, settings.silence_s, self._report_soon
-        )
+        self._sweeper = Sweeper(tenancies, self._overflow)
+        self._watchdog = Watchdog(tenancies, settings.silence_s, self._report_soon)
         self._watchdog.watch_parts({"publisher": publisher, "finisher": finisher})
         self.standing = Standing(
             settings, worker, model.plan, tenancies, engine=engine, watchdog=self._watchdog
         )
         self._heartbeat = Heartbeat(
-            redis, owner, tenancies, engine=engine, status=self.standing.status, stall_s=settings.stall_s
+            tenancies, engine=engine, status=self.standing.status, stall_s=settings.stall_s
         )
 
     def start_engine(self) -> None:

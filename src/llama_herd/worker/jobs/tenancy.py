@@ -214,6 +214,16 @@ class Tenancies:
         """The first tenancy, for anything that is the same for all tenants."""
         return next(iter(self))
 
+    @property
+    def redis(self) -> Redis:
+        """The one connection of all."""
+        return self.first.redis
+
+    @property
+    def owner(self) -> str:
+        """The worker, as it owns jobs of any tenant."""
+        return self.first.owner
+
     def for_queue(self, queue: str) -> Tenancy:
         """The tenant whose queue this is; the first one if it is no tenant's."""
         return self._by_queue.get(queue) or self.first
@@ -242,7 +252,7 @@ class Tenancies:
         """Release the jobs in hand: other workers continue them. Their leases end if Redis is away."""
         attempts = self.in_hand()
         try:
-            run_calls(self.first.redis, [self.for_attempt(one).release(one) for one in attempts])
+            run_calls(self.redis, [self.for_attempt(one).release(one) for one in attempts])
             log.info("jobs released", num_jobs=len(attempts))
         except RedisError as error:
             log.warning(
