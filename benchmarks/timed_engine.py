@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -103,7 +103,7 @@ class TimedEngine:
     ) -> None:
         asked = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
         job = GenerationJob.model_validate({**asked, **fields, "sampling": sampling})
-        found = self.model.sequences(job_id, job, now_ms=0)
+        found = self.model.maker.sequences(job_id, job, now_ms=0)
         self.trace.arrived_s[job_id] = perf_counter()
         self.engine.submit(*found)
 

@@ -18,8 +18,8 @@ from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -62,7 +62,8 @@ def prompts(num_prompts: int = 20) -> list[list[int]]:
 
 def sequence(model: LoadedModel, name: str, prompt: list[int], **fields: Any) -> Sequence:
     sampling = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": NUM_TOKENS, **fields})
-    return model.sequences(name, GenerationJob(prompt_ids=tuple(prompt), sampling=sampling), now_ms=0)[0]
+    job = GenerationJob(prompt_ids=tuple(prompt), sampling=sampling)
+    return model.maker.sequences(name, job, now_ms=0)[0]
 
 
 def engine_of(model: LoadedModel, outputs: list[StepOutput], **settings: object) -> Engine:

@@ -42,7 +42,7 @@ def told(result: Result) -> str:
 def test_a_start_tells_what_the_prompt_s_ids_are(loaded: LoadedModel, tiny_settings: WorkerSettings) -> None:
     result = result_of(loaded, tiny_settings, echo=True, max_tokens=3)
     assert list(result.prompt_ids or ()) == loaded.tokenizer.encode(PROMPT)
-    assert (result.prompt_text, result.context_tokens) == (PROMPT, loaded.max_length)
+    assert (result.prompt_text, result.context_tokens) == (PROMPT, loaded.plan.max_length)
     assert told(result).removeprefix(" ") == PROMPT
 
 
@@ -71,7 +71,7 @@ def test_a_job_may_want_nothing_but_its_prompt(loaded: LoadedModel, tiny_setting
     started, end = events_of(loaded, tiny_settings, prompt=PROMPT * 100, echo=True, max_tokens=0)
     assert isinstance(started, Started)
     assert isinstance(end, End)
-    assert len(started.prompt_ids or ()) > loaded.max_length
+    assert len(started.prompt_ids or ()) > loaded.plan.max_length
     assert (end.finish_reason, end.stop_reason, end.n, end.attempts) == ("length", "max_tokens", 0, 1)
     assert end.usage is not None
     assert end.usage.total_tokens == len(started.prompt_ids or ())

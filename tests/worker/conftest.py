@@ -9,6 +9,7 @@ from llama_herd.worker import process
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.startup import start_service
 from tests.local.processes import WorkerProcess
 from tests.tiny import write_tiny_gguf
 
@@ -33,7 +34,7 @@ def service(
 ) -> Iterator[Service]:
     """All of a worker but Celery."""
     monkeypatch.setattr(process, "device", lambda: "cpu")
-    service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+    service = start_service(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
     yield service
     service.drain(0.0, lambda: None)
 

@@ -8,8 +8,8 @@ from llama_herd.model.cache import Cache
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -50,7 +50,7 @@ def with_empty_cache(model: LoadedModel) -> LoadedModel:
 
 def sequence(model: LoadedModel, job_id: str, prompt: str = "a tale", **sampling: Any) -> Sequence:
     params = SamplingParams.model_validate({"temperature": 0.0, "max_tokens": 12, **sampling})
-    return model.sequences(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)[0]
+    return model.maker.sequences(job_id, GenerationJob(prompt=prompt, sampling=params), now_ms=0)[0]
 
 
 def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence]) -> Collector:

@@ -6,8 +6,8 @@ from typing import Any
 
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from tests.worker.engine_run import PREFIX
 
@@ -51,7 +51,7 @@ def jobs(model: LoadedModel, *modes: str, seed: int = 0, num_sequences: int = 9)
         asked = {"temperature": 0.0, "max_tokens": rng.randint(8, 22), "seed": number, **MODES[mode]}
         prompt = rng.choice(["", PREFIX]) + "once upon a time " * rng.randint(0, 4) + "a tale"
         job = job_of(asked, prompt=prompt)
-        found += model.sequences(f"job-{number}", job, now_ms=0)
+        found += model.maker.sequences(f"job-{number}", job, now_ms=0)
         if len(found) >= num_sequences:
             break
     return found

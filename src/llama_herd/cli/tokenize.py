@@ -116,7 +116,7 @@ def _file_content(path: Path) -> str | bytes:
 
 def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", control_tokens: "ControlTokens") -> list[int]:
     from llama_herd.model.text.chat import ChatTemplates
-    from llama_herd.worker.loading.chat_of_job import chat_of
+    from llama_herd.worker.loading.chats import chat_of
 
     if not tokenizer.chat_templates:
         raise BadInput("this model has no chat template. Fix: take a model file with one")

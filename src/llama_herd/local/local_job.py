@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import Event, Failure, parse_event
 from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.loading.device import on_device, pin_device
@@ -56,7 +56,7 @@ class LocalJob:
         attempt, outputs = self._attempt, list[StepOutput]()
         engine = self._model.engine(self._settings, outputs.extend)
         try:
-            sequences = self._model.sequences(attempt.job_id, self._job, int(time() * 1000))
+            sequences = self._model.maker.sequences(attempt.job_id, self._job, int(time() * 1000))
         except GenerationError as error:
             failure = Failure.from_error(error)
             yield _event(attempt.end("error", failure))
@@ -65,7 +65,7 @@ class LocalJob:
         attempt.stream.num_choices = len(sequences)
         if (new_parser := sequences[0].new_parser) is not None:
             attempt.stream.read_outputs(new_parser)
-        attempt.stream.prompt = self._model.echoed_prompt(self._job, sequences[0].prompt_ids)
+        attempt.stream.prompt = self._model.maker.echoed_prompt(self._job, sequences[0].prompt_ids)
         outputs += attempt.ended(sequences)
         engine.submit(*(sequence for sequence in sequences if sequence.finish_reason is None))
         while (engine.has_work or outputs) and not attempt.has_ended:

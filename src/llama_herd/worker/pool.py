@@ -73,13 +73,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
         from llama_herd.ops.exporter import Exporter
         from llama_herd.worker.collector import WorkerCollector
         from llama_herd.worker.engine.lost_device import lost_by
-        from llama_herd.worker.jobs.service import Service
+        from llama_herd.worker.startup import start_service
 
         gc.freeze()
         gc.enable()
         try:
             exporter = Exporter.start(process.own_settings())
-            self._service = Service.start(process.own_settings(), self._hostname)
+            self._service = start_service(process.own_settings(), self._hostname)
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
@@ -88,7 +88,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
                 process.end_or_begin_anew(lost)
             raise
         if exporter is not None:
-            exporter.show(WorkerCollector(lambda: self._service.figures, self._service.kind))
+            exporter.show(WorkerCollector(lambda: self._service.figures, self._service.standing.kind))
         signals.worker_ready.connect(self._announce, weak=False)
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)
@@ -188,14 +188,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _announce(self, **_: Any) -> None:
         """Say what a person wants to know about a new worker, the most important first."""
-        settings, facts = process.own_settings(), self._service.facts
+        settings, facts = process.own_settings(), self._service.standing.facts
         if is_for_people(settings.log_format) and sys.stderr.isatty():
             print("\n".join(["herd worker", *(f"  {n:<15} {v}" for n, v in facts.items())]), file=sys.stderr)
         else:
             log.info("worker ready", **facts)
 
     def _get_info(self) -> dict[str, Any]:
-        return {**super()._get_info(), "engine": self._service.status().model_dump()}
+        return {**super()._get_info(), "engine": self._service.standing.status().model_dump()}
 
     def _on_revoked(self, sender: Any, request: Any, expired: bool, **_: Any) -> None:
         if getattr(sender, "engine_task", False):

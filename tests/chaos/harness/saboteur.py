@@ -13,7 +13,7 @@ from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.script_events import EmitEntry
-from llama_herd.worker.broker import queue_channel as channel
+from llama_herd.worker.broker import held_messages
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.runner import ModelRunner
@@ -21,7 +21,7 @@ from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.warm_up import NOBODY
-from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from tests.chaos.harness import stand_in
 from tests.chaos.harness.sabotage import Poison, Sabotage
 
@@ -50,7 +50,7 @@ def die_of(poison: Poison, job_id: str) -> None:
         die()
 
 
-def die_of_preparing(_: LoadedModel, job_id: str, *__: Any, **___: Any) -> None:
+def die_of_preparing(_: SequenceMaker, job_id: str, *__: Any, **___: Any) -> None:
     die_of("poison-prepare", job_id)
 
 
@@ -76,7 +76,7 @@ def apply(sabotage: Sabotage) -> None:
         visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
     )
     before(Engine, "step", lambda _: time.sleep(sabotage.step_s))
-    before(LoadedModel, "sequences", die_of_preparing)
+    before(SequenceMaker, "sequences", die_of_preparing)
     before(Engine, "_compute", die_of_computing)
     before(Publisher, "_note_written", die_of_a_token)
     match sabotage.dies:
@@ -98,7 +98,7 @@ def shift_clock(clock_s: float) -> None:
     """Make kombu and Celery use a wrong clock for the ages and expiry of messages."""
     true_time = time.time
     time.time = lambda: true_time() + clock_s
-    for module in (kombu_redis, channel):
+    for module in (kombu_redis, held_messages):
         vars(module)["time"] = time.time
 
 

@@ -21,8 +21,8 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess
@@ -46,7 +46,7 @@ def sequences(
     model: LoadedModel, prompt_ids: tuple[int, ...], tenant: str = "default", **sampling: Any
 ) -> list[Sequence]:
     params = SamplingParams.model_validate({"max_tokens": 10, "ignore_eos": True, "seed": 7, **sampling})
-    return model.sequences(
+    return model.maker.sequences(
         "job", GenerationJob(prompt_ids=prompt_ids, sampling=params, tenant=tenant), now_ms=0
     )
 

@@ -138,10 +138,10 @@ def test_what_is_said_to_a_sequence_that_is_not_there_is_not_heard(
 def test_the_context_bounds_prompt_and_completion(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
     one = sequence(model, "job", prompt="a" * 480, max_tokens=4000)
     one.eos_ids = frozenset()
-    assert len(one.prompt_ids) < model.max_length - 20
+    assert len(one.prompt_ids) < model.plan.max_length - 20
     sink = run(model, tiny_settings, [one])
     assert sink.ends["job"] == ["length"]
-    assert one.length == model.max_length
+    assert one.length == model.plan.max_length
 
 
 def always(token_id: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def test_ids_outside_the_vocabulary_are_refused_before_they_meet_a_batch(model: 
     params = SamplingParams(logit_bias={num_tokens: 1.0}, stop_token_ids=(num_tokens + 5,))
     job = GenerationJob(prompt_ids=(1, num_tokens + 9), sampling=params)
     with pytest.raises(InvalidJob) as refused:
-        model.sequences("job", job, now_ms=0)[0]
+        model.maker.sequences("job", job, now_ms=0)[0]
     fields = {error.field: error.message for error in refused.value.fields}
     assert set(fields) == {"prompt_ids", "sampling.logit_bias", "sampling.stop_token_ids"}
     assert all(str(num_tokens) in message for message in fields.values())
@@ -230,7 +230,7 @@ def test_a_second_turn_finds_the_first_ones_output_too(
 ) -> None:
     first = sequence(model, "first", PREFIX, max_tokens=70, ignore_eos=True)
     run(model, tiny_settings, [first])
-    turn = model.sequences(
+    turn = model.maker.sequences(
         "second", GenerationJob(prompt_ids=(*first.prompt_ids, *first.ids, 40, 41)), now_ms=0
     )[0]
     engine = model.engine(tiny_settings, Collector())

@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
@@ -44,7 +44,7 @@ def ids_and_prefilled(settings: WorkerSettings, num_jobs: int) -> tuple[dict[str
         prefilled.extend(one.num_uncached for one in sequences if one.info in started)
 
     engine = model.engine(settings, note)
-    sequences = [model.sequences(f"job-{n}", job, now_ms=0)[0] for n, job in enumerate(jobs(num_jobs))]
+    sequences = [model.maker.sequences(f"job-{n}", job, now_ms=0)[0] for n, job in enumerate(jobs(num_jobs))]
     for one in sequences:
         engine.submit(one)
     while engine.has_work:

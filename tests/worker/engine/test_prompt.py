@@ -9,9 +9,9 @@ from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.loading import loaded_model
+from llama_herd.worker.loading import sequence_maker
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.closeness import assert_close
@@ -24,7 +24,7 @@ def sequences(
     model: LoadedModel, prompt_ids: tuple[int, ...] = PROMPT_IDS, *, job_id: str = "job", **sampling: Any
 ) -> list[Sequence]:
     params = SamplingParams.model_validate({"max_tokens": 4, "ignore_eos": True, **sampling})
-    return model.sequences(job_id, GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
+    return model.maker.sequences(job_id, GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
 
 
 def outputs_of(model: LoadedModel, settings: WorkerSettings, submitted: list[Sequence]) -> list[StepOutput]:
@@ -68,7 +68,7 @@ def test_prompt_logprobs_are_those_of_a_full_forward(
 def test_a_prompt_has_no_more_scores_than_one_event_may(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded_model, "MAX_PROMPT_SCORES", 3 * len(PROMPT_IDS))
+    monkeypatch.setattr(sequence_maker, "MAX_PROMPT_SCORES", 3 * len(PROMPT_IDS))
     assert sequences(model, prompt_logprobs=2)
     assert sequences(model, (*PROMPT_IDS, 5))
     with pytest.raises(InvalidJob, match=r"^sampling.prompt_logprobs: .* 600 scores .* at most 450\. Fix: "):
@@ -115,10 +115,11 @@ def test_an_attempt_that_finds_tokens_recorded_scores_the_prompt_no_more(
 
 
 def test_a_prompt_is_cut_only_when_asked_for(model: LoadedModel) -> None:
-    too_long = tuple([9] * (model.max_length + 5))
+    too_long = tuple([9] * (model.plan.max_length + 5))
     with pytest.raises(GenerationError, match="truncate_prompt_tokens"):
         sequences(model, too_long)
-    assert len(sequences(model, too_long, truncate_prompt_tokens=-1)[0].prompt_ids) == model.max_length - 4
+    (cut,) = sequences(model, too_long, truncate_prompt_tokens=-1)
+    assert len(cut.prompt_ids) == model.plan.max_length - 4
     assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=6)[0].prompt_ids == list(PROMPT_IDS[-6:])
     assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=150)[0].prompt_ids == list(PROMPT_IDS)
 

@@ -249,7 +249,9 @@ def test_who_follows_in_a_slot_is_drawn_in_his_own_way(
             for mode in MODES.values()
         ]
         jobs = [job_of(one, prompt_ids=(5,)) for one in asked]
-        return [one for n, job in enumerate(jobs) for one in shallow.sequences(f"job-{n}", job, now_ms=0)]
+        return [
+            one for n, job in enumerate(jobs) for one in shallow.maker.sequences(f"job-{n}", job, now_ms=0)
+        ]
 
     assert said(run_overlapping(shallow, alone, followers())) == said(run(shallow, settings, followers()))
 

@@ -17,7 +17,7 @@ from tests.tiny import EOS_ID, write_tiny_gguf
 
 def sequence(model: LoadedModel, **sampling: Any) -> Sequence:
     job = GenerationJob.model_validate({"prompt": "a tale", "sampling": {"max_tokens": 9, **sampling}})
-    return model.sequences("job", job, now_ms=0)[0]
+    return model.maker.sequences("job", job, now_ms=0)[0]
 
 
 def ended(sequence: Sequence, ids: list[int]) -> tuple[str | None, StopReason]:

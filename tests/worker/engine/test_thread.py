@@ -12,9 +12,9 @@ from llama_herd.errors import DeviceLost
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -55,7 +55,7 @@ def desk(model: LoadedModel, tiny_settings: WorkerSettings) -> Iterator[Desk]:
 
 def sequence(model: LoadedModel, job_id: str, max_tokens: int = NUM_TOKENS) -> Sequence:
     job = GenerationJob(prompt="a tale", sampling=SamplingParams(temperature=0, max_tokens=max_tokens))
-    made = model.sequences(job_id, job, now_ms=0)[0]
+    made = model.maker.sequences(job_id, job, now_ms=0)[0]
     made.eos_ids = frozenset()
     return made
 

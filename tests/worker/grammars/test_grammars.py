@@ -106,7 +106,7 @@ def sequences(
 ) -> list[Sequence]:
     params = SamplingParams.model_validate({"max_tokens": 120, "seed": seed, **sampling})
     job = GenerationJob(prompt="Once upon a time", structured_outputs=asked(form), sampling=params)
-    return model.sequences(job_id, job, now_ms=0)
+    return model.maker.sequences(job_id, job, now_ms=0)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 20))
@@ -254,7 +254,7 @@ def test_a_recorded_output_of_another_form_is_not_continued(model: LoadedModel, 
 
 
 def test_a_leading_space_belongs_to_the_answer_of_a_chat(model: LoadedModel) -> None:
-    (constraint,) = model.grammars.constraints(FORMS["choice"], 1)
+    (constraint,) = model.maker.grammars.constraints(FORMS["choice"], 1)
     assert {model.tokenizer.pieces[one][:1] for one in allowed(constraint)} == {b" ", b"n"}
 
 

@@ -6,11 +6,9 @@ from celery import Celery
 from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor
-from llama_herd.worker.jobs.stream_bounds import StreamBounds
-from llama_herd.worker.jobs.stream_reader import StreamReader
-from llama_herd.worker.jobs.tenancy import LeaseHolder, RevokedIds, Tenancies, Tenancy
+from llama_herd.worker.jobs.stream_reader import StreamBounds, StreamReader
+from llama_herd.worker.jobs.tenancy import ClaimedJobs, RevokedIds, Tenancies, Tenancy
 from llama_herd.worker.settings import WorkerSettings
 
 BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=4096)
@@ -23,12 +21,15 @@ def new_tenancy(
     owner: str = "owner-1",
     app: Celery | None = None,
     max_ids: int = 10,
+    **settings: object,
 ) -> Tenancy:
     """What a worker of the model m keeps of the ledger's tenant."""
     ledger = ledger or Ledger()
     return Tenancy(
-        WorkerSettings(tenant=ledger.tenant, model_name="m"),
-        LeaseHolder(redis, ledger, owner),
+        WorkerSettings.model_validate({"tenant": ledger.tenant, "model_name": "m", **settings}),
+        redis,
+        ledger,
+        owner,
         ClaimedJobs(),
         StreamReader(redis, ledger, BOUNDS),
         EventAuthor("w@test", "m", ledger.tenant),

@@ -7,8 +7,8 @@ import pytest
 
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.tenancy import ClaimedJobs
 
 
 def attempt(job_id: str = "job", epoch: int = 1) -> Attempt:

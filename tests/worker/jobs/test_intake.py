@@ -18,13 +18,13 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
-from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
@@ -43,7 +43,7 @@ def record_id_of_another_vocabulary(
     assert isinstance(claimed, Yours)
     stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("other@test", "tiny"))
     started = stream.start(1, 3)
-    [sequence] = model.sequences(job_id, JOB, now_ms=0)
+    [sequence] = model.maker.sequences(job_id, JOB, now_ms=0)
     stream.add(StepOutput(sequence.info, (SampledToken(token_id),), "another text"))
     run_call(redis, ledger.emit(OTHER, [started, *stream.flush()]))
     run_call(redis, ledger.release(job_id, OTHER, claimed.epoch))
@@ -56,7 +56,7 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
     job_ids = ["first", "second", "third"]
     held: list[set[str]] = []
     have_come = threading.Event()
-    sequences = LoadedModel.sequences
+    sequences = SequenceMaker.sequences
 
     def slow(*args: Any) -> Any:
         claims = service.tenancies["default"].claims
@@ -64,7 +64,7 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
         have_come.wait()
         return sequences(*args)
 
-    monkeypatch.setattr(LoadedModel, "sequences", slow)
+    monkeypatch.setattr(SequenceMaker, "sequences", slow)
     for job_id in job_ids:
         run_call(redis, Ledger().submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
     service.take(SentMessage("first"))
@@ -132,14 +132,14 @@ def test_what_ends_the_thread_that_reads_one_job_ends_that_job_alone(
     class Panic(BaseException):
         """As the bridge to Rust raises it."""
 
-    sequences = LoadedModel.sequences
+    sequences = SequenceMaker.sequences
 
-    def panic(self: LoadedModel, job_id: str, *args: Any) -> Any:
+    def panic(self: SequenceMaker, job_id: str, *args: Any) -> Any:
         if job_id == "broken":
             raise Panic
         return sequences(self, job_id, *args)
 
-    monkeypatch.setattr(LoadedModel, "sequences", panic)
+    monkeypatch.setattr(SequenceMaker, "sequences", panic)
     for job_id in ("broken", "sound"):
         run_call(redis, Ledger().submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
         service.take(SentMessage(job_id))
@@ -222,7 +222,7 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
 def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Service) -> None:
     ledger, tenancy = Ledger(), service.tenancies["default"]
     run_call(redis, ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
-    assert isinstance(run_call(redis, ledger.claim("job", tenancy.holder.id)), Yours)
+    assert isinstance(run_call(redis, ledger.claim("job", tenancy.owner)), Yours)
     service.take(SentMessage("job"))
     assert the_end(redis, "job").finish_reason == "length"
 

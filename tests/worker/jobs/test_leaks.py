@@ -22,6 +22,7 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
 
@@ -88,7 +89,7 @@ class Crowd:
 
     def release(self, attempt: Attempt) -> None:
         """Give a job back, which is at once delivered here again; sometimes the worker is not told."""
-        release = self.ledger.release(attempt.job_id, self.tenancy.holder.id, attempt.stream.epoch)
+        release = self.ledger.release(attempt.job_id, self.tenancy.owner, attempt.stream.epoch)
         if run_call(self.redis, release) is Release.RELEASED:
             if self.rng.random() < 0.5:
                 self.service._publisher.put([ReleasedJob(attempt)])
@@ -109,18 +110,18 @@ def crowd(
 ) -> Crowd:
     """It strikes also between a claim and its note that a job is made ready, and while that is done."""
     crowd = Crowd(service, redis, *request.param)
-    open_stream, sequences = Publisher.open, LoadedModel.sequences
+    open_stream, sequences = Publisher.open, SequenceMaker.sequences
 
     def open_and_disturb(publisher: Publisher, attempt: Attempt) -> None:
         open_stream(publisher, attempt)
         crowd.disturb(attempt.job_id)
 
-    def disturb_and_read(model: LoadedModel, job_id: str, *args: Any) -> list[Sequence]:
+    def disturb_and_read(maker: SequenceMaker, job_id: str, *args: Any) -> list[Sequence]:
         crowd.disturb(job_id)
-        return sequences(model, job_id, *args)
+        return sequences(maker, job_id, *args)
 
     monkeypatch.setattr(Publisher, "open", open_and_disturb)
-    monkeypatch.setattr(LoadedModel, "sequences", disturb_and_read)
+    monkeypatch.setattr(SequenceMaker, "sequences", disturb_and_read)
     return crowd
 
 
@@ -128,7 +129,9 @@ def test_of_jobs_that_end_and_go_at_any_moment_nothing_stays(
     redis: Redis, service: Service, crowd: Crowd
 ) -> None:
     crowd.pass_through()
-    engine, cache, done = service._engine, service._model.cache, partial(wait_until, patience_s=PATIENCE_S)
+    model, engine, done = service._model, service._engine, partial(wait_until, patience_s=PATIENCE_S)
+    assert isinstance(model, LoadedModel)
+    cache = model.cache
     done(lambda: all(map(crowd.is_done, crowd.messages)), f"{crowd} every message is done with")
     done(lambda: not (engine.stats.num_running or engine.num_waiting), f"{crowd} the engine is empty")
     cache.prefixes.check()

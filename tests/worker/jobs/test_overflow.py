@@ -18,10 +18,10 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.job_fields import SamplingFields
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.worker.engine.sequence_info import SequenceInfo
-from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.engine.interface import SequenceInfo
+from llama_herd.worker.jobs.attempt import PATIENCE_S, Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
-from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow
+from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
@@ -52,7 +52,6 @@ class FullWorker:
         self.overflow = Overflow(
             alone(self.tenancy),
             gate=self.gate,
-            pause=lambda queue, is_paused: self.closed.append(is_paused),
             on_released=lambda released: self.released.extend(one.job_id for one in released),
         )
 
@@ -75,6 +74,7 @@ class FullWorker:
         assert isinstance(answer, int)
         self.tenancy.num_free_elsewhere = answer
         self.overflow.shed()
+        self.closed.append(self.tenancy.queue in self.overflow.paused)
 
     def look_twice(self) -> None:
         self.look()

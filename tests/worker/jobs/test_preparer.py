@@ -22,7 +22,7 @@ from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutp
 from llama_herd.worker.jobs.preparer import HEAD_START_S, OpenedJob
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.jobs.tenancy import Tenancy
-from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB, the_end
@@ -35,14 +35,14 @@ def test_a_job_is_noted_as_prepared_while_it_is_and_no_longer(
 ) -> None:
     """Those that wait for their turn in the same lot, too; what then waits for a row is not."""
     seen: list[list[Any]] = []
-    sequences = LoadedModel.sequences
+    sequences = SequenceMaker.sequences
     key = Ledger().job_key("job")
 
     def look(*args: Any) -> Any:
         seen.append(redis.hmget(key, "epoch", "preparing", "computing"))
         return sequences(*args)
 
-    monkeypatch.setattr(LoadedModel, "sequences", look)
+    monkeypatch.setattr(SequenceMaker, "sequences", look)
     run_call(redis, Ledger().submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job"))
     the_end(redis, "job")
@@ -80,16 +80,16 @@ class Preparations:
         self.service = service
         self._job_ids: list[str] = []
         self._passes = threading.Semaphore(0)
-        sequences = LoadedModel.sequences
+        sequences = SequenceMaker.sequences
 
-        def held_up(model: LoadedModel, job_id: str, *args: Any) -> Any:
+        def held_up(maker: SequenceMaker, job_id: str, *args: Any) -> Any:
             self.noted.append(self.noted_now())
             self.num_in_hand.append(len(self.tenancy.claims.in_hand()))
             self.begun.append(job_id)
             self._passes.acquire()
-            return sequences(model, job_id, *args)
+            return sequences(maker, job_id, *args)
 
-        monkeypatch.setattr(LoadedModel, "sequences", held_up)
+        monkeypatch.setattr(SequenceMaker, "sequences", held_up)
 
     @property
     def tenancy(self) -> Tenancy:

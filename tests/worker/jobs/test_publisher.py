@@ -11,8 +11,8 @@ from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
-from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.jobs.publisher import OutgoingEvent, RefusedJob, ReleasedJob, _lots
+from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.jobs.publisher import RefusedJob, ReleasedJob, _lots
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
@@ -310,9 +310,9 @@ def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:
     assert desk.started == []
     missed = attempt.stream.after(0, 0)
     assert missed is not None
-    desk.publisher._deliver([OutgoingEvent(attempt, entry) for entry in missed])
+    desk.publisher._deliver([(attempt, entry) for entry in missed])
     assert desk.started == ["job"]
-    desk.publisher._deliver([OutgoingEvent(attempt, entry) for entry in missed])
+    desk.publisher._deliver([(attempt, entry) for entry in missed])
     assert desk.started == ["job", "job"], "a reply that was lost is made up for"
 
 
@@ -351,11 +351,7 @@ def test_how_slow_calls_are_is_known_from_those_of_late(desk: Desk) -> None:
 
 def test_no_call_has_more_events_than_one_takes(desk: Desk) -> None:
     jobs = [desk.open(f"job-{number}", flush_ms=0) for number in range(3)]
-    events = [
-        OutgoingEvent(attempt, attempt.stream.start(1, 1))
-        for _ in range(MAX_ENTRIES // 2)
-        for attempt in jobs
-    ]
+    events = [(attempt, attempt.stream.start(1, 1)) for _ in range(MAX_ENTRIES // 2) for attempt in jobs]
     assert [len(lot) for lot in _lots(events)] == [MAX_ENTRIES, MAX_ENTRIES // 2]
     desk.publisher._deliver(events)
     for attempt in jobs:

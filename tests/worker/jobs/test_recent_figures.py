@@ -1,6 +1,6 @@
 """The rate of tokens and the first token are those of the last seconds, and are forgotten after them."""
 
-from llama_herd.worker.jobs.tenancy import ENDS_S, RATE_S, RecentFigures
+from llama_herd.worker.jobs.figures import ENDS_S, RATE_S, RecentFigures
 
 
 class Clock:

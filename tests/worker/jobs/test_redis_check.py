@@ -13,8 +13,7 @@ from redis import Redis
 from llama_herd.errors import SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.connection.connect import connect
-from llama_herd.worker.jobs.eviction import refuse_eviction
-from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
+from llama_herd.worker.jobs.redis_check import refuse_eviction, wait_for_usable_redis
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import run_forked

@@ -30,15 +30,12 @@ class Post:
     def __init__(self, redis: Redis, tenant: str = "default", max_ids: int = 10) -> None:
         self.cancelled: list[str] = []
         self.ledger = Ledger(tenant)
-        self.tenancy = new_tenancy(redis, self.ledger, max_ids=max_ids)
+        self.tenancy = new_tenancy(redis, self.ledger, max_ids=max_ids, max_message_bytes=MAX_BYTES)
         self.remembered = self.tenancy.revoked
         self.revoker = Revoker(
-            redis,
             "w@test",
             alone(self.tenancy),
             on_cancelled=lambda tenancy, job_id: self.cancelled.append(job_id),
-            max_message_bytes=MAX_BYTES,
-            replies=lambda tenancy: True,
         )
 
     @property

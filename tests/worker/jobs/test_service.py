@@ -9,7 +9,9 @@ from redis import Redis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.jobs.service import STALL_SHOWN_S, Service
+from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.jobs.standing import STALL_SHOWN_S
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import wait_until
@@ -50,11 +52,12 @@ def test_a_stall_is_shown_before_the_jobs_are_given_away(
 ) -> None:
     service.note_consuming()
     engine = service._engine
-    engine.submit(model.sequences("job", GenerationJob(prompt="a tale"), now_ms=0)[0])
+    assert isinstance(engine, EngineThread)
+    engine.submit(model.maker.sequences("job", GenerationJob(prompt="a tale"), now_ms=0)[0])
     wait_until(lambda: engine.stats.has_work, "the engine has work")
-    assert service.status().state == "ready"
+    assert service.standing.status().state == "ready"
     engine._moved_s -= STALL_SHOWN_S  # as if it had stood still for so long
-    assert service.status().state == "stalled"
+    assert service.standing.status().state == "stalled"
     assert not engine.is_stalled(tiny_settings.stall_s), "its leases are renewed"
     with Client(redis_url) as client:
         wait_until(lambda: [one.state for one in client.workers()] == ["stalled"], "everybody sees it")

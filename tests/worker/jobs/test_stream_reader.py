@@ -13,8 +13,7 @@ from llama_herd.tasks.ledger.redis_call import UnreadableReply
 from llama_herd.tasks.protocol.events import Event, Started, Token
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.event_log import RecordedOutputs
-from llama_herd.worker.jobs.stream_bounds import StreamBounds
-from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
+from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamBounds, StreamReader
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
 

@@ -44,7 +44,7 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
     redis.delete(QUEUE)
     herd.pass_time("a", SWEEP_PATIENCE_MS)
     redis.hset(SWEEP, "last", redis.time()[0] * 1000)  # another worker has swept
-    sweeper = Sweeper(redis, alone(new_tenancy(redis, herd.ledger)), cast("Overflow", RefusedOverflow()))
+    sweeper = Sweeper(alone(new_tenancy(redis, herd.ledger)), cast("Overflow", RefusedOverflow()))
     sweeper.start()
     try:
         wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
@@ -62,7 +62,7 @@ def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
     now_s = herd.redis.time()[0]
     herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
     tenancy = new_tenancy(herd.redis, herd.ledger)
-    sweeper = Sweeper(herd.redis, alone(tenancy), cast("Overflow", RefusedOverflow()))
+    sweeper = Sweeper(alone(tenancy), cast("Overflow", RefusedOverflow()))
     with capture_logs() as lines:
         sweeper._sweep()
     (line,) = lines

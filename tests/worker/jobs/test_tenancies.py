@@ -100,8 +100,8 @@ def test_many_tenants_have_the_threads_of_one(redis: Any, services: Any) -> None
     for num in (1, MANY):
         before = set(threading.enumerate())
         service = services(num)
-        service._start_engine()
-        service._start_threads()
+        service.start_engine()
+        service.start_threads()
         names.append(sorted(thread.name for thread in set(threading.enumerate()) - before))
         service.drain(0.0, lambda: None)
     assert names[0] == names[1]
@@ -109,8 +109,8 @@ def test_many_tenants_have_the_threads_of_one(redis: Any, services: Any) -> None
 
 def test_jobs_of_many_tenants_with_one_id_end_each_in_its_own(redis: Redis, services: Any) -> None:
     service = services(MANY)
-    service._start_engine()
-    service._start_threads()
+    service.start_engine()
+    service.start_threads()
     ledgers = [Ledger(name) for name in tenants(MANY).split(",")]
     for ledger in ledgers:
         service.take(submit(redis, ledger, "same"))
@@ -131,11 +131,11 @@ def test_one_tenants_spoilt_leases_leave_the_jobs_of_the_others_alone(redis: Any
     spoilt, fine = (one.ledger for one in service.tenancies)
     for ledger in (spoilt, fine):
         service.take(submit(redis, ledger, "job"))
-    service._start_engine()
+    service.start_engine()
     service._intake._claim(service._intake._take())
     redis.delete(spoilt.key("leases"))
     redis.set(spoilt.key("leases"), "no leases")
-    service._start_threads()
+    service.start_threads()
     try:
         wait_until(partial(is_done, redis, fine, "job"), "the end of the other tenant's job")
     finally:

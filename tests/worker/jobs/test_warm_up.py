@@ -15,7 +15,9 @@ from llama_herd.worker import process
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.startup import start_service
 from tests.chaos.harness.patience import wait_until
 from tests.tiny import write_tiny_gguf
 
@@ -50,11 +52,16 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
 def started(settings: WorkerSettings, redis_url: str) -> Iterator[Service]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "device", lambda: "cpu")
-        service = Service.start(settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+        service = start_service(settings.model_copy(update={"redis_url": redis_url}), "worker@test")
     try:
         yield service
     finally:
         service.drain(0.0, lambda: None)
+
+
+def model_of(service: Service) -> LoadedModel:
+    assert isinstance(service._model, LoadedModel)
+    return service._model
 
 
 def test_both_kinds_of_draws_are_run_on_the_engines_thread(
@@ -79,15 +86,15 @@ def test_weights_are_moved_before_it_is_over(
     monkeypatch.setattr(Llama, "settle", watched)
     monkeypatch.setattr(huge_pages, "_move", lambda filled: awaited.wait())
     with started(tiny_settings, redis_url) as service:
-        mover = service._model.llama.mover
+        mover = model_of(service).llama.mover
         assert mover is not None
         assert not mover.is_alive()
 
 
 def test_nothing_of_it_remains_but_the_steps(tiny_settings: WorkerSettings, redis_url: str) -> None:
     with started(tiny_settings, redis_url) as service:
-        wait_until(lambda: not service.status().running, "the figures of its last step")
-        cache, status = service._model.cache, service.status()
+        wait_until(lambda: not service.standing.status().running, "the figures of its last step")
+        cache, status = model_of(service).cache, service.standing.status()
         assert cache.pages.num_free == cache.pages.num_pages
         assert cache.prefixes.num_queried_tokens == 0
         cache.prefixes.check()
@@ -112,7 +119,7 @@ def test_one_that_fails_is_said_and_jobs_are_taken(
         patch.setattr(Llama, "forward", broken)
         with started(tiny_settings, redis_url) as service:
             service.note_consuming()
-            assert service.status().state == "ready"
+            assert service.standing.status().state == "ready"
     warnings = [entry for entry in logs if entry["event"] == "warm-up failed, jobs may fail too"]
     assert len(warnings) == 2
 

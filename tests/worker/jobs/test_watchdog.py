@@ -8,9 +8,10 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.jobs.eviction import EvictionWatch
+from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.jobs.watchdog import Watchdog
 from tests.chaos.harness.patience import wait_until
+from tests.worker.jobs.tenancies import alone, new_tenancy
 
 pytestmark = pytest.mark.redis
 
@@ -26,13 +27,8 @@ class SilentPoller:
 
 @pytest.mark.long
 def test_a_message_that_waits_in_any_queue_makes_silence_suspicious(redis: Redis) -> None:
-    watchdog = Watchdog(
-        redis,
-        Ledger(),
-        ["herd.acme:m", "herd.globex:m"],
-        silence_s=60,
-        eviction=EvictionWatch(redis, lambda: None),
-    )
+    tenancies = Tenancies(new_tenancy(redis, Ledger(tenant)) for tenant in ("acme", "globex"))
+    watchdog = Watchdog(tenancies, silence_s=60, on_eviction=lambda: None)
     watchdog.watch(SilentPoller())
     redis.lpush("herd.globex:m", "message")
     watchdog.start()
@@ -51,7 +47,7 @@ class Waiting:
 def watchdog(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watchdog]:
     """Looks often."""
     monkeypatch.setattr("llama_herd.worker.jobs.watchdog.INTERVAL_S", 0.01)
-    watchdog = Watchdog(redis, Ledger(), [], silence_s=60, eviction=EvictionWatch(redis, lambda: None))
+    watchdog = Watchdog(alone(new_tenancy(redis)), silence_s=60, on_eviction=lambda: None)
     yield watchdog
     watchdog.stop()
 

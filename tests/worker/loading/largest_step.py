@@ -26,11 +26,11 @@ from tests.local.processes import peak_bytes
 
 def prefill(model: LoadedModel, num_tokens: int) -> None:
     """The last part of the longest prompt, some of it scored."""
-    num_tokens = min(num_tokens, model.max_length)
+    num_tokens = min(num_tokens, model.plan.max_length)
     num_scored = min(num_tokens, MAX_SCORED_TOKENS)
-    pages = model.cache.pages.reserve("long", model.max_length)
+    pages = model.cache.pages.reserve("long", model.plan.max_length)
     assert pages is not None
-    chunk = Chunk(pages, model.max_length - num_tokens, [5] * num_tokens, num_scored)
+    chunk = Chunk(pages, model.plan.max_length - num_tokens, [5] * num_tokens, num_scored)
     logits = model.llama.forward(Batch.from_chunks([chunk]), model.cache)
     score_tokens(logits, [5] * num_scored, 1)
     model.cache.pages.release("long")

@@ -8,7 +8,7 @@ import json
 import sys
 
 from llama_herd.worker.loading.loaded_model import LoadedModel
-from llama_herd.worker.loading.threads import openmp_runtimes
+from llama_herd.worker.loading.machine import openmp_runtimes
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import run, sequence
 

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import DeviceError
-from llama_herd.worker.loading import card_lock
-from llama_herd.worker.loading.card_lock import take_card
-from llama_herd.worker.loading.own_folder import own_folder
+from llama_herd.worker.loading import neighbours
+from llama_herd.worker.loading.neighbours import own_folder, take_card
 
 CARD = "GPU-aaaa-bbbb"
 HOLD = f"""
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from llama_herd.worker.loading.card_lock import take_card
+from llama_herd.worker.loading.neighbours import take_card
 take_card("{CARD}", sys.argv[2], is_shared=sys.argv[3] == "shared")
 print("taken", flush=True)
 sys.stdin.read()
@@ -29,9 +28,9 @@ sys.stdin.read()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary folder of its own, in which this process has no card yet and has none afterwards."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(card_lock, "_held", {})
+    monkeypatch.setattr(neighbours, "_held", {})
     yield tmp_path
-    for lock in card_lock._held.values():
+    for lock in neighbours._held.values():
         lock.close()
 
 

@@ -20,7 +20,7 @@ def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
     model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "once </s> upon"}]})
     try:
-        prompt_ids = model.sequences("job", job, now_ms=0)[0].prompt_ids
+        prompt_ids = model.maker.sequences("job", job, now_ms=0)[0].prompt_ids
     finally:
         model.close()
     assert model.tokenizer.decode(prompt_ids).strip() == "[user] once </s> upon"
@@ -36,7 +36,7 @@ def test_the_date_in_a_prompt_is_that_of_the_job_at_each_attempt(
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
     due_ms = 1000 * int(datetime(2024, 2, 29, 12).timestamp())
     try:
-        dated = [model.sequences("job", job, 0, due_ms)[0] for due_ms in (due_ms, due_ms, None)]
+        dated = [model.maker.sequences("job", job, 0, due_ms)[0] for due_ms in (due_ms, due_ms, None)]
     finally:
         model.close()
     texts = [model.tokenizer.decode(one.prompt_ids).strip() for one in dated]
@@ -59,7 +59,7 @@ def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> Non
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
     complaint = "no_chat_template: messages: this model has no chat template. Fix: send a prompt instead"
     with pytest.raises(GenerationError, match=complaint):
-        model.sequences("job", job, now_ms=0)
+        model.maker.sequences("job", job, now_ms=0)
 
 
 def test_a_conversation_is_refused_with_the_reason_why_its_template_cannot_be_used(
@@ -69,7 +69,7 @@ def test_a_conversation_is_refused_with_the_reason_why_its_template_cannot_be_us
     model = LoadedModel.load(tiny_settings.model_copy(update={"model": path}), "cpu")
     job = GenerationJob.model_validate({"messages": [{"role": "user", "content": "hi"}]})
     with pytest.raises(GenerationError, match=r"no_chat_template: messages: the chat template fails: line 1"):
-        model.sequences("job", job, now_ms=0)
+        model.maker.sequences("job", job, now_ms=0)
 
 
 def test_all_that_a_job_says_of_its_chat_reaches_the_template(
@@ -87,7 +87,7 @@ def test_all_that_a_job_says_of_its_chat_reaches_the_template(
 
     def text(**fields: object) -> str:
         job = GenerationJob.parse(fields, tiny_settings)
-        return model.tokenizer.decode(model.sequences("job", job, now_ms=0)[0].prompt_ids)
+        return model.tokenizer.decode(model.maker.sequences("job", job, now_ms=0)[0].prompt_ids)
 
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     turns = [{"role": "developer", "content": parts}, {"role": "user", "content": "c"}]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes, total_bytes
+from llama_herd.worker.loading.machine import free_bytes, machine_bytes, total_bytes
 
 GIB = 1 << 30
 

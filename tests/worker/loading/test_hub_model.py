@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.loading.free_memory import total_bytes
 from llama_herd.worker.loading.hub_model import weights_room
+from llama_herd.worker.loading.machine import total_bytes
 from llama_herd.worker.settings import WorkerSettings
 
 

@@ -28,9 +28,9 @@ def test_each_tenant_has_a_helper_for_its_chats_up_to_the_cores(
     standing.send_signal(signal.SIGSTOP)  # until its time is up
 
     def is_rendered(text: str) -> bool:
-        assert model.chat is not None
+        assert model.maker.chat is not None
         try:
-            return bool(model.chat.encode(Chat([{"role": "user", "content": text}])))
+            return bool(model.maker.chat.encode(Chat([{"role": "user", "content": text}])))
         except GenerationError:
             return False
 

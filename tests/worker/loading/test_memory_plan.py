@@ -62,7 +62,7 @@ def test_a_plan_is_what_is_allocated(tmp_path: Path, tied: bool, dtype: str, typ
     assert planned.weight_bytes == sum(tensor.nbytes for tensor in weights(model.llama).values())
     assert planned.kv_cache_bytes == model.cache.storage.nbytes
     assert planned.kv_cache_tokens == 3 * 512
-    assert planned.max_length == model.max_length == 512
+    assert planned.max_length == model.plan.max_length == 512
 
 
 #: A plan may be above what a process takes by what a worker takes besides: connections, threads, its helper;

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from llama_herd.worker.loading.threads import openmp_runtimes
+from llama_herd.worker.loading.machine import openmp_runtimes
 from tests.local.forked_python import run_forked
 from tests.tiny import WIDE, write_tiny_gguf
 from tests.worker.loading.openmp_twice import NUM_THREADS

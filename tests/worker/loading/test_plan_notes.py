@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from llama_herd.worker.loading import free_memory
-from llama_herd.worker.loading.free_memory import free_bytes, machine_bytes
-from llama_herd.worker.loading.plan_notes import PlanNotes
+from llama_herd.worker.loading import machine
+from llama_herd.worker.loading.machine import free_bytes, machine_bytes
+from llama_herd.worker.loading.neighbours import PlanNotes
 from tests.tiny import write_tiny_gguf
 from tests.worker.loading.forked_loader import ForkedLoader
 
@@ -35,7 +35,7 @@ def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
     workers = [ForkedLoader(model, folder.parent) for _ in range(3)]
     try:
         pids = {worker.process.pid for worker in workers}
-        available = machine_bytes() + sum(map(free_memory.resident_bytes, pids))
+        available = machine_bytes() + sum(map(machine.resident_bytes, pids))
         for worker in workers:
             worker.load()
         planned = [worker.planned_bytes() for worker in workers]
@@ -55,7 +55,7 @@ def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
 def test_a_note_counts_as_long_as_its_process_lives(folder: Path) -> None:
     notes = PlanNotes("cpu")
     script = (
-        "import sys; from llama_herd.worker.loading.plan_notes import PlanNotes; notes = PlanNotes('cpu')\n"
+        "import sys; from llama_herd.worker.loading.neighbours import PlanNotes; notes = PlanNotes('cpu')\n"
     )
     script += "with notes.turn(): notes.write(7)\nprint(flush=True); sys.stdin.read()"
     with notes.turn():

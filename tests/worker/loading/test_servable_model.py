@@ -156,4 +156,4 @@ def test_a_template_that_cannot_be_used_is_named_by_all(tmp_path: Path) -> None:
     report = json.loads(invoke("doctor", "--json", HERD_REDIS_URL=URL, HERD_MODEL=str(path)).stdout)
     (chat,) = [one for one in report["findings"] if one["subject"] == "chat"]
     assert (chat["state"], complaint in chat["detail"]) == ("warn", True)
-    assert LoadedModel.load(WorkerSettings.read(model=path, threads=1), "cpu").chat is None
+    assert LoadedModel.load(WorkerSettings.read(model=path, threads=1), "cpu").maker.chat is None

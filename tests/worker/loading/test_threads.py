@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.loading.threads import complaint_of_threads, num_cores, num_threads
+from llama_herd.worker.loading.machine import complaint_of_threads, num_cores, num_threads
 from llama_herd.worker.settings import WorkerSettings
 
 CORES = len(os.sched_getaffinity(0))

@@ -12,7 +12,7 @@ from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings import ACCESS
-from llama_herd.worker.loading.threads import num_cores
+from llama_herd.worker.loading.machine import num_cores
 from llama_herd.worker.settings import WorkerSettings
 
 #: Two, so that one can be killed while the other goes on.

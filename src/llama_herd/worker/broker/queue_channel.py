@@ -1,4 +1,4 @@
-"""The channel that reads the queues, and notes which messages this worker holds.
+"""The channel that reads the queues.
 
 A stock worker exits on an item that it cannot read. Some such items are put back, and end the next worker
 too. Here they go to the dead letters, with the reason.
@@ -6,108 +6,29 @@ too. Here they go to the dead letters, with the reason.
 
 from collections import Counter
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from functools import cached_property
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import structlog
 from celery.worker.state import reserved_requests
-from kombu.message import Message
-from kombu.transport import redis as redis_transport, virtual
+from kombu.transport import redis as redis_transport
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from redis import Redis
-from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import DataError, RedisError, ResponseError
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.worker import process
+from llama_herd.worker.broker.held_messages import UNREADABLE, QoS, RawMessage
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_lot import MAX_MESSAGES, TakenMessage, message_in, take_messages
 from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
 
 log = structlog.get_logger(__name__)
-
-#: What reading a hostile message can raise, besides the errors of the connection itself.
-UNREADABLE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    MemoryError,
-)
-
-
-class RawMessage(virtual.Message):  # type: ignore[misc]
-    """A message of the queue, without the power that its sender has by properties and headers.
-
-    It is put back into the queue that it came from, whatever list its sender names. No event shows its
-    arguments, which hold prompts.
-    """
-
-    def __init__(self, payload: Any, channel: "QueueChannel", **options: Any) -> None:
-        """A message of remote control comes by no queue, and goes back to none."""
-        properties = payload["properties"]
-        place = {"exchange": "", "routing_key": channel.queue_read}
-        properties["delivery_info"] = {**properties["delivery_info"], **place}
-        payload["headers"] = {**payload["headers"], "argsrepr": "()", "kwargsrepr": "{}"}
-        super().__init__(payload, channel, **options)
-
-
-class QoS(redis_transport.QoS):  # type: ignore[misc]
-    """Notes which messages this worker holds, so that none is taken for lost, however long it is held."""
-
-    def can_consume(self) -> bool:
-        return not self.channel.is_paused and bool(super().can_consume())
-
-    def append(self, message: Message, delivery_tag: str) -> None:
-        if delivery_tag == self.channel.noted_tag:
-            virtual.QoS.append(self, message, delivery_tag)
-            return
-        try:
-            super().append(message, delivery_tag)
-        except OutOfMemoryError:
-            # A Redis that is full gives messages, but takes no note of them. If this one is lost with the
-            # worker, the ledger's sweep pushes it again.
-            virtual.QoS.append(self, message, delivery_tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        super().ack(delivery_tag)
-        self.channel.hang_up()
-
-    def forget(self, delivery_tag: str | bytes) -> None:
-        """Take back the note of a message that nobody could read."""
-        self._remove_from_indices(delivery_tag).execute()
-
-    def num_held(self) -> Counter[str]:
-        """Messages by queue, including those whose ETA has not come."""
-        held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
-        return Counter(message.delivery_info["routing_key"] for message in held)
-
-    def restore_visible(self, *args: Any, **options: Any) -> None:
-        held = {tag: time() for tag in self._delivered if tag not in self._dirty}
-        if held:
-            # Not by the channel's client, whose connection waits for a message. No tag that is acked by now.
-            with suppress(OutOfMemoryError), self.channel.conn_or_acquire() as client:
-                client.zadd(self.unacked_index_key, held, xx=True)
-        super().restore_visible(*args, **options)
-
-    def restore_by_tag(self, tag: str | bytes, *args: Any, **options: Any) -> None:
-        """Put a message back. If its queue's key is no longer a list, log it and go on with the others."""
-        try:
-            super().restore_by_tag(tag, *args, **options)
-        except ResponseError as error:
-            if not is_wrong_type(error):
-                raise
-            log.error("message not put back, its queue is not a list")
-        except UNREADABLE as error:
-            # Redis reads some JSON that Python does not: noted in a lot, and then its worker died.
-            self.channel.put_aside_note(tag, type(error).__name__)
 
 
 class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
@@ -133,7 +54,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._order = QueueOrder()
-        self._spoilt = self.spoilt = SpoiltQueues()
+        self.spoilt = SpoiltQueues()
         super().__init__(*args, **options)
 
     @property
@@ -222,10 +143,10 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for a message as kombu does, but in an order of our own."""
-        if self._spoilt.are_due:
+        if self.spoilt.are_due:
             self._look_for_spoilt()
         num_in_hand = self._num_in_hand
-        allowed = self._with_places(num_in_hand) - self._spoilt.names
+        allowed = self._with_places(num_in_hand) - self.spoilt.names
         lists = self._order.lists([one for one in self.unpaused_queues if one in allowed], num_in_hand)
         if lists:
             self._in_poll = self.client.connection
@@ -262,7 +183,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _look_for_spoilt(self) -> None:
         with self.conn_or_acquire() as client:
-            self._spoilt.look(client, self.active_queues)
+            self.spoilt.look(client, self.active_queues)
 
     def _brpop_read(self, **options: Any) -> Any:
         """Read the answer to BRPOP; an item that cannot be read is put aside, and the loop goes on."""

@@ -10,10 +10,12 @@ from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.interface import Abort, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.event_log import EventLog
+
+#: A job that has waited this long for room is worth a round trip to another worker.
+PATIENCE_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -72,10 +74,27 @@ class Attempt:
         return self.stream.num_new_ids >= SOUND_TOKENS or 1000 * (monotonic() - self.started_s) >= SOUND_MS
 
     @property
+    def waits_for_room(self) -> bool:
+        """Whether the job could run, but has waited for room for too long."""
+        has_waited = monotonic() - self.claimed_s > PATIENCE_S
+        may_run = not (self.is_last or self.has_ended or self.started_s)
+        return has_waited and may_run and bool(not self.sequences or self.unended)
+
+    @property
     def end_before_start(self) -> Abort | None:
         """Why the job must end before it starts: it is cancelled or overdue; None: it may start."""
         is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
         return self.abort or ("deadline" if is_overdue else None)
+
+    def let_go(self) -> None:
+        """Give the messages up: the job is another worker's now."""
+        for delivery in self.deliveries:
+            delivery.let_go()
+
+    def acknowledge(self) -> None:
+        """Acknowledge the messages: the job was released, and has a new one in its queue."""
+        for delivery in self.deliveries:
+            delivery.acknowledge()
 
     def ended(self, sequences: Rows[Sequence]) -> list[StepOutput]:
         """Return the outputs to record for sequences that have ended before the engine gets them.

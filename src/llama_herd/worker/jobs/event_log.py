@@ -23,12 +23,11 @@ from llama_herd.tasks.protocol.events import (
     Token,
     Usage,
     finite,
+    parse_event,
     token_json,
 )
-from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
-from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.interface import EchoedPrompt, SampledToken, StepOutput
 from llama_herd.worker.engine.sequence import NewParser
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
 
 #: A job that lets its tokens be gathered for so long is taken to have nobody who watches: its first token is
@@ -113,22 +112,29 @@ class EventAuthor(NamedTuple):
 
 
 @dataclass(slots=True)
-class _GatheredOutput:
-    """Tokens and text that one output has gathered for its next event."""
+class _Output:
+    """One output in the stream: how far it is written, and what it has gathered for its next event."""
 
+    num_ids: int = 0  # in its events
+    reader: OutputReader | None = None  # None: outputs of this job are not read
     tokens: list[SampledToken] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     prompt_scores: tuple[SampledToken, ...] | None = None
 
-    def add(self, output: StepOutput) -> None:
-        self.tokens += output.tokens
-        self.text += output.text
-        self.finish_reason = output.finish_reason
-        self.stop_reason = output.stop_reason
-        if output.prompt_scores is not None:
-            self.prompt_scores = output.prompt_scores
+    def gather(self, step: StepOutput) -> None:
+        self.tokens += step.tokens
+        self.text += step.text
+        self.finish_reason = step.finish_reason
+        self.stop_reason = step.stop_reason
+        if step.prompt_scores is not None:
+            self.prompt_scores = step.prompt_scores
+
+    def forget(self) -> None:
+        """Begin to gather for another event."""
+        self.tokens, self.text = [], ""
+        self.finish_reason = self.stop_reason = self.prompt_scores = None
 
     @property
     def is_scored(self) -> bool:
@@ -143,13 +149,20 @@ class _GatheredOutput:
         stop = {} if self.stop_reason is None else {"stop_reason": self.stop_reason}
         return {"finish_reason": self.finish_reason, **stop}
 
+    def read(self) -> OutputParts | None:
+        """Read the gathered text as reasoning, content and calls; None: outputs of this job are not read."""
+        if self.reader is None:
+            return None
+        parts = self.reader.write(self.text)
+        return parts.plus(self.reader.finish()) if self.finish_reason else parts
+
 
 class _SentEvent(NamedTuple):
+    """What is kept of an event: enough to send it again, or to forget it."""
+
     at_s: float
     entry: EmitEntry
     text_hash: "hashlib._Hash"  # of the text before this event
-    choice: int = 0
-    num_chars: int = 0  # of its text
 
 
 class EventLog:
@@ -171,26 +184,32 @@ class EventLog:
         self._author = author
         self._num_starts = claimed.starts
         self._has_started = False
-        self._num_ids_of = Counter({choice: len(ids) for choice, ids in recorded.ids.items()})
         self._recorded = recorded
-        self._readers: dict[int, OutputReader] = {}  # by output, if they are read
+        self._outputs = {choice: _Output(len(ids)) for choice, ids in recorded.ids.items()}
+        self._gathering: dict[int, _Output] = {}  # those with something for their next event
         self._text_hash = recorded.text_hash.copy()
-        self._gathered: dict[int, _GatheredOutput] = {}
         self._sent: deque[_SentEvent] = deque()
 
     def read_outputs(self, new_parser: NewParser) -> None:
         """Say in events what of the outputs is reasoning, content and calls, as such a parser reads them."""
         for choice in range(self.num_choices):
-            reader = self._readers[choice] = OutputReader(new_parser, self.job_id, choice)
+            reader = self._output(choice).reader = OutputReader(new_parser, self.job_id, choice)
             text = self._recorded.texts.get(choice, "")
             reader.resume(text, self._recorded.said.get(choice, OutputCount()))
 
-    def add(self, output: StepOutput) -> None:
+    def add(self, step: StepOutput) -> None:
         """Gather an output's tokens for the next event."""
-        gathered = self._gathered.get(output.sequence.choice)
-        if gathered is None:
-            gathered = self._gathered[output.sequence.choice] = _GatheredOutput()
-        gathered.add(output)
+        choice = step.sequence.choice
+        output = self._gathering.get(choice)
+        if output is None:
+            output = self._gathering[choice] = self._output(choice)
+        output.gather(step)
+
+    def _output(self, choice: int) -> _Output:
+        output = self._outputs.get(choice)
+        if output is None:
+            output = self._outputs[choice] = _Output()
+        return output
 
     @property
     def num_new_ids(self) -> int:
@@ -218,7 +237,7 @@ class EventLog:
     @property
     def due_s(self) -> float:
         """When the gathered tokens are due, on the clock of time.monotonic; never if there are none."""
-        return self.pace.due_s if self._gathered else inf
+        return self.pace.due_s if self._gathering else inf
 
     def start(self, seed: int, num_prompt_tokens: int | None, num_cached: int = 0) -> EmitEntry:
         """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
@@ -244,55 +263,48 @@ class EventLog:
 
     def flush(self, lag_s: float = 0.0) -> list[EmitEntry]:
         """One event for each output that has gathered tokens; the next are due `lag_s` later at least."""
-        gathered, self._gathered = self._gathered, {}
+        gathering, self._gathering = self._gathering, {}
         self.pace.sent(monotonic(), lag_s)
-        return [self._tokens(choice, gathered[choice]) for choice in sorted(gathered)]
+        return [self._tokens(choice, gathering[choice]) for choice in sorted(gathering)]
 
     def finish(self) -> list[EmitEntry]:
         """The last events before `end`: what is gathered, and what was withheld of outputs that are read."""
         entries = self.flush()
-        withheld = {choice: reader.finish() for choice, reader in self._readers.items()}
-        return [
-            *entries,
-            *(self._tokens(one, _GatheredOutput(), parts) for one, parts in withheld.items() if parts),
-        ]
+        for choice, output in sorted(self._outputs.items()):
+            if output.reader is not None and (withheld := output.reader.finish()):
+                entries.append(self._tokens(choice, output, withheld))
+        return entries
 
-    def _tokens(self, choice: int, gathered: _GatheredOutput, parts: OutputParts | None = None) -> EmitEntry:
-        """An event of what was gathered; with `parts` that were withheld, of these alone."""
-        parts = parts or self._read_parts(choice, gathered)
-        ids = [drawn.token_id for drawn in gathered.tokens]
-        fields = {"i": self._num_ids_of[choice], "ids": ids, "text": gathered.text}
+    def _tokens(self, choice: int, output: _Output, parts: OutputParts | None = None) -> EmitEntry:
+        """An event of what an output has gathered; with `parts` that were withheld, of these alone."""
+        parts = parts or output.read()
+        ids = [drawn.token_id for drawn in output.tokens]
+        fields = {"i": output.num_ids, "ids": ids, "text": output.text}
         if self.num_choices > 1:
-            fields |= {"choice": choice} | gathered.ending
+            fields |= {"choice": choice} | output.ending
         if parts is not None:
             fields |= parts.fields
-        if gathered.is_scored:
-            fields |= self._scores(gathered)
+        if output.is_scored:
+            fields |= self._scores(output)
         seq = self.seq + 1
         event = token_json(seq, self.job_id, self.epoch, fields)
         entry = EmitEntry(self.job_id, self.epoch, seq, self.num_ids, len(ids), "token", event)
-        self._keep(entry, choice, len(gathered.text))
-        self._num_ids_of[choice] += len(ids)
+        self._keep(entry)
         self._text_hash = self._text_hash.copy()
-        self._text_hash.update(gathered.text.encode())
+        self._text_hash.update(output.text.encode())
+        output.num_ids += len(ids)
+        output.forget()
         return entry
 
-    def _read_parts(self, choice: int, gathered: _GatheredOutput) -> OutputParts | None:
-        """Read the gathered text as reasoning, content and calls; None: outputs of this job are not read."""
-        if (reader := self._readers.get(choice)) is None:
-            return None
-        parts = reader.write(gathered.text)
-        return parts.plus(reader.finish()) if gathered.finish_reason else parts
-
-    def _scores(self, gathered: _GatheredOutput) -> dict[str, Any]:
+    def _scores(self, output: _Output) -> dict[str, Any]:
         """An event's fields that are scores, and the bytes of all ids beside these, as text."""
-        prompt_scores = gathered.prompt_scores
-        scored = [token for token in gathered.tokens if token.logprob is not None]
+        prompt_scores = output.prompt_scores
+        scored = [token for token in output.tokens if token.logprob is not None]
         scored += prompt_scores or ()
         ids = {token_id for token in scored for token_id in (token.token_id, *(one for one, _ in token.top))}
         scores = {
-            "logprobs": _logprobs(gathered.tokens),
-            "top_logprobs": _top_logprobs(gathered.tokens),
+            "logprobs": _logprobs(output.tokens),
+            "top_logprobs": _top_logprobs(output.tokens),
             "prompt_logprobs": None if prompt_scores is None else _logprobs(prompt_scores) or (),
             "top_prompt_logprobs": _top_logprobs(prompt_scores),
             "pieces": self._known(ids) or None,
@@ -345,13 +357,18 @@ class EventLog:
         """
         chars = Counter[int]()
         while self._sent and self._sent[-1].entry.seq > seq:
-            _, entry, self._text_hash, choice, num_chars = self._sent.pop()
-            self._num_ids_of[choice] -= entry.num_ids
-            chars[choice] += num_chars
-        for choice, reader in self._readers.items():
-            reader.rewind(chars[choice])
+            _, entry, self._text_hash = self._sent.pop()
+            event = parse_event(entry.event)
+            if isinstance(event, Token):
+                choice = event.choice or 0
+                self._outputs[choice].num_ids -= entry.num_ids
+                chars[choice] += len(event.text)
+        for choice, output in self._outputs.items():
+            output.forget()
+            if output.reader is not None:
+                output.reader.rewind(chars[choice])
         self.seq, self.num_ids = seq, num_ids
-        self._gathered.clear()
+        self._gathering.clear()
 
     def after(self, seq: int, num_ids: int) -> list[EmitEntry] | None:
         """The events after `seq`, exactly as sent; None if some of them are no longer kept.
@@ -368,12 +385,12 @@ class EventLog:
         self._keep(entry)
         return entry
 
-    def _keep(self, entry: EmitEntry, choice: int = 0, num_chars: int = 0) -> None:
+    def _keep(self, entry: EmitEntry) -> None:
         """Count an event as sent, and keep it for a while."""
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()
-        self._sent.append(_SentEvent(now_s, entry, self._text_hash, choice, num_chars))
+        self._sent.append(_SentEvent(now_s, entry, self._text_hash))
         self.seq, self.num_ids = entry.seq, self.num_ids + entry.num_ids
 
 

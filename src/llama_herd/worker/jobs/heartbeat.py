@@ -8,7 +8,6 @@ from time import monotonic
 from typing import Any
 
 import structlog
-from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import RedisError
 
@@ -19,9 +18,8 @@ from llama_herd.tasks.ledger.notice import read_notice
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.overflow import waits_for_room
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
@@ -53,20 +51,17 @@ class Heartbeat(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        owner: str,
         tenancies: Tenancies,
         *,
-        engine: EngineThread,
+        engine: JobEngine,
         status: Callable[[str], WorkerStatus],
         stall_s: float,
     ) -> None:
         """Make a heartbeat. `status(queue)` is the status that users of that queue may see."""
         super().__init__(name="heartbeat", daemon=True)
-        self._redis = redis
-        self._owner = owner
+        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
-        self._by_channel = {one.ledger.notices_to(owner).encode(): one for one in tenancies}
+        self._by_channel = {one.ledger.notices_to(self._owner).encode(): one for one in tenancies}
         self._engine = engine
         self._status = status
         self._stall_s = stall_s
@@ -148,7 +143,7 @@ class Heartbeat(threading.Thread):
     def _report(self, tenancies: Rows[Tenancy]) -> None:
         for start in range(0, len(tenancies), MAX_BEATS):
             lot = tenancies[start : start + MAX_BEATS]
-            asking = [any(map(waits_for_room, one.claims.in_hand())) for one in lot]
+            asking = [any(attempt.waits_for_room for attempt in one.claims.in_hand()) for one in lot]
             beats = [
                 Beat(one.ledger, self._status(one.queue), asks) for one, asks in zip(lot, asking, strict=True)
             ]

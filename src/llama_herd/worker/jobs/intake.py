@@ -11,7 +11,6 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -99,8 +98,6 @@ class Intake(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        owner: str,
         tenancies: Tenancies,
         *,
         publisher: Publisher,
@@ -108,8 +105,7 @@ class Intake(threading.Thread):
         finisher: Finisher,
     ) -> None:
         super().__init__(name="intake", daemon=True)
-        self._redis = redis
-        self._owner_id = owner
+        self._redis, self._owner_id = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._publisher = publisher
         self._finisher = finisher

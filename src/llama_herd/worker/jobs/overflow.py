@@ -1,7 +1,6 @@
 """Jobs that wait here for room go to workers that have room."""
 
 from collections.abc import Callable
-from time import monotonic
 
 import structlog
 
@@ -12,9 +11,6 @@ from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
-
-#: A job that has waited this long for room is worth a round trip to another worker.
-PATIENCE_S = 1.0
 
 
 class Overflow:
@@ -32,16 +28,13 @@ class Overflow:
         tenancies: Tenancies,
         *,
         gate: SuspectGate,
-        pause: Callable[[str, bool], None],
         on_released: Callable[[list[Attempt]], None],
     ) -> None:
-        """`pause(queue, True)` stops this worker from taking messages of it, within a second. `on_released`
-        gets the released jobs, which have a new message in the queue.
-        """
+        """`on_released` gets the released jobs, which have a new message in the queue."""
         self._tenancies = tenancies
         self._gate = gate
-        self._pause = pause
-        self._paused = set[str]()
+        #: Queues of which this worker is to take no messages; who takes them looks within a second.
+        self.paused = set[str]()
         self._on_released = on_released
 
     def shed(self) -> None:
@@ -55,11 +48,10 @@ class Overflow:
     def _shed(self, tenancy: Tenancy) -> None:
         """Release a tenant's newest waiting jobs where others have room, and all that must leave."""
         in_hand = tenancy.claims.in_hand()
-        waiting = [attempt for attempt in in_hand if waits_for_room(attempt)]
+        waiting = [attempt for attempt in in_hand if attempt.waits_for_room]
         num_free = tenancy.num_free_elsewhere if waiting else 0
-        was_paused, is_paused = tenancy.queue in self._paused, num_free > 0 or self._gate.is_closed
-        (self._paused.add if is_paused else self._paused.discard)(tenancy.queue)
-        self._pause(tenancy.queue, is_paused)
+        was_paused, is_paused = tenancy.queue in self.paused, num_free > 0 or self._gate.is_closed
+        (self.paused.add if is_paused else self.paused.discard)(tenancy.queue)
         if was_paused and num_free:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
@@ -69,16 +61,8 @@ class Overflow:
             self._release(tenancy, leaving, "jobs released, a suspect must run alone")
 
     def _release(self, tenancy: Tenancy, attempts: list[Attempt], log_event: str) -> None:
-        answers = run_calls(tenancy.redis, [tenancy.holder.release(one, push=True) for one in attempts])
+        answers = run_calls(tenancy.redis, [tenancy.release(one, push=True) for one in attempts])
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
             log.info(log_event, num_jobs=len(released))
             self._on_released(released)
-
-
-def waits_for_room(attempt: Attempt) -> bool:
-    """Whether a job could run, but has waited for room for too long."""
-    has_waited = monotonic() - attempt.claimed_s > PATIENCE_S
-    may_run = not (attempt.is_last or attempt.has_ended or attempt.started_s)
-    has_work = not attempt.sequences or bool(attempt.unended)
-    return has_waited and may_run and has_work

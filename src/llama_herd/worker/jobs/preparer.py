@@ -8,7 +8,6 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -20,15 +19,14 @@ from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
+from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import Abort
-from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.publisher import LostJob, Publisher, RefusedJob
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies
-from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 
 log = structlog.get_logger(__name__)
 
@@ -69,19 +67,16 @@ class Preparer:
 
     def __init__(
         self,
-        redis: Redis,
-        owner: str,
         tenancies: Tenancies,
-        model: LoadedModel,
+        maker: SequenceMaker,
         *,
         publisher: Publisher,
         gate: SuspectGate,
-        engine: EngineThread,
+        engine: JobEngine,
     ) -> None:
-        self._redis = redis
-        self._owner = owner
+        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
-        self._model = model
+        self._maker = maker
         self._publisher = publisher
         self._gate = gate
         self._engine = engine
@@ -215,7 +210,7 @@ class Preparer:
             raise InvalidJob([FieldError("model", message)])
         since_ms = round(1000 * (monotonic() - attempt.claimed_s))
         now_ms = claimed.now_ms + since_ms
-        sequences = self._model.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
+        sequences = self._maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
         for sequence in sequences:
             sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             self._resume(sequence, recorded)
@@ -226,14 +221,14 @@ class Preparer:
         attempt.stream.num_choices = len(sequences)
         if (new_parser := sequences[0].new_parser) is not None:
             attempt.stream.read_outputs(new_parser)
-        attempt.stream.prompt = self._model.echoed_prompt(job, sequences[0].prompt_ids)
+        attempt.stream.prompt = self._maker.echoed_prompt(job, sequences[0].prompt_ids)
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)
 
     def _resume(self, sequence: Sequence, recorded: RecordedOutputs) -> None:
         """Bring an output to where its stream ends. Raises GenerationError if ids are not its text here."""
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
-        if max(ids, default=0) >= self._model.tokenizer.vocab_size or sequence.replay(ids) != text:
+        if max(ids, default=0) >= self._maker.tokenizer.vocab_size or sequence.replay(ids) != text:
             message = "the tokens so far stand for another text in this worker's model"
             raise GenerationError(ErrorCode.OTHER_VOCABULARY, message)
 

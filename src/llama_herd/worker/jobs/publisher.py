@@ -1,7 +1,7 @@
 """Sends the engine's outputs: one script call per step, repeated byte for byte until Redis answers."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence as Rows
+from collections.abc import Callable, Iterable, Iterator, Sequence as Rows
 from contextlib import suppress
 from math import inf
 from queue import Empty, Full, Queue
@@ -9,7 +9,6 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar, cast
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
@@ -20,7 +19,7 @@ from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, emit
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.ledger.script_events import LOST, EmitEntry
 from llama_herd.tasks.protocol.events import Failure, FinishReason
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.figures import JobFigures
@@ -70,15 +69,11 @@ class LostJob(NamedTuple):
     attempt: Attempt
 
 
-class OutgoingEvent(NamedTuple):
-    """An event that is to be sent, and the attempt that it is of."""
-
-    attempt: Attempt
-    entry: EmitEntry
-
-
 #: What other threads tell the publisher.
 PublisherInput = StepOutput | RefusedJob | ReleasedJob | LostJob
+
+#: An event that is to be sent, and the attempt that it is of.
+Outgoing = tuple[Attempt, EmitEntry]
 
 
 class CallRefused(Exception):
@@ -95,8 +90,6 @@ class Publisher(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
-        owner: str,
         tenancies: Tenancies,
         *,
         on_start: Callable[[Attempt], None],
@@ -105,8 +98,7 @@ class Publisher(threading.Thread):
         on_released: Callable[[Attempt], None],
     ) -> None:
         super().__init__(name="publisher", daemon=True)
-        self._redis = redis
-        self._owner = owner
+        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._on_start = on_start
         self._on_end = on_end
@@ -157,6 +149,10 @@ class Publisher(threading.Thread):
             log.warning("engine paused until Redis answers", waiting_steps=MAX_WAITING_STEPS)
         self._inbox.put(outputs)
 
+    def note_released(self, attempts: Iterable[Attempt]) -> None:
+        """Note that jobs were released to their queue."""
+        self.put(list(map(ReleasedJob, attempts)))
+
     def stop(self) -> None:
         """Send what waits, then stop; stop trying after STOPPING_S if Redis does not answer."""
         self._give_up_s = monotonic() + STOPPING_S
@@ -180,32 +176,30 @@ class Publisher(threading.Thread):
                 taken += self._inbox.get_nowait()
         return taken
 
-    def _outgoing(self, outputs: Rows[PublisherInput]) -> list[OutgoingEvent]:
+    def _outgoing(self, outputs: Rows[PublisherInput]) -> list[Outgoing]:
         """The events that are due; a job's tokens of several steps become one event."""
-        events: list[OutgoingEvent] = []
+        events: list[Outgoing] = []
         for output in outputs:
             match output:
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
                     self._note(attempt, JobFigures.with_refused)
-                    events.append(OutgoingEvent(attempt, attempt.end(output.finish_reason, output.error)))
+                    events.append((attempt, attempt.end(output.finish_reason, output.error)))
                 case ReleasedJob(attempt):
                     self._end(attempt, self._on_released)
                 case LostJob(attempt):
                     self._end(attempt, self._on_lost)
         return events + self._due(monotonic())
 
-    def _due(self, now_s: float) -> list[OutgoingEvent]:
+    def _due(self, now_s: float) -> list[Outgoing]:
         """The events of gathered tokens that are due."""
         due = [attempt for attempt in self._gathering if attempt.stream.due_s <= now_s]
         self._gathering.difference_update(due)
         lag_s = LAG_FACTOR * self._call_s
-        return [
-            OutgoingEvent(one, entry) for one in due if not one.is_over for entry in one.stream.flush(lag_s)
-        ]
+        return [(one, entry) for one in due if not one.is_over for entry in one.stream.flush(lag_s)]
 
-    def _record(self, output: StepOutput) -> list[OutgoingEvent]:
+    def _record(self, output: StepOutput) -> list[Outgoing]:
         sequence = output.sequence
         attempt = self._tenancies[sequence.tenant].claims.get(sequence.job_id)
         if attempt is None or sequence not in attempt.sequences:
@@ -216,9 +210,9 @@ class Publisher(threading.Thread):
             self._note(attempt, lambda figures: figures.with_first_token(ttft_s))
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
-        return [OutgoingEvent(attempt, entry) for entry in entries]
+        return [(attempt, entry) for entry in entries]
 
-    def _deliver(self, events: list[OutgoingEvent]) -> None:
+    def _deliver(self, events: list[Outgoing]) -> None:
         """Send events; then send what the answers require, before any new event."""
         if not events:
             return
@@ -234,12 +228,12 @@ class Publisher(threading.Thread):
         self._figures = self._figures.with_call(seconds)
         self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
 
-    def _send(self, events: list[OutgoingEvent]) -> list[tuple[OutgoingEvent, Emitted]]:
+    def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
         """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
         entries = [self._tenancies.for_attempt(attempt).entry(entry) for attempt, entry in events]
         call = emit(self._owner, entries, self._tenancies.first.ledger)
         attempts = list(dict.fromkeys(attempt for attempt, _ in events))
-        is_large = len(attempts) == 1 and any(map(_is_large, events))
+        is_large = len(attempts) == 1 and any(_is_large(entry) for _, entry in events)
         try:
             answers = self._insist(call, BrokenConnections() if is_large else None, beside=_starts(events))
             return list(zip(events, answers, strict=True))
@@ -248,8 +242,8 @@ class Publisher(threading.Thread):
                 refused = Emitted(Emission.REFUSED, reason=str(error))
                 return [(event, refused) for event in events]
         first = set(attempts[: len(attempts) // 2])
-        front = [event for event in events if event.attempt in first]
-        back = [event for event in events if event.attempt not in first]
+        front = [event for event in events if event[0] in first]
+        back = [event for event in events if event[0] not in first]
         return self._send(front) + self._send(back)
 
     def _insist(
@@ -292,9 +286,9 @@ class Publisher(threading.Thread):
         sleep(pause_s)
         return False
 
-    def _act_on(self, answered: Rows[tuple[OutgoingEvent, Emitted]], since_s: float) -> list[OutgoingEvent]:
+    def _act_on(self, answered: Rows[tuple[Outgoing, Emitted]], since_s: float) -> list[Outgoing]:
         """Act on the ledger's answers; return what must be sent now, before any new event."""
-        again: list[OutgoingEvent] = []
+        again: list[Outgoing] = []
         recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
             self._figures = self._figures.with_retry()
@@ -308,7 +302,7 @@ class Publisher(threading.Thread):
                 self._note_written(attempt, entry)
                 continue
             recovered.add(attempt)
-            again += [OutgoingEvent(attempt, entry) for entry in self._recover(attempt, entry, answer)]
+            again += [(attempt, entry) for entry in self._recover(attempt, entry, answer)]
         return again
 
     def _note_written(self, attempt: Attempt, entry: EmitEntry) -> None:
@@ -372,23 +366,23 @@ class Publisher(threading.Thread):
             then(attempt)
 
 
-def _lots(events: Rows[OutgoingEvent]) -> Iterator[list[OutgoingEvent]]:
+def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
     """The events of each call, no more than one takes. A job with a large event is alone, at the end."""
-    large = dict.fromkeys(event.attempt for event in events if _is_large(event))
-    small = [event for event in events if event.attempt not in large]
-    for lot in (small, *([event for event in events if event.attempt is one] for one in large)):
+    large = dict.fromkeys(attempt for attempt, entry in events if _is_large(entry))
+    small = [event for event in events if event[0] not in large] if large else events
+    for lot in (small, *([event for event in events if event[0] is one] for one in large)):
         for start in range(0, len(lot), MAX_ENTRIES):
-            yield lot[start : start + MAX_ENTRIES]
+            yield list(lot[start : start + MAX_ENTRIES])
 
 
-def _starts(events: Rows[OutgoingEvent]) -> list[RedisCall[Any]]:
+def _starts(events: Rows[Outgoing]) -> list[RedisCall[Any]]:
     """Return the calls that tell Celery's clients which of these jobs start."""
     begun = [attempt for attempt, entry in events if entry.kind == "started" and attempt.deliveries]
     return [call for call in (attempt.deliveries[0].start for attempt in begun) if call is not None]
 
 
-def _is_large(event: OutgoingEvent) -> bool:
-    return len(event.entry.event) >= LARGE_BYTES
+def _is_large(entry: EmitEntry) -> bool:
+    return len(entry.event) >= LARGE_BYTES
 
 
 def _not_recorded(entry: EmitEntry, reason: str) -> Failure:

@@ -1,4 +1,4 @@
-"""Refuses a Redis that cannot keep jobs, or does not let this worker run them."""
+"""Refuses a Redis that cannot keep jobs or lets no worker run them; sees later if it evicts any."""
 
 from collections.abc import Callable
 from time import monotonic, sleep
@@ -10,6 +10,7 @@ from redis.exceptions import (
     AuthorizationError,
     ClusterDownError,
     MasterDownError,
+    NoPermissionError,
     ReadOnlyError,
     RedisError,
 )
@@ -20,7 +21,7 @@ from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.worker.jobs.eviction import refuse_eviction
+from llama_herd.tasks.protocol.worker_status import eviction_complaint
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -79,3 +80,48 @@ def _may_pass(error: RedisError, may_be_promoted: bool) -> bool:
     if isinstance(error, ReadOnlyError | MasterDownError):
         return may_be_promoted
     return is_temporary(error)
+
+
+def evicting_policy(redis: Redis) -> str:
+    """The policy by which a full Redis drops jobs that wait or run, as keys without a lifetime; empty: none.
+
+    Raises NoPermissionError for a user without the right to INFO.
+    """
+    memory = redis.info("memory")
+    policy = str(memory.get("maxmemory_policy"))
+    return policy if int(memory.get("maxmemory", 0)) and policy.startswith("allkeys") else ""
+
+
+def refuse_eviction(redis: Redis) -> None:
+    """Raise SettingsError when Redis may drop jobs. A user without the right to ask is not checked."""
+    try:
+        policy = evicting_policy(redis)
+    except NoPermissionError:
+        return
+    if policy:
+        raise SettingsError(eviction_complaint(policy))
+
+
+class EvictionWatch:
+    """Notices when somebody lets Redis evict keys while the worker runs: jobs are lost from then on."""
+
+    def __init__(self, redis: Redis, on_change: Callable[[], None]) -> None:
+        self._redis = redis
+        self._on_change = on_change
+        #: The policy by which Redis may evict jobs now; empty: none.
+        self.policy = ""
+
+    def look(self) -> None:
+        """Look again; what cannot be seen stays as it was."""
+        try:
+            policy = evicting_policy(self._redis)
+        except RedisError:
+            return
+        if policy == self.policy:
+            return
+        self.policy = policy
+        if policy:
+            log.error("Redis may evict jobs", reason=eviction_complaint(policy))
+        else:
+            log.info("Redis evicts no jobs any more")
+        self._on_change()

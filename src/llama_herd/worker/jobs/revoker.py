@@ -1,20 +1,26 @@
-"""Ends the jobs that a Celery client revokes."""
+"""Ends the jobs that a Celery client revokes, by the one command of remote control that every worker obeys.
 
+It comes by the channel of Celery's fan-out exchange for remote control, as kombu's Redis transport writes it.
+"""
+
+import json
 import threading
 from collections.abc import Callable, Sequence as Rows
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid4
 
 import structlog
-from redis import Redis
+from pydantic import Base64Bytes, BaseModel, Field, ValidationError
 from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError
 
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_calls
-from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
+from llama_herd.tasks.protocol.job import is_job_id
+from llama_herd.worker.broker.celery_config import has_mailbox
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
@@ -34,6 +40,70 @@ RETRY_S = 0.3
 REPLY_TTL_S = 60
 
 
+class _Fanout(BaseModel):
+    body: Base64Bytes
+    content_type: Literal["application/json"] = Field(alias="content-type")
+
+
+class _Arguments(BaseModel):
+    task_id: str | list[str]
+
+
+class _ReplyTo(BaseModel):
+    routing_key: Annotated[UUID, Field(strict=False)]
+
+
+class RevokeMessage(BaseModel):
+    """Which tasks to revoke. `revoke` and `terminate` mean the same: to end a generation kills no process."""
+
+    method: Literal["revoke", "terminate"]
+    arguments: _Arguments
+    destination: list[str] | None = None
+    reply_to: _ReplyTo | None = None
+    ticket: str | None = None
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The ids that can name jobs, each once."""
+        given = self.arguments.task_id
+        return list(dict.fromkeys(filter(is_job_id, [given] if isinstance(given, str) else given)))
+
+    def is_for(self, worker: str) -> bool:
+        """Whether this worker is to obey: no destination means every worker."""
+        return not self.destination or worker in self.destination
+
+    def reply(self, exchange: str, worker: str) -> tuple[str, str] | None:
+        """The list where the sender waits for an answer, and the answer; None if it waits for none.
+
+        The list's name is made here: a sender that chose it could have a worker write into any queue.
+        """
+        if self.reply_to is None or self.ticket is None:
+            return None
+        place = {"exchange": f"reply.{exchange}.pidbox", "routing_key": str(self.reply_to.routing_key)}
+        answer = {worker: {"ok": f"{len(self.job_ids)} tasks flagged as revoked"}}
+        message = {
+            "body": json.dumps(answer),
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": {"ticket": self.ticket},
+            "properties": {
+                "delivery_mode": 1,
+                "delivery_tag": str(uuid4()),
+                "delivery_info": place,
+                "priority": 0,
+            },
+        }
+        return f"{place['routing_key']}.{place['exchange']}", json.dumps(message)
+
+
+def read_revoke(raw: bytes) -> RevokeMessage | None:
+    """Parse a message of remote control. None if it is any other command, or no message at all."""
+    try:
+        return RevokeMessage.model_validate_json(_Fanout.model_validate_json(raw).body)
+    except ValidationError:
+        return None
+
+
 class Revoker(threading.Thread):
     """Listens where Celery's clients of each tenant send `revoke`, and cancels each job in its ledger.
 
@@ -44,24 +114,16 @@ class Revoker(threading.Thread):
 
     def __init__(
         self,
-        redis: Redis,
         worker: str,
         tenancies: Tenancies,
-        *,
         on_cancelled: Callable[[Tenancy, str], None],
-        max_message_bytes: int,
-        replies: Callable[[Tenancy], bool],
     ) -> None:
-        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so nobody else tells Celery. `replies`: to
-        senders that wait for an answer; Celery's mailbox would answer too, where it is on.
-        """
+        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so nobody else tells Celery."""
         super().__init__(name="revoker", daemon=True)
-        self._redis = redis
+        self._redis = tenancies.redis
         self._worker = worker
         self._by_channel = {self.channel_of(one): one for one in tenancies}
         self._on_cancelled = on_cancelled
-        self._max_message_bytes = max_message_bytes
-        self._replies = replies
         self._is_stopping = threading.Event()
 
     def channel_of(self, tenancy: Tenancy) -> str:
@@ -105,21 +167,20 @@ class Revoker(threading.Thread):
         if message["type"] != "message":
             return
         raw: bytes = message["data"]
-        if len(raw) > self._max_message_bytes:
-            log.warning(
-                "message of remote control not read", num_bytes=len(raw), limit=self._max_message_bytes
-            )
+        tenancy = self._by_channel[message["channel"].decode()]
+        if len(raw) > (limit := tenancy.settings.max_message_bytes):
+            log.warning("message of remote control not read", num_bytes=len(raw), limit=limit)
             return
         asked = read_revoke(raw)
         if asked is not None and asked.is_for(self._worker):
-            self._obey(asked, self._by_channel[message["channel"].decode()])
+            self._obey(asked, tenancy)
 
     def _obey(self, asked: RevokeMessage, tenancy: Tenancy) -> None:
         job_ids = asked.job_ids
         for start in range(0, len(job_ids), MAX_LOT):
             self._revoke(job_ids[start : start + MAX_LOT], tenancy)
         reply = asked.reply(tenancy.ledger.control_exchange, self._worker)
-        if reply is not None and self._replies(tenancy):
+        if reply is not None and not has_mailbox(tenancy.settings):  # which would answer too
             with suppress(RedisError), self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.lpush(*reply)
                 pipeline.expire(reply[0], REPLY_TTL_S)

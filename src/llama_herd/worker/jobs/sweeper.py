@@ -4,7 +4,6 @@ import threading
 from collections.abc import Sequence as Rows
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
@@ -33,9 +32,9 @@ class Sweeper(threading.Thread):
     Any number of workers may sweep: a short lock in Redis admits one at a time.
     """
 
-    def __init__(self, redis: Redis, tenancies: Tenancies, overflow: Overflow) -> None:
+    def __init__(self, tenancies: Tenancies, overflow: Overflow) -> None:
         super().__init__(name="sweeper", daemon=True)
-        self._redis = redis
+        self._redis = tenancies.redis
         self._tenancies = tenancies
         self._overflow = overflow
         self._is_stopping = threading.Event()

@@ -1,27 +1,32 @@
 """Tenancy: the part of a worker that belongs to one tenant."""
 
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from statistics import median
-from time import monotonic
-from uuid import uuid4
+from typing import Self
 
+import structlog
 from celery import Celery
 from redis import Redis
+from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.worker.broker import celery_config
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor
-from llama_herd.worker.jobs.figures import JobFigures
-from llama_herd.worker.jobs.stream_reader import StreamReader
+from llama_herd.worker.jobs.figures import JobFigures, RecentFigures
+from llama_herd.worker.jobs.stream_reader import StreamBounds, StreamReader
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
 
 #: Most ids kept for one tenant; the oldest go first.
 MAX_IDS = 10_000
@@ -55,72 +60,60 @@ class RevokedIds:
         self._ids.pop(job_id, None)
 
 
-#: The rate of tokens is that of this time, the first token that of the jobs which ended within this time.
-RATE_S = 10.0
-ENDS_S = 60.0
-#: Tokens are counted in slices of this length.
-SLICE_S = 1.0
-#: Most ends that are kept: more do not change a median.
-MAX_ENDS = 512
+class ClaimedJobs:
+    """Attempts by job id. Any thread may call.
 
+    An attempt is in hand from `begin` to `end`. It ends once, and the caller that ends it acts on that.
+    Attempts are compared by identity, since a new one at the same job may take the place of an old one. The
+    sequences of the old one are dropped first: both have the same names in the engine.
+    """
 
-class RecentFigures:
-    """Rates of tokens and times to first tokens over the last seconds. Any thread may call it."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
+    def __init__(self, drop: Callable[[Attempt], None] = lambda _: None) -> None:
+        """`drop(attempt)` takes an ended attempt's sequences out of the engine; it must not block."""
+        self._drop = drop
+        self._by_id: dict[str, Attempt] = {}
         self._lock = threading.Lock()
-        self._slices: deque[tuple[float, int]] = deque()  # when it began, and its tokens
-        self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MAX_ENDS)  # when it was, and ttft
 
-    def note_tokens(self, num_tokens: int) -> None:
-        """Note that so many tokens were drawn in a step."""
-        now_s = self._clock()
+    def __bool__(self) -> bool:
+        return bool(self._by_id)
+
+    def begin(self, attempt: Attempt) -> Attempt | None:
+        """Take an attempt in hand. Ends and returns an earlier one at the same job, if there is any."""
         with self._lock:
-            if self._slices and now_s - self._slices[-1][0] < SLICE_S:
-                began_s, num_before = self._slices.pop()
-                self._slices.append((began_s, num_before + num_tokens))
-            elif num_tokens:
-                self._slices.append((now_s, num_tokens))
-            while self._slices and now_s - self._slices[0][0] > RATE_S:
-                self._slices.popleft()
+            earlier = self._by_id.get(attempt.job_id)
+            if earlier is not None:
+                self._remove(earlier)
+            self._by_id[attempt.job_id] = attempt
+            return earlier
 
-    def note_end(self, ttft_s: float | None) -> None:
-        """Note that a job has ended; its first token came `ttft_s` after the job was due."""
-        if ttft_s is not None:
-            with self._lock:
-                self._first_tokens.append((self._clock(), ttft_s))
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens a second within the last seconds; from the first one on if that is not so long ago."""
-        now_s = self._clock()
+    def end(self, attempt: Attempt) -> bool:
+        """Take an attempt out of hand. False if it was in hand no longer."""
         with self._lock:
-            recent = [one for one in self._slices if now_s - one[0] <= RATE_S]
-        if not recent:
-            return 0.0
-        return sum(num_tokens for _, num_tokens in recent) / max(SLICE_S, now_s - recent[0][0])
+            if self._by_id.get(attempt.job_id) is not attempt:
+                return False
+            self._remove(attempt)
+            return True
 
-    @property
-    def ttft_s(self) -> float:
-        """Median time to the first token of the jobs that ended within the last minute; 0: none did."""
-        now_s = self._clock()
+    def adopt(self, delivery: Delivery) -> bool:
+        """Add another message of a job to its attempt in hand. False if there is none."""
         with self._lock:
-            recent = [ttft_s for at_s, ttft_s in self._first_tokens if now_s - at_s <= ENDS_S]
-        return median(recent) if recent else 0.0
+            attempt = self._by_id.get(delivery.job_id)
+            if attempt is not None:
+                attempt.deliveries.append(delivery)
+            return attempt is not None
 
+    def get(self, job_id: str) -> Attempt | None:
+        return self._by_id.get(job_id)
 
-@dataclass(frozen=True)
-class LeaseHolder:
-    """A worker's id as the owner of jobs, and its access to one tenant's ledger. Each start has a new id."""
+    def in_hand(self) -> list[Attempt]:
+        """All attempts in hand, the earliest claimed first."""
+        with self._lock:
+            return list(self._by_id.values())
 
-    redis: Redis
-    ledger: Ledger
-    id: str = field(default_factory=lambda: uuid4().hex)
-
-    def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
-        """The call that gives a job in hand back; `push`: with a new message in its queue."""
-        return self.ledger.release(attempt.job_id, self.id, attempt.stream.epoch, push=push)
+    def _remove(self, attempt: Attempt) -> None:
+        del self._by_id[attempt.job_id]
+        attempt.is_over = True
+        self._drop(attempt)
 
 
 @dataclass(eq=False)
@@ -133,7 +126,10 @@ class Tenancy:
 
     #: This tenant's alone.
     settings: WorkerSettings
-    holder: LeaseHolder
+    redis: Redis
+    ledger: Ledger
+    #: The worker, as it owns jobs.
+    owner: str
     claims: ClaimedJobs
     reader: StreamReader
     author: EventAuthor
@@ -148,6 +144,30 @@ class Tenancy:
     #: Free rows of other workers, as the heartbeat has heard while jobs waited here.
     num_free_elsewhere: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        own: WorkerSettings,
+        redis: Redis,
+        owner: str,
+        worker: str,
+        maker: SequenceMaker,
+        drop: Callable[[Attempt], None],
+    ) -> Self:
+        """Make a tenancy by `own`, the settings of this tenant alone; `drop` as in `ClaimedJobs`."""
+        ledger = Ledger.from_settings(own, worker)
+        bounds = StreamBounds(own.max_tokens_limit, maker.max_length, own.max_prompt_bytes)
+        return cls(
+            own,
+            redis,
+            ledger,
+            owner,
+            ClaimedJobs(drop),
+            StreamReader(redis, ledger, bounds),
+            EventAuthor(worker, own.served_model, own.tenant, maker.tokenizer.pieces),
+            celery_config.app_of(own),
+        )
+
     @property
     def tenant(self) -> str:
         return self.ledger.tenant
@@ -156,13 +176,9 @@ class Tenancy:
     def queue(self) -> str:
         return self.settings.queue
 
-    @property
-    def redis(self) -> Redis:
-        return self.holder.redis
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.holder.ledger
+    def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
+        """The call that gives a job in hand back; `push`: with a new message in its queue."""
+        return self.ledger.release(attempt.job_id, self.owner, attempt.stream.epoch, push=push)
 
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""
@@ -198,6 +214,16 @@ class Tenancies:
         """The first tenancy, for anything that is the same for all tenants."""
         return next(iter(self))
 
+    @property
+    def redis(self) -> Redis:
+        """The one connection of all."""
+        return self.first.redis
+
+    @property
+    def owner(self) -> str:
+        """The worker, as it owns jobs of any tenant."""
+        return self.first.owner
+
     def for_queue(self, queue: str) -> Tenancy:
         """The tenant whose queue this is; the first one if it is no tenant's."""
         return self._by_queue.get(queue) or self.first
@@ -213,3 +239,22 @@ class Tenancies:
     def have_jobs(self) -> bool:
         """Whether any job is claimed and not ended."""
         return any(one.claims for one in self)
+
+    def note_step(self, outputs: Iterable[StepOutput]) -> None:
+        """Count the tokens of a step, each for its tenant."""
+        num_tokens = Counter[str]()
+        for output in outputs:
+            num_tokens[output.sequence.tenant] += len(output.tokens)
+        for tenant, num in num_tokens.items():
+            self._by_tenant[tenant].recent.note_tokens(num)
+
+    def release_all(self) -> None:
+        """Release the jobs in hand: other workers continue them. Their leases end if Redis is away."""
+        attempts = self.in_hand()
+        try:
+            run_calls(self.redis, [self.for_attempt(one).release(one) for one in attempts])
+            log.info("jobs released", num_jobs=len(attempts))
+        except RedisError as error:
+            log.warning(
+                "jobs not released, left to their leases", num_jobs=len(attempts), error=type(error).__name__
+            )

@@ -12,11 +12,9 @@ from llama_herd.errors import GenerationError
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.interface import JobEngine, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import SequenceInfo
-from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.engine.thread import EngineThread
-from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 
 log = structlog.get_logger(__name__)
 
@@ -45,15 +43,15 @@ class WarmUp:
     without room for them takes its first job cold.
     """
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, maker: SequenceMaker) -> None:
         self._sequences: list[Sequence] = []
         self._have_ended = threading.Event()
         with suppress(GenerationError):
             for number, sampling in enumerate(SAMPLINGS):
-                self._sequences += _sequences(model, f"warm-up-{number}", sampling)
+                self._sequences += _sequences(maker, f"warm-up-{number}", sampling)
         self._left: set[SequenceInfo] = {sequence.info for sequence in self._sequences}
 
-    def run(self, engine: EngineThread) -> None:
+    def run(self, engine: JobEngine) -> None:
         """Run the sequences as jobs would, and return when all have ended."""
         for sequence in self._sequences:
             engine.submit(sequence)
@@ -71,9 +69,9 @@ class WarmUp:
             self._have_ended.set()
 
 
-def _sequences(model: LoadedModel, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
+def _sequences(maker: SequenceMaker, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
     """Make the sequences of a throw-away job. Raises GenerationError when the cache has no room."""
     common = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
     params = SamplingParams.model_validate(common | sampling)
     job = GenerationJob(prompt=TEXT, sampling=params)
-    return [replace(sequence, tenant=NOBODY) for sequence in model.sequences(job_id, job, now_ms=0)]
+    return [replace(sequence, tenant=NOBODY) for sequence in maker.sequences(job_id, job, now_ms=0)]

@@ -1,20 +1,19 @@
 """Ends a worker that makes no progress, so that it can be restarted."""
 
 import threading
-from collections.abc import Collection, Mapping, Set as AbstractSet
+from collections.abc import Callable, Mapping, Set as AbstractSet
 from itertools import count
 from typing import Protocol
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.temporary_errors import is_temporary
-from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.jobs.eviction import EvictionWatch
+from llama_herd.worker.jobs.redis_check import EvictionWatch
+from llama_herd.worker.jobs.tenancy import Tenancies
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +26,10 @@ UNREADY_S = 5.0
 
 #: A part without progress gets this many times longer than a silent consumer: its calls have long timeouts.
 STUCK_FACTOR = 4
+
+
+#: Before there is a connection.
+NOTHING_SPOILT = SpoiltQueues()
 
 
 class Poller(Protocol):
@@ -81,27 +84,30 @@ class Watchdog(threading.Thread):
     blamed for it.
     """
 
-    def __init__(
-        self,
-        redis: Redis,
-        ledger: Ledger,
-        queues: Collection[str],
-        silence_s: float,
-        eviction: EvictionWatch,
-    ) -> None:
-        """`ledger` may be that of any of the worker's tenants."""
+    def __init__(self, tenancies: Tenancies, silence_s: float, on_eviction: Callable[[], None]) -> None:
+        """`on_eviction` is called when Redis begins to evict jobs, or no longer does."""
         super().__init__(name="watchdog", daemon=True)
-        self._redis = redis
-        self._ledger = ledger
-        self._depths = [ledger.queue_depth(queue) for queue in queues]
-        self._queues = ", ".join(queues)
+        self._redis = redis = tenancies.redis
+        self._ledger = ledger = tenancies.first.ledger
+        self._depths = [ledger.queue_depth(queue) for queue in tenancies.queues]
+        self._queues = ", ".join(tenancies.queues)
         self._silence_s = silence_s
-        self._eviction = eviction
+        self._eviction = EvictionWatch(redis, on_eviction)
         self._poller: Poller | None = None
         self._paces: dict[str, PartProgress] = {}
         self._num_polls = 0
         self._num_silent_looks = 0
         self._is_stopping = threading.Event()
+
+    @property
+    def spoilt(self) -> SpoiltQueues:
+        """The queues that messages cannot be taken from; none while nobody takes any."""
+        return NOTHING_SPOILT if self._poller is None else self._poller.spoilt
+
+    @property
+    def evicts(self) -> str:
+        """The policy by which Redis may evict jobs; empty: none."""
+        return self._eviction.policy
 
     @property
     def silent_s(self) -> float:

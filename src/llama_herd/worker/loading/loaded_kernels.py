@@ -11,9 +11,8 @@ from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.weights.form import AnyKernels
-from llama_herd.worker.loading.memory_plan import compute_dtype
-from llama_herd.worker.loading.threads import num_threads
-from llama_herd.worker.loading.torch_dtype import torch_dtype
+from llama_herd.worker.loading.machine import num_threads
+from llama_herd.worker.loading.memory_plan import compute_dtype, torch_dtype
 from llama_herd.worker.settings import WorkerSettings
 
 _native = cache(load_kernels)

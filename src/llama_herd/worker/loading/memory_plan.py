@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from gguf import GGML_QUANT_SIZES
 
@@ -26,9 +26,11 @@ from llama_herd.model.tiling import SHORT_TOKENS
 from llama_herd.model.weights.form import AnyKernels, KeptBlocks, WeightForm
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
-from llama_herd.worker.loading.free_memory import free_bytes, total_bytes
-from llama_herd.worker.loading.threads import num_threads
+from llama_herd.worker.loading.machine import free_bytes, num_threads, total_bytes
 from llama_herd.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    import torch
 
 #: Bytes per logit of a row that draws: rules, filters, sorted values with their ids, noise. Measured: 37.
 DRAWING_BYTES = 40
@@ -112,6 +114,14 @@ class StepMemory:
 #: What weights, keys and values are computed in, and the bytes of each number.
 Dtype = Literal["float32", "bfloat16"]
 ITEM_BYTES: dict[Dtype, int] = {"float32": FLOAT32_BYTES, "bfloat16": BFLOAT16_BYTES}
+
+
+def torch_dtype(name: Dtype) -> "torch.dtype":
+    """A type of numbers as torch has it."""
+    import torch  # a plan is made without
+
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
 
 #: What a started worker takes without a model. CPU: measured 300 MB, a tenth more after its first jobs, and
 #: the helper process that renders chats. GPU: CUDA's context and the workspaces of its libraries.

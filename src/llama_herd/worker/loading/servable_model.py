@@ -14,10 +14,10 @@ from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.weights.form import AnyKernels
-from llama_herd.worker.loading.chat_outputs import ChatOutputs
+from llama_herd.worker.loading.chats import ChatOutputs
 from llama_herd.worker.loading.kernels import kernels_of
+from llama_herd.worker.loading.machine import num_cores
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
-from llama_herd.worker.loading.threads import num_cores
 from llama_herd.worker.settings import WorkerSettings
 
 

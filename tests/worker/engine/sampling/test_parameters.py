@@ -88,7 +88,7 @@ def run(
             engine = engine_of(model, settings, sink, native if request.param == "native" else None)
         asked = {"temperature": 0.0, "max_tokens": 10, "seed": 7, **sampling}
         job = GenerationJob(prompt="once upon a time", sampling=SamplingParams.model_validate(asked))
-        for one in model.sequences("job", job, now_ms=0):
+        for one in model.maker.sequences("job", job, now_ms=0):
             engine.submit(one)
         finish(engine)
         return sink

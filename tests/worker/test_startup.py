@@ -8,12 +8,10 @@ from redis import Redis
 
 from llama_herd.errors import ModelFileError
 from llama_herd.tasks.client.client import Client
-from llama_herd.worker import process
-from llama_herd.worker.jobs import loading_report
-from llama_herd.worker.jobs.loading_report import LoadingReport
-from llama_herd.worker.jobs.service import Service
+from llama_herd.worker import process, startup
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.startup import LoadingReport, start_service
 from tests.cli.herd_command import invoke
 from tests.local.processes import wait_until
 
@@ -24,7 +22,7 @@ NAME = "worker@test"
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading_report, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(startup, "INTERVAL_S", 0.01)
     monkeypatch.setattr(process, "device", lambda: "cpu")
 
 
@@ -54,7 +52,7 @@ def test_what_is_loaded_is_seen_while_the_rest_is_on_its_way(
         return load(settings, device, wait_for_report)
 
     monkeypatch.setattr(LoadedModel, "load", watched)
-    service = Service.start(tiny_settings.model_copy(update={"redis_url": redis_url}), NAME)
+    service = start_service(tiny_settings.model_copy(update={"redis_url": redis_url}), NAME)
     try:
         half, whole = (percent for percent, _ in seen)
         assert 50 <= half < whole == 100

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from llama_herd.worker.broker.revoke_message import RevokeMessage, read_revoke
+from llama_herd.worker.jobs.revoker import RevokeMessage, read_revoke
 
 CHANNEL = "/0.celery.pidbox"
 

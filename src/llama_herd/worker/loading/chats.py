@@ -1,10 +1,11 @@
-"""How the outputs of a model's chats are read."""
+"""A job's conversation as a chat template takes it, and how the outputs of a model's chats are read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
+from llama_herd.model.text.chat import Chat
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
@@ -14,6 +15,23 @@ from llama_herd.worker.grammars.whole_output import WholeOutput
 
 #: The last ids of a prompt that tell how it ends.
 TAIL_IDS = 64
+
+
+def chat_of(job: GenerationJob, now_ms: int | None = None) -> Chat:
+    """The chat of a job with messages: what it leaves out is not there, what it sets to nothing is.
+
+    A model that is to call no tool does not hear of any.
+
+    `now_ms` is the date that templates write; None: the present.
+    """
+    return Chat(
+        messages=[message.model_dump(exclude_none=True) for message in job.messages or ()],
+        tools=None if job.tool_choice == "none" else job.tools,
+        documents=job.documents,
+        options=job.chat_template_kwargs or {},
+        template=job.chat_template,
+        now_ms=now_ms,
+    )
 
 
 @dataclass(frozen=True)

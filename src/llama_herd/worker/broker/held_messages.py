@@ -1,0 +1,96 @@
+"""The messages that a worker holds: what each may say, and how kombu's notes of them in Redis are kept."""
+
+from collections import Counter
+from contextlib import suppress
+from time import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from kombu.message import Message
+from kombu.transport import redis as redis_transport, virtual
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from llama_herd.worker.broker.spoilt_queues import is_wrong_type
+
+if TYPE_CHECKING:
+    from llama_herd.worker.broker.queue_channel import QueueChannel
+
+log = structlog.get_logger(__name__)
+
+#: What reading a hostile message can raise, besides the errors of the connection itself.
+UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
+
+class RawMessage(virtual.Message):  # type: ignore[misc]
+    """A message of the queue, without the power that its sender has by properties and headers.
+
+    It is put back into the queue that it came from, whatever list its sender names. No event shows its
+    arguments, which hold prompts.
+    """
+
+    def __init__(self, payload: Any, channel: "QueueChannel", **options: Any) -> None:
+        """A message of remote control comes by no queue, and goes back to none."""
+        properties = payload["properties"]
+        place = {"exchange": "", "routing_key": channel.queue_read}
+        properties["delivery_info"] = {**properties["delivery_info"], **place}
+        payload["headers"] = {**payload["headers"], "argsrepr": "()", "kwargsrepr": "{}"}
+        super().__init__(payload, channel, **options)
+
+
+class QoS(redis_transport.QoS):  # type: ignore[misc]
+    """Notes which messages this worker holds, so that none is taken for lost, however long it is held."""
+
+    def can_consume(self) -> bool:
+        return not self.channel.is_paused and bool(super().can_consume())
+
+    def append(self, message: Message, delivery_tag: str) -> None:
+        if delivery_tag == self.channel.noted_tag:
+            virtual.QoS.append(self, message, delivery_tag)
+            return
+        try:
+            super().append(message, delivery_tag)
+        except OutOfMemoryError:
+            # A Redis that is full gives messages, but takes no note of them. If this one is lost with the
+            # worker, the ledger's sweep pushes it again.
+            virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        super().ack(delivery_tag)
+        self.channel.hang_up()
+
+    def forget(self, delivery_tag: str | bytes) -> None:
+        """Take back the note of a message that nobody could read."""
+        self._remove_from_indices(delivery_tag).execute()
+
+    def num_held(self) -> Counter[str]:
+        """Messages by queue, including those whose ETA has not come."""
+        held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
+        return Counter(message.delivery_info["routing_key"] for message in held)
+
+    def restore_visible(self, *args: Any, **options: Any) -> None:
+        held = {tag: time() for tag in self._delivered if tag not in self._dirty}
+        if held:
+            # Not by the channel's client, whose connection waits for a message. No tag that is acked by now.
+            with suppress(OutOfMemoryError), self.channel.conn_or_acquire() as client:
+                client.zadd(self.unacked_index_key, held, xx=True)
+        super().restore_visible(*args, **options)
+
+    def restore_by_tag(self, tag: str | bytes, *args: Any, **options: Any) -> None:
+        """Put a message back. If its queue's key is no longer a list, log it and go on with the others."""
+        try:
+            super().restore_by_tag(tag, *args, **options)
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            log.error("message not put back, its queue is not a list")
+        except UNREADABLE as error:
+            # Redis reads some JSON that Python does not: noted in a lot, and then its worker died.
+            self.channel.put_aside_note(tag, type(error).__name__)

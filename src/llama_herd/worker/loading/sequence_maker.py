@@ -1,0 +1,163 @@
+"""What a model makes of a job: sequences for an engine. No tensor."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from time import monotonic
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import FieldError, GenerationError, InvalidJob
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.text.chat import ChatTemplates
+from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
+from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.interface import EchoedPrompt
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.loading.chats import ChatOutputs, chat_of
+
+
+@dataclass(frozen=True)
+class SequenceMaker:
+    """Reads prompts, chats and forms of jobs as one model understands them. The preparing thread has it."""
+
+    tokenizer: Tokenizer
+    chat: ChatTemplates | None
+    chat_complaint: str  # why chats are refused, where there is no `chat`
+    outputs: ChatOutputs
+    grammars: Grammars
+    max_length: int  # of prompt and completion together, in tokens
+    num_pages: int  # of the KV cache
+
+    def sequences(
+        self, job_id: str, job: GenerationJob, now_ms: int, due_ms: int | None = None
+    ) -> list[Sequence]:
+        """Prepare a job for the engine: one sequence for each of its outputs.
+
+        `now_ms` is the current time on the clock of the job's deadline. `due_ms` is the date that a chat
+        template writes, the same at each attempt; None: today. Raises InvalidJob or GenerationError when this
+        model cannot run the job.
+        """
+        _check_vocabulary(job, self.tokenizer.vocab_size)
+        prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
+        ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
+        deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
+        form, num = self.outputs.form(job, prompt_ids), job.sampling.n
+        constraints = [None] * num if form is None else self.grammars.constraints(form, num)
+        # To a form a leading space belongs.
+        is_answer = job.messages is not None and job.output_form is None
+        reading = self.outputs.reading(job, prompt_ids)
+        pieces = self.tokenizer.pieces if reading is None else self.outputs.pieces
+        sequences = [
+            Sequence(
+                job_id=job_id,
+                prompt_ids=prompt_ids,
+                params=job.sampling,
+                seed=seed_of(job_id) if job.sampling.seed is None else job.sampling.seed,
+                max_length=self.max_length,
+                eos_ids=self.tokenizer.eos_ids,
+                detokenizer=Detokenizer(
+                    pieces,
+                    job.sampling.stop,
+                    is_answer=is_answer,
+                    reasoning_end=None if reading is None else reading.reasoning_end(),
+                ),
+                new_parser=None if reading is None else reading.new_parser,
+                constraint=constraint,
+                deadline_s=deadline_s,
+                tenant=job.tenant,
+                priority=job.priority,
+                choice=choice,
+            )
+            for choice, constraint in enumerate(constraints)
+        ]
+        if sequences[0].finish_reason is None:  # else nothing of it is computed
+            _check_length(sequences[0], job)
+            _check_room(sequences[0], job, self.num_pages)
+        return sequences
+
+    def echoed_prompt(self, job: GenerationJob, prompt_ids: list[int]) -> EchoedPrompt | None:
+        """The prompt for the job's `started` event; None: not asked for. prompt_ids: of its sequences."""
+        if not job.echo:
+            return None
+        is_whole = job.sampling.truncate_prompt_tokens is None
+        text = job.prompt if job.prompt is not None and is_whole else self.tokenizer.text_of(prompt_ids)
+        return EchoedPrompt(tuple(prompt_ids), text, self.max_length)
+
+    def close(self) -> None:
+        """End the helper processes that render chats and judge grammars."""
+        self.grammars.close()
+        if self.chat is not None:
+            self.chat.close()
+
+    def _prompt_ids(self, job: GenerationJob, due_ms: int | None) -> list[int]:
+        if job.prompt_ids is not None:
+            return list(job.prompt_ids)
+        if job.messages is None:
+            add_bos = False if job.add_special_tokens is False else None
+            return self.tokenizer.encode(job.prompt or "", add_bos=add_bos)
+        if self.chat is None:
+            raise GenerationError(
+                ErrorCode.NO_CHAT_TEMPLATE, f"messages: {self.chat_complaint} Fix: send a prompt instead"
+            )
+        return self.chat.encode(chat_of(job, due_ms))
+
+    def _truncated(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
+        """The prompt, cut from the left if the job asks for it; a BOS at its front stays."""
+        num_kept = params.truncate_prompt_tokens
+        if num_kept == -1:
+            num_kept = max(1, self.max_length - params.max_tokens)
+        if num_kept is None or len(prompt_ids) <= num_kept:
+            return prompt_ids
+        firsts = (self.tokenizer.bos_id, *self.tokenizer.first_ids[:1])
+        front = prompt_ids[:1] if prompt_ids[0] in firsts and num_kept > 1 else []
+        return front + prompt_ids[len(prompt_ids) - num_kept + len(front) :]
+
+
+def _check_vocabulary(job: GenerationJob, num_tokens: int) -> None:
+    """Refuse ids outside the vocabulary by the name of their field: one would fail the whole batch."""
+    named: dict[str, Collection[int]] = {
+        "prompt_ids": job.prompt_ids or (),
+        "sampling.logit_bias": job.sampling.logit_bias,
+        "sampling.stop_token_ids": job.sampling.stop_token_ids,
+    }
+    wrong = {field: max(ids) for field, ids in named.items() if ids and max(ids) >= num_tokens}
+    if wrong:
+        message = f"ids must be below {num_tokens}, the size of the vocabulary, got "
+        raise InvalidJob([FieldError(field, f"{message}{highest}") for field, highest in wrong.items()])
+
+
+def _check_length(sequence: Sequence, job: GenerationJob) -> None:
+    """Raise GenerationError for a prompt that fills the context, and InvalidJob for too many scores of it."""
+    num_prompt, most = len(sequence.prompt_ids), sequence.max_length
+    if num_prompt >= most:
+        raise GenerationError(
+            ErrorCode.PROMPT_TOO_LONG,
+            f"{_source(job)}: {num_prompt} tokens, but prompt and completion may have at most {most}. "
+            f"Fix: shorten the prompt to {most - 1} tokens or fewer, or set sampling.truncate_prompt_tokens",
+        )
+    num_top = job.sampling.prompt_logprobs
+    num_scores = 0 if num_top is None else num_prompt * (1 + num_top)
+    if num_scores > MAX_PROMPT_SCORES:
+        message = (
+            f"{num_top} for each of {num_prompt} tokens are {num_scores} scores with their own, "
+            f"but a prompt may have at most {MAX_PROMPT_SCORES}. Fix: fewer for each, or a shorter prompt"
+        )
+        raise InvalidJob([FieldError("sampling.prompt_logprobs", message)])
+
+
+def _check_room(sequence: Sequence, job: GenerationJob, num_pages: int) -> None:
+    """Raise GenerationError for a job that never fits into a KV cache of so many pages."""
+    if pages_for(sequence.num_reserved) > num_pages:
+        raise GenerationError(
+            ErrorCode.PROMPT_TOO_LONG,
+            f"{_source(job)} and sampling.max_tokens: {sequence.num_reserved} tokens, but the KV cache has "
+            f"room for {num_pages * PAGE_TOKENS}. Fix: lower sampling.max_tokens, or raise "
+            "HERD_KV_CACHE_TOKENS",
+        )
+
+
+def _source(job: GenerationJob) -> str:
+    """The field that the prompt comes from."""
+    return next(name for name in SOURCES if getattr(job, name) is not None)

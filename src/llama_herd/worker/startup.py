@@ -1,0 +1,124 @@
+"""The start of a worker: Redis is asked, the model loaded and warmed up, and said what came of it."""
+
+import threading
+from contextlib import suppress
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from llama_herd.tasks.connection.connect import connect
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.worker import process
+from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
+from llama_herd.worker.jobs.service import REDIS_TIMEOUT_S, Service
+from llama_herd.worker.loading.device import pinned_card, visible_cards
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.machine import complaint_of_threads, num_threads, openmp_runtimes
+from llama_herd.worker.loading.neighbours import take_card
+from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
+
+#: How often users are told that the worker loads.
+INTERVAL_S = 1.0
+
+
+def start_service(settings: WorkerSettings, worker: str) -> Service:
+    """Load the model and warm it up, then start all threads.
+
+    Raises BadInput when Redis or the model cannot be used.
+    """
+    with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
+        wait_for_usable_redis(redis, settings)
+        if settings.device != "cpu":
+            take_card(pinned_card(), worker, is_shared=settings.memory_share < 1)
+        started_s = monotonic()
+        with LoadingReport(redis, settings, worker) as report:
+            model = LoadedModel.load(settings, process.device(), report.note_bytes)
+            loaded_s = monotonic()
+            service = Service(model, settings, worker)
+            service.start_engine()
+    log.info(
+        "model loaded",
+        model=settings.served_model,
+        device=settings.device,
+        dtype=model.plan.dtype,
+        weights=model.plan.form_note,
+        kernels=model.plan.form.kernels.note,
+        steps=model.steps_note,
+        threads=num_threads(settings),
+        seconds=round(loaded_s - started_s, 3),
+        weights_s=round(model.weights_s, 3),
+        warm_up_s=round(monotonic() - loaded_s, 3),
+    )
+    _complain(settings, model)
+    service.start_threads()
+    return service
+
+
+def _complain(settings: WorkerSettings, model: LoadedModel) -> None:
+    """Log what makes this worker slower than it need be."""
+    if settings.device == "cpu" and "Fix: " in (note := model.plan.form.kernels.note):
+        log.warning("native kernels are missing or old, steps are several times slower", reason=note)
+    if complaint := complaint_of_threads(settings):
+        log.warning("too many threads, steps are slow", reason=complaint, fix="leave HERD_THREADS out")
+    if len(runtimes := openmp_runtimes()) > 1:
+        note = "torch keeps to its own, native kernels have threads without OpenMP: results are the same"
+        log.info("several OpenMP runtimes are loaded", runtimes=runtimes, note=note)
+    if settings.device == "cpu" and (cards := visible_cards()):
+        fix = "leave HERD_DEVICE out, with a torch that is built for CUDA"
+        log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)
+
+
+class LoadingReport(threading.Thread):
+    """Reports once a second to each tenant while its block runs. After that the heartbeats report.
+
+    with LoadingReport(redis, settings, "gpu0@host") as report:
+        LoadedModel.load(settings, device, report.note_bytes)
+    """
+
+    def __init__(self, redis: Redis, settings: WorkerSettings, worker: str) -> None:
+        super().__init__(name="loading report", daemon=True)
+        self._redis = redis
+        self._settings = settings
+        self._worker = worker
+        self._percent = 0
+        self._has_ended = threading.Event()
+
+    def note_bytes(self, num_done: int, num_bytes: int) -> None:
+        """So much of the model's weights is laid out."""
+        self._percent = 100 * num_done // num_bytes
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the last report, so that it cannot overwrite a later one of the heartbeat."""
+        self._has_ended.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._has_ended.wait(INTERVAL_S):  # a model that is refused at once is never reported
+            for own in self._settings.by_queue.values():
+                with suppress(RedisError):  # the next report comes soon
+                    run_call(self._redis, Reports(own.tenant).report_worker(self._status))
+
+    @property
+    def _status(self) -> WorkerStatus:
+        return WorkerStatus(
+            name=self._worker,
+            state="loading",
+            loaded_percent=self._percent,
+            model=self._settings.served_model,
+            device=self._settings.device,
+            slots=self._settings.slots,
+        )
