@@ -16,8 +16,7 @@ from redis import Redis
 from benchmarks.harness import Benchmark, main
 from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.publisher_desk import Desk

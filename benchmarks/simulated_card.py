@@ -21,12 +21,11 @@ from llama_herd.tasks.protocol.priority import MIN_PRIORITY
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading
-from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 
 VOCABULARY = 32_000
 PIECES = [b"x"] * 2

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
-from llama_herd.worker.engine.engine import Engine, Sink
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.slot_runner import SlotRunner

@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import Event, Failure, parse_event
 from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.loading.device import on_device, pin_device

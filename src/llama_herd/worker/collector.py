@@ -10,7 +10,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.ops.families import Values, counter, gauge, histogram
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.worker_status import WorkerState
-from llama_herd.worker.engine.stats import EngineStats
+from llama_herd.worker.engine.interface import EngineStats
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.jobs.figures import SUCCESSES, JobFigures, WorkerFigures
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence as Rows
 from typing import Any
 
 from llama_herd.tasks.protocol.job import seed_of
+from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.runner import ModelRunner, Reading
 from llama_herd.worker.engine.sampling.noise import hash_prefix
-from llama_herd.worker.engine.sampling.row import SampledToken
 from llama_herd.worker.engine.scheduler import Row
 
 #: The bytes of a to z in the vocabulary of a Llama.

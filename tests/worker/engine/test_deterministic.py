@@ -12,9 +12,8 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf

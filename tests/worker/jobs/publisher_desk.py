@@ -12,9 +12,7 @@ from llama_herd.tasks.protocol.events import Event, FinishReason
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.sequence_info import SequenceInfo
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.figures import JobFigures, summed_figures

@@ -12,8 +12,7 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.worker.engine.sequence_info import SequenceInfo
-from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.engine.interface import JobEngine, SequenceInfo
 from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
@@ -52,7 +51,7 @@ class Worker:
             redis,
             OWNER,
             Tenancies(self.tenancies),
-            engine=cast(EngineThread, self.engine),
+            engine=cast(JobEngine, self.engine),
             status=self.status,
             stall_s=30.0,
         )

@@ -18,8 +18,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.broker.task_message import TaskMessage
-from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.publisher import Publisher

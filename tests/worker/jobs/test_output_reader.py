@@ -14,9 +14,7 @@ from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import Event, FinishReason, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.sequence_info import SequenceInfo
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.output_reader import call_id

@@ -18,7 +18,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.job_fields import SamplingFields
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.worker.engine.sequence_info import SequenceInfo
+from llama_herd.worker.engine.interface import SequenceInfo
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.overflow import PATIENCE_S, Overflow

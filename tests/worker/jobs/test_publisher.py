@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.publisher import OutgoingEvent, RefusedJob, ReleasedJob, _lots
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of

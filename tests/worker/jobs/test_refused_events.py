@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from tests.worker.jobs.publisher_desk import Desk, LosesReplies, RefusesOneJob
 
 pytestmark = pytest.mark.redis

@@ -6,9 +6,7 @@ from hypothesis import given, strategies as st
 
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.tasks.protocol.events import FinishReason, parse_event
-from llama_herd.worker.engine.sampling.row import SampledToken
-from llama_herd.worker.engine.sequence_info import SequenceInfo
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from tests.worker.jobs.test_output_reader import FORMATS, OUTPUT
 from tests.worker.jobs.test_suspect_gate import CLAIM

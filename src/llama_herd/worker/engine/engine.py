@@ -11,17 +11,23 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.worker.engine.interface import (
+    Abort,
+    EngineStats,
+    SampledToken,
+    SequenceInfo,
+    Sink,
+    StepFigures,
+    StepOutput,
+)
 from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading, Runner
-from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken
+from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
 from llama_herd.worker.engine.size_limits import SizeLimits
-from llama_herd.worker.engine.stats import EngineStats, StepFigures
-from llama_herd.worker.engine.step_output import StepOutput
 
 log = structlog.get_logger(__name__)
 
@@ -38,9 +44,6 @@ NOTHING_FOLLOWS = Failure(
 
 #: For how much of a step an idle engine expects another job after each that arrives.
 ARRIVAL_STEPS = 1 / 8
-
-#: Where outputs go: one list per step.
-Sink = Callable[[list[StepOutput]], None]
 
 
 class Flight(NamedTuple):

@@ -19,7 +19,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_decoder import NativeDecoder
 from llama_herd.model.native_layers import FEW_TOKENS
 from llama_herd.model.upload import upload
-from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, score_tokens
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence

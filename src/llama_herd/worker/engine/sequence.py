@@ -12,10 +12,10 @@ from llama_herd.tasks.protocol.events import FinishReason, StopReason
 from llama_herd.tasks.protocol.priority import can_wait
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
-from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
+from llama_herd.worker.engine.sampling.row import SamplingRow
 
 NewParser = Callable[[], OutputParser]
 

@@ -20,10 +20,11 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.protocol.sampling import MAX_TOP_LOGPROBS
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
+from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.runner import Read, Reading, chunk_of
 from llama_herd.worker.engine.sampling.masks import masks_for, unpacked_there
 from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
-from llama_herd.worker.engine.sampling.row import SampledToken, SamplingRow
+from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.rules import Rules
 from llama_herd.worker.engine.sampling.scores import Scores, with_top
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised

@@ -9,10 +9,9 @@ from time import monotonic
 import structlog
 
 from llama_herd.worker.engine.engine import Engine, failure_of
+from llama_herd.worker.engine.interface import Abort, EngineStats, SequenceInfo
 from llama_herd.worker.engine.lost_device import raise_if_lost
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
-from llama_herd.worker.engine.stats import EngineStats
 
 log = structlog.get_logger(__name__)
 

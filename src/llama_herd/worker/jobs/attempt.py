@@ -10,9 +10,8 @@ from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.interface import Abort, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import Abort, SequenceInfo
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.event_log import EventLog
 
 

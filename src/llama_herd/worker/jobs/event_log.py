@@ -25,10 +25,8 @@ from llama_herd.tasks.protocol.events import (
     finite,
     token_json,
 )
-from llama_herd.worker.engine.echoed_prompt import EchoedPrompt
-from llama_herd.worker.engine.sampling.row import SampledToken
+from llama_herd.worker.engine.interface import EchoedPrompt, SampledToken, StepOutput
 from llama_herd.worker.engine.sequence import NewParser
-from llama_herd.worker.engine.step_output import StepOutput
 from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
 
 #: A job that lets its tokens be gathered for so long is taken to have nobody who watches: its first token is

@@ -19,7 +19,7 @@ from llama_herd.tasks.ledger.notice import read_notice
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.overflow import waits_for_room
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -57,7 +57,7 @@ class Heartbeat(threading.Thread):
         owner: str,
         tenancies: Tenancies,
         *,
-        engine: EngineThread,
+        engine: JobEngine,
         status: Callable[[str], WorkerStatus],
         stall_s: float,
     ) -> None:

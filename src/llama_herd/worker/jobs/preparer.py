@@ -20,9 +20,8 @@ from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.broker.task_message import TaskMessage
+from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import Abort
-from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.publisher import LostJob, Publisher, RefusedJob
@@ -76,7 +75,7 @@ class Preparer:
         *,
         publisher: Publisher,
         gate: SuspectGate,
-        engine: EngineThread,
+        engine: JobEngine,
     ) -> None:
         self._redis = redis
         self._owner = owner

@@ -20,7 +20,7 @@ from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, emit
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.ledger.script_events import LOST, EmitEntry
 from llama_herd.tasks.protocol.events import Failure, FinishReason
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.figures import JobFigures

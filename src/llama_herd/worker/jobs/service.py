@@ -20,7 +20,7 @@ from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.engine.step_output import StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs

@@ -12,10 +12,8 @@ from llama_herd.errors import GenerationError
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.interface import JobEngine, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.engine.sequence_info import SequenceInfo
-from llama_herd.worker.engine.step_output import StepOutput
-from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.loading.loaded_model import LoadedModel
 
 log = structlog.get_logger(__name__)
@@ -53,7 +51,7 @@ class WarmUp:
                 self._sequences += _sequences(model, f"warm-up-{number}", sampling)
         self._left: set[SequenceInfo] = {sequence.info for sequence in self._sequences}
 
-    def run(self, engine: EngineThread) -> None:
+    def run(self, engine: JobEngine) -> None:
         """Run the sequences as jobs would, and return when all have ended."""
         for sequence in self._sequences:
             engine.submit(sequence)

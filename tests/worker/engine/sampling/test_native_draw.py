@@ -11,7 +11,8 @@ from torch import Tensor
 from llama_herd.model.kernels import draw as draw_module
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
+from llama_herd.worker.engine.interface import SampledToken
+from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
 from tests.model.native_library import DISTINCT_SETS, kernels_of
 

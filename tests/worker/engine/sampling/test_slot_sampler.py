@@ -11,7 +11,8 @@ from torch import Tensor
 
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken
+from llama_herd.worker.engine.interface import SampledToken
+from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.sampling.sampler import sample
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
 from llama_herd.worker.engine.sequence import Sequence

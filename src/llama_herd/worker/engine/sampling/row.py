@@ -1,7 +1,6 @@
-"""A row's state for sampling: what its next token depends on besides its logits; and the drawn token."""
+"""A row's state for sampling: what its next token depends on besides its logits."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.constraint import Constraint
@@ -54,11 +53,3 @@ class SamplingRow:
 
 #: Stands for the token of a row whose logits contain NaN or infinity.
 NO_TOKEN = -1
-
-
-class SampledToken(NamedTuple):
-    """One row's next token; with `logprobs` also how likely it was, and the likeliest alternatives."""
-
-    token_id: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()

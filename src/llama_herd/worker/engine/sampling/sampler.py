@@ -17,6 +17,7 @@ from torch import Tensor
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sampling.masks import masks_for, unpacked
 from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
 from llama_herd.worker.engine.sampling.parameters import (
@@ -29,7 +30,7 @@ from llama_herd.worker.engine.sampling.parameters import (
     mask_below_floor,
 )
 from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import NO_TOKEN, SampledToken, SamplingRow
+from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.scores import Scores
 
 #: Most entries penalised at once: as many as fit in a core's cache.

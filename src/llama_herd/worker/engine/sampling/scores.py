@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 from torch import Tensor
 
+from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
-from llama_herd.worker.engine.sampling.row import SampledToken
 
 
 class Scores(NamedTuple):
