@@ -167,8 +167,9 @@ class Sequence:
 
     def sampling_row(self) -> SamplingRow:
         """Return the sequence's state for sampling: what its next token depends on besides its logits."""
+        position = len(self.ids) + self.num_drawing
         return SamplingRow(
-            self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice, self.constraint
+            self.params, self.seed, position, self.penalties, self.eos_ids, self.choice, self.constraint
         )
 
     @property

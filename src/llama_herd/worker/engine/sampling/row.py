@@ -27,18 +27,6 @@ class SamplingRow:
         return self.params.temperature >= LEAST_TEMPERATURE
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the logits are used unchanged."""
-        is_penalised = self.penalties is not None
-        return not (is_penalised or self.params.logit_bias or self.position < self.params.min_tokens)
-
-    @property
-    def takes_likeliest(self) -> bool:
-        """Whether its next token is that of the largest logit, and nothing more is asked of it."""
-        is_free = self.constraint is None and self.is_plain
-        return is_free and not self.is_random and not self.params.logprobs
-
-    @property
     def early_ends(self) -> frozenset[int]:
         """Ids that would end the sequence before `min_tokens`."""
         if self.position >= self.params.min_tokens:

@@ -1,8 +1,8 @@
 """Draws one token for each row from what its slot holds: no number comes from the host, none goes there.
 
-The same rules as `sampler.py`, in a form that can be captured: no shape depends on a value.
+The same draw as in `sampler.py`, in a form that can be captured: no shape depends on a value.
 
-Letters: B rows, V vocabulary, S longest sequence.
+Letters: B rows, V vocabulary.
 """
 
 from typing import NamedTuple, Self
@@ -10,7 +10,6 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling.noise import gumbel, mixed
 from llama_herd.worker.engine.sampling.parameters import (
     common_floor,
@@ -18,12 +17,9 @@ from llama_herd.worker.engine.sampling.parameters import (
     is_sorting,
     mask_below_floor,
 )
-from llama_herd.worker.engine.sampling.penalties import is_penalising
-from llama_herd.worker.engine.sampling.row import LEAST_TEMPERATURE, NO_TOKEN
-from llama_herd.worker.engine.slots import HASH, NUM_PROMPT, SlotRows, Slots
-
-#: How much a token of the prompt counts: more than a text has tokens.
-GIVEN = 1 << 32
+from llama_herd.worker.engine.sampling.row import LEAST_TEMPERATURE, NO_TOKEN, SamplingRow
+from llama_herd.worker.engine.sampling.rules import is_ruled_in_slots
+from llama_herd.worker.engine.slots import HASH, NUM_PROMPT, SlotRows
 
 
 class Drawing(NamedTuple):
@@ -31,34 +27,14 @@ class Drawing(NamedTuple):
 
     is_random: bool = False
     is_sorted: bool = False
-    is_penalised: bool = False
+    is_ruled: bool = False
 
     @classmethod
-    def from_params(cls, params: SamplingParams) -> Self:
-        is_random = params.temperature >= LEAST_TEMPERATURE
-        return cls(is_random, is_random and is_sorting(params), is_penalising(params))
+    def of(cls, row: SamplingRow) -> Self:
+        return cls(row.is_random, row.is_random and is_sorting(row.params), is_ruled_in_slots(row))
 
     def __or__(self, other: Self) -> Self:
         return type(self)(*(a or b for a, b in zip(self, other, strict=True)))
-
-
-def penalised(logits: Tensor, slots: Slots, rows: SlotRows) -> Tensor:
-    """The logits (B, V) after repetition, presence and frequency penalties.
-
-    Which tokens count, and how often, is found anew from the ids before the one to be drawn.
-    """
-    ids, end = slots.ids(rows.slots), rows.next_positions.unsqueeze(-1)  # (B, S), (B, 1)
-    at, window = torch.arange(ids.shape[-1], device=ids.device), rows.column("repeat_last_n")
-    counts_at = (at < end) & ((at >= end - window) | (window < 0))  # (B, S)
-    weights = torch.where(at < rows.integers(NUM_PROMPT).unsqueeze(-1), GIVEN, 1) * counts_at
-    totals = torch.zeros(logits.shape, dtype=torch.int64, device=logits.device).scatter_add_(-1, ids, weights)
-    counts = totals.gather(-1, ids)  # (B, S)
-    num_drawn = counts % GIVEN
-    presence, frequency = rows.exact("presence_penalty"), rows.exact("frequency_penalty")
-    addends = torch.where(num_drawn > 0, -presence - frequency * num_drawn, 0.0).float()
-    was, repetition = logits.gather(-1, ids), rows.column("repetition_penalty")
-    now = torch.where(was > 0, was / repetition, was * repetition) + addends
-    return logits.scatter(-1, ids, torch.where(counts > 0, now, was))
 
 
 def drawn(logits: Tensor, rows: SlotRows, drawing: Drawing) -> Tensor:
