@@ -14,9 +14,8 @@ from torch import Tensor
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
-from llama_herd.worker.engine.lost_device import raise_if_lost
-from llama_herd.worker.engine.memory_error import is_lack_of_memory
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_in_slots
 from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn

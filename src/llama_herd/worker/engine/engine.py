@@ -11,6 +11,12 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.worker.engine.device_error import (
+    MEMORY_ERROR,
+    is_lack_of_memory,
+    memory_failure,
+    raise_if_lost,
+)
 from llama_herd.worker.engine.interface import (
     Abort,
     EngineStats,
@@ -20,8 +26,6 @@ from llama_herd.worker.engine.interface import (
     StepFigures,
     StepOutput,
 )
-from llama_herd.worker.engine.lost_device import raise_if_lost
-from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading, Runner
 from llama_herd.worker.engine.sampling.row import NO_TOKEN

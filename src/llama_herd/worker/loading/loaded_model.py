@@ -18,9 +18,9 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.device_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import EchoedPrompt, Sink
-from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.form_judge import FormJudge
