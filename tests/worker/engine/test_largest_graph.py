@@ -9,7 +9,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
 from llama_herd.worker.engine.graph_device import Replay
-from llama_herd.worker.engine.sampling.slot_sampler import Drawing
+from llama_herd.worker.engine.sampling.sampler import Drawing
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from tests.worker.engine.sampling.rows import row

@@ -18,7 +18,7 @@ from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lo
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_in_slots
-from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn
+from llama_herd.worker.engine.sampling.sampler import Drawing, drawn
 from llama_herd.worker.engine.slots import POSITION, TOKEN, SlotRows, Slots
 from llama_herd.worker.engine.staging_buffer import StagingBuffer
 

@@ -135,8 +135,8 @@ class Engine:
                 sequence.abort = sequence.abort or reason
 
     def admit(self) -> None:
-        """Admit what there is room for: it can be computed once its start is confirmed."""
-        self._begin(self.scheduler.admit())
+        """Admit what there is room for, and announce it: it can be computed once its start is confirmed."""
+        self._hand_on([self._begin(sequence) for sequence in self.scheduler.admit()])
 
     def step(self) -> None:
         """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on.
@@ -191,11 +191,7 @@ class Engine:
             ]
         )
 
-    def _begin(self, admitted: list[Sequence]) -> None:
-        """Copy the known parts of their prompts, in the order of admission, and announce them."""
-        self._hand_on([self._begin_alone(sequence) for sequence in admitted])
-
-    def _begin_alone(self, sequence: Sequence) -> StepOutput:
+    def _begin(self, sequence: Sequence) -> StepOutput:
         """Copy the pages that one sequence takes over; an error ends this sequence alone."""
         try:
             self.runner.begin(sequence)

@@ -14,8 +14,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import SamplingRow
+from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
 
 NewParser = Callable[[], OutputParser]
 

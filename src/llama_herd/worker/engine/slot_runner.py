@@ -20,8 +20,8 @@ from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.runner import Read, Reading, chunk_of, readings_of, split_logits
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_rules, is_apart
+from llama_herd.worker.engine.sampling.sampler import Drawing, drawn
 from llama_herd.worker.engine.sampling.scores import Scores, Told, sampled_tokens
-from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.slots import SlotRows, Slots

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from llama_herd.model.upload import upload
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import SamplingRow
+from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_rules
 
 

@@ -14,8 +14,7 @@ from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.sampling.rules import apply_in_slots
-from llama_herd.worker.engine.sampling.sampler import sample
-from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn
+from llama_herd.worker.engine.sampling.sampler import Drawing, drawn, sample
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.slots import POSITION, Slots
 from tests.worker.engine.sampling.rows import row

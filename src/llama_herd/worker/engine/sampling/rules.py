@@ -19,8 +19,7 @@ from torch import Tensor
 from llama_herd.model.upload import Send, upload
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
-from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import SamplingRow
+from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
 from llama_herd.worker.engine.slots import NUM_PROMPT, SlotRows
 
 #: Changes the logits (B, V) of some rows, which come with their numbers. Contiguous memory, in place.

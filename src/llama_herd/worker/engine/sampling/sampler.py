@@ -1,4 +1,4 @@
-"""Logits to token ids, the whole batch at once, each row by its own parameters.
+"""Logits to token ids, the whole batch at once, each row by its own parameters: by rows, or by slots.
 
 Letters: B rows, V vocabulary, N candidate tokens.
 """
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence as Rows
 from enum import Enum
 from functools import partial
 from math import isfinite
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import SampledToken
-from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
+from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix, mixed
 from llama_herd.worker.engine.sampling.parameters import (
     MINUS_INFINITY,
     Numbers,
@@ -26,9 +27,10 @@ from llama_herd.worker.engine.sampling.parameters import (
     is_sorting,
     mask_below_floor,
 )
-from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
-from llama_herd.worker.engine.sampling.rules import apply_rules, is_ruled
+from llama_herd.worker.engine.sampling.row import LEAST_TEMPERATURE, NO_TOKEN, SamplingRow
+from llama_herd.worker.engine.sampling.rules import apply_rules, is_ruled, is_ruled_in_slots
 from llama_herd.worker.engine.sampling.scores import Told, sampled_tokens
+from llama_herd.worker.engine.slots import HASH, NUM_PROMPT, SlotRows
 
 #: This many of the likeliest tokens nearly always include all that top_p keeps.
 NUCLEUS_TOKENS = 1024
@@ -43,9 +45,9 @@ def sample(
     """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
     First come the rules of `rules.py`, in their order there. A temperature of 0 or close to it takes the
-    largest logit. Otherwise the temperature and the filters of `parameters.py`, in
-    their order there, decide which tokens survive, and Gumbel-max draws one of them. A row whose logits
-    contain NaN or infinity gets NO_TOKEN, and no other row is affected.
+    largest logit. Otherwise the temperature and the filters of `parameters.py`, in their order there, decide
+    which tokens survive, and Gumbel-max draws one of them. A row whose logits contain NaN or infinity gets
+    NO_TOKEN, and no other row is affected.
 
     A native draw finds the few tokens that can win before any noise is computed; the same one wins.
     `known`: the largest of these logits and their ids (B,), where they were found before.
@@ -171,3 +173,44 @@ def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
     """A column of one number per row: (B, 1)."""
     dtype = torch.float32 if isinstance(values[0], float) else torch.int64
     return upload(values, like.device, dtype).unsqueeze(-1)
+
+
+class Drawing(NamedTuple):
+    """The work of a step's draw. Work that a row does not need leaves its drawn token the same."""
+
+    is_random: bool = False
+    is_sorted: bool = False
+    is_ruled: bool = False
+
+    @classmethod
+    def of(cls, row: SamplingRow) -> Self:
+        return cls(row.is_random, row.is_random and is_sorting(row.params), is_ruled_in_slots(row))
+
+    def __or__(self, other: Self) -> Self:
+        return type(self)(*(a or b for a, b in zip(self, other, strict=True)))
+
+
+def drawn(logits: Tensor, rows: SlotRows, drawing: Drawing) -> Tensor:
+    """Draw as `sample` does, by what slots hold: (B,) for logits (B, V) that all rules have changed.
+
+    No number comes from the host, none goes there, and no shape depends on a value: it can be captured.
+    """
+    largest, ids = logits.max(dim=-1)  # (B,) each; NaN counts as the largest
+    if drawing.is_random:
+        is_random = rows.column("temperature").squeeze(-1) >= LEAST_TEMPERATURE
+        ids = torch.where(is_random, _drawn_at_random(logits, rows, drawing.is_sorted), ids)
+    return ids.masked_fill(~largest.isfinite(), NO_TOKEN)
+
+
+def _drawn_at_random(logits: Tensor, rows: SlotRows, is_sorted: bool) -> Tensor:
+    """Gumbel-max over the tokens that the filters leave: (B,)."""
+    asked = rows.column("temperature")
+    temperature = torch.where(asked >= LEAST_TEMPERATURE, asked, 1.0)  # (B, 1)
+    scaled = mask_below_floor(logits / temperature, common_floor(logits, temperature, rows.numbers))  # (B, V)
+    token_ids = torch.arange(scaled.shape[-1], device=scaled.device).expand_as(scaled)
+    if is_sorted:
+        scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+        scaled = filter_in_order(scaled, rows.numbers)
+    position = rows.next_positions - rows.integers(NUM_PROMPT)  # in the output
+    prefixes = mixed(rows.integers(HASH).to(torch.int32), position.to(torch.int32)).unsqueeze(-1)  # (B, 1)
+    return _winners(scaled, token_ids, prefixes)
