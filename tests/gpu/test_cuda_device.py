@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from llama_herd.worker.engine.cuda_device import CaptureError, CudaDevice
+from llama_herd.worker.engine.graph_device import CaptureError, CudaDevice
 
 POOL = (0, 7)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from llama_herd.model.kernels.gpu.needs import Needs
-from llama_herd.worker.engine.cuda_device import CudaDevice
+from llama_herd.worker.engine.graph_device import CudaDevice
 from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

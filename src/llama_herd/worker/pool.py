@@ -72,7 +72,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         # These import torch, which must not happen before the device is pinned.
         from llama_herd.ops.exporter import Exporter
         from llama_herd.worker.collector import WorkerCollector
-        from llama_herd.worker.engine.lost_device import lost_by
+        from llama_herd.worker.engine.device_error import lost_by
         from llama_herd.worker.startup import start_service
 
         gc.freeze()

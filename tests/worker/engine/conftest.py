@@ -6,6 +6,7 @@ other finds.
 
 import pytest
 
+from llama_herd.worker.engine.sampling import rules
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import with_empty_cache
@@ -34,3 +35,9 @@ def loaded_wide(settings: WorkerSettings) -> LoadedModel:
 @pytest.fixture
 def wide(loaded_wide: LoadedModel) -> LoadedModel:
     return with_empty_cache(loaded_wide)
+
+
+@pytest.fixture
+def masks_as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unpack masks by what a card does, also on a CPU."""
+    monkeypatch.setattr(rules, "unpacked", rules.unpacked_there)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from llama_herd.model.parsers.formats import REASONING_FORMATS
-from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.reasoning_end import ReasoningEnd
+from llama_herd.worker.engine.detokenizer import Detokenizer, ReasoningEnd
 from tests.examples import for_any
 
 BYTES = tuple(bytes([value]) for value in range(256))

@@ -9,9 +9,10 @@ from llama_herd.model.cache import Cache
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
 from llama_herd.worker.engine.graph_device import Replay
-from llama_herd.worker.engine.sampling.slot_sampler import Drawing
+from llama_herd.worker.engine.sampling.sampler import Drawing
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from tests.worker.engine.sampling.rows import row
 from tests.worker.stand_in_device import StandInDevice
 
 
@@ -82,7 +83,7 @@ def test_steps_of_usual_jobs_are_captured_before_the_first_one(model: LoadedMode
     num_captures = device.num_captures
     for num_rows in range(1, 6):
         for params in (SamplingParams(), SamplingParams(temperature=0)):
-            graphs.prepared(num_rows, Drawing.from_params(params))
+            graphs.prepared(num_rows, Drawing.of(row(params)))
     assert device.num_captures == num_captures
     assert noted == [(done, 8) for done in range(1, 9)]
 

@@ -25,7 +25,7 @@ from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, wi
 from tests.worker.overlapping import Overlapping, run_overlapping, with_layers
 from tests.worker.ways_to_draw import MODES, PENALTIES, job_of, jobs, logprobs, said
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("masks_as_on_a_card")]
 
 #: Enough for steps that go wrong.
 FEW = ("penalties", "biases", "plain")

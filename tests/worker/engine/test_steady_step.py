@@ -18,6 +18,8 @@ from tests.worker.overlapping import Overlapping, with_layers
 from tests.worker.stand_in_device import StandInDevice, TooEarlyError
 from tests.worker.ways_to_draw import MODES, jobs
 
+pytestmark = pytest.mark.usefixtures("masks_as_on_a_card")
+
 #: What makes the host wait for a device: a number, or a shape that depends on numbers.
 SYNCHRONISING = (
     "_local_scalar_dense",

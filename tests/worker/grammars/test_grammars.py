@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import psutil
 import pytest
+import torch
 from jsonschema import Draft202012Validator
 
 from benchmarks.vocabularies import add_byte_pairs
@@ -28,7 +29,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.engine.sampling.masks import masks_of, unpacked
+from llama_herd.worker.engine.sampling.rules import masks_of, unpacked, unpacked_there
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.form_judge import JUDGE, FormJudge
 from llama_herd.worker.grammars.grammars import Grammars
@@ -219,7 +220,9 @@ def test_a_vocabulary_may_have_any_number_of_tokens(
     last = tokenizer.pieces[-1].decode()
     asked = [OutputForm("choice", json.dumps(["a", last]), "f"), OutputForm("regex", "a", "f")] * 2
     made = [any_size.constraints(form, 1)[0] for form in asked]
-    flags = unpacked(masks_of(made), vocab_size)
+    masks = torch.from_numpy(masks_of(made))
+    flags = unpacked(masks, vocab_size)
+    assert flags.equal(unpacked_there(masks, vocab_size))
     assert flags.shape == (4, vocab_size)
     assert flags.sum(-1).tolist() == [len({"a", last[:1], last}), 1] * 2
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.engine.sampling.masks import masks_of
+from llama_herd.worker.engine.sampling.rules import masks_of
 from llama_herd.worker.grammars.schema_places import values
 
 #: A walk that takes more tokens counts as not ended.

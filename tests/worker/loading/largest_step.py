@@ -17,7 +17,8 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sampling.row import SamplingRow
-from llama_herd.worker.engine.sampling.sampler import sample, score_tokens
+from llama_herd.worker.engine.sampling.sampler import sample
+from llama_herd.worker.engine.sampling.scores import Scores
 from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -32,7 +33,7 @@ def prefill(model: LoadedModel, num_tokens: int) -> None:
     assert pages is not None
     chunk = Chunk(pages, model.plan.max_length - num_tokens, [5] * num_tokens, num_scored)
     logits = model.llama.forward(Batch.from_chunks([chunk]), model.cache)
-    score_tokens(logits, [5] * num_scored, 1)
+    Scores.from_logits(logits, torch.full((num_scored,), 5), 1).tokens()
     model.cache.pages.release("long")
 
 

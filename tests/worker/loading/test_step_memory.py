@@ -6,10 +6,9 @@ import torch
 from benchmarks.shapes import random_config
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.decode_graphs import EVERYTHING
-from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import SamplingRow
-from llama_herd.worker.engine.sampling.sampler import sample
-from llama_herd.worker.engine.sampling.slot_sampler import drawn, penalised
+from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
+from llama_herd.worker.engine.sampling.rules import apply_in_slots
+from llama_herd.worker.engine.sampling.sampler import drawn, sample
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.loading.memory_plan import StepMemory
 from tests.peak_memory import PeakMemory
@@ -35,7 +34,7 @@ def test_a_draw_by_slots_stays_within_its_plan(num_tokens: int, length: int) -> 
     slots = Slots(NUM_ROWS, length, trash_page=1, device=torch.device("cpu"))
     rows, logits = slots.rows(torch.arange(NUM_ROWS)), torch.randn(NUM_ROWS, num_tokens)
     with torch.inference_mode(), PeakMemory() as memory:
-        drawn(penalised(logits, slots, rows), rows, EVERYTHING)
+        drawn(apply_in_slots(logits, rows), rows, EVERYTHING)
     planned = planned_bytes(num_tokens, length, consecutive=False)
     assert 0.6 * planned < memory.peak_bytes <= planned
 

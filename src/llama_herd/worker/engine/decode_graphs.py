@@ -14,11 +14,11 @@ from torch import Tensor
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
-from llama_herd.worker.engine.lost_device import raise_if_lost
-from llama_herd.worker.engine.memory_error import is_lack_of_memory
-from llama_herd.worker.engine.sampling.row import NO_TOKEN
-from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
+from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
+from llama_herd.worker.engine.sampling.rules import apply_in_slots
+from llama_herd.worker.engine.sampling.sampler import Drawing, drawn
 from llama_herd.worker.engine.slots import POSITION, TOKEN, SlotRows, Slots
 from llama_herd.worker.engine.staging_buffer import StagingBuffer
 
@@ -29,9 +29,9 @@ log = structlog.get_logger(__name__)
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 
 #: The draw that takes the most memory.
-EVERYTHING = Drawing(is_random=True, is_sorted=True, is_penalised=True)
+EVERYTHING = Drawing(is_random=True, is_sorted=True, is_ruled=True)
 #: Those of jobs that say nothing of sampling, and of greedy ones.
-USUAL = (Drawing.from_params(SamplingParams()), Drawing())
+USUAL = (Drawing.of(SamplingRow(SamplingParams(), seed=0)), Drawing())
 
 
 def bucket_of(num_rows: int) -> int:
@@ -123,11 +123,11 @@ class DecodeGraphs:
 
     def rows(self, places: Tensor) -> SlotRows:
         """The given rows of the last step, as they were before their tokens were drawn."""
-        return SlotRows(self._index[places], self._fields[places])
+        return self._slots.rows(self._index[places], self._fields[places])
 
     def undo(self, num_rows: int) -> None:
         """Take back what the last step has done to its slots."""
-        rows = SlotRows(self._index[:num_rows], self._fields[:num_rows])
+        rows = self._slots.rows(self._index[:num_rows], self._fields[:num_rows])
         self._slots.settle(rows, rows.integers(POSITION), rows.integers(TOKEN))
 
     def _captured(self, num_rows: int, drawing: Drawing) -> Replay:
@@ -154,8 +154,8 @@ class DecodeGraphs:
         self._fields[:num_rows] = rows.fields
         logits = self._llama.forward(slots.batch(rows), self._cache)  # (B, V)
         self.logits[:num_rows] = logits
-        if drawing.is_penalised:
-            logits = penalised(logits, slots, rows)
+        if drawing.is_ruled:
+            logits = apply_in_slots(logits, rows)
         ids = drawn(logits, rows, drawing)
         slots.settle(rows, rows.next_positions, ids)
         self.drawn[:num_rows] = ids

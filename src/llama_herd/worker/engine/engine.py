@@ -11,6 +11,12 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.worker.engine.device_error import (
+    MEMORY_ERROR,
+    is_lack_of_memory,
+    memory_failure,
+    raise_if_lost,
+)
 from llama_herd.worker.engine.interface import (
     Abort,
     EngineStats,
@@ -20,8 +26,6 @@ from llama_herd.worker.engine.interface import (
     StepFigures,
     StepOutput,
 )
-from llama_herd.worker.engine.lost_device import raise_if_lost
-from llama_herd.worker.engine.memory_error import MEMORY_ERROR, is_lack_of_memory, memory_failure
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading, Runner
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
@@ -131,8 +135,8 @@ class Engine:
                 sequence.abort = sequence.abort or reason
 
     def admit(self) -> None:
-        """Admit what there is room for: it can be computed once its start is confirmed."""
-        self._begin(self.scheduler.admit())
+        """Admit what there is room for, and announce it: it can be computed once its start is confirmed."""
+        self._hand_on([self._begin(sequence) for sequence in self.scheduler.admit()])
 
     def step(self) -> None:
         """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on.
@@ -187,11 +191,7 @@ class Engine:
             ]
         )
 
-    def _begin(self, admitted: list[Sequence]) -> None:
-        """Copy the known parts of their prompts, in the order of admission, and announce them."""
-        self._hand_on([self._begin_alone(sequence) for sequence in admitted])
-
-    def _begin_alone(self, sequence: Sequence) -> StepOutput:
+    def _begin(self, sequence: Sequence) -> StepOutput:
         """Copy the pages that one sequence takes over; an error ends this sequence alone."""
         try:
             self.runner.begin(sequence)

@@ -3,8 +3,9 @@
 Letters: R rows of logits, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence as Rows
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence as Rows
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -18,9 +19,10 @@ from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_decoder import NativeDecoder
 from llama_herd.model.native_layers import FEW_TOKENS
-from llama_herd.model.upload import upload
+from llama_herd.model.upload import Send, upload
 from llama_herd.worker.engine.interface import SampledToken
-from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, score_tokens
+from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, takes_likeliest
+from llama_herd.worker.engine.sampling.scores import Scores
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 
@@ -103,21 +105,10 @@ class ModelRunner:
         batch = Batch.from_chunks([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
         with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
             logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
-        stops = list(accumulate(row.num_logits for row in rows))
+        last, scores = split_logits(rows, logits, partial(upload, device=logits.device))
         sampled = [row.sequence.sampling_row() for row in rows if row.is_complete]
-        last = logits
-        if len(sampled) < len(logits):
-            picked = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
-            last = logits[upload(picked, logits.device)]
-        tokens = iter(sample_each(last, sampled) if tiling.is_fixed else sample(last, sampled, self._draw))
-        return [
-            Reading(
-                row,
-                _prompt_scores(row, logits[stop - row.num_logits : stop]),
-                next(tokens) if row.is_complete else None,
-            )
-            for row, stop in zip(rows, stops, strict=True)
-        ]
+        tokens = sample_each(last, sampled) if tiling.is_fixed else sample(last, sampled, self._draw)
+        return readings_of(rows, scores, tokens)
 
     def _decoded(self, decoder: NativeDecoder, rows: Rows[Row]) -> list[Reading]:
         """The next tokens of rows that decode."""
@@ -125,12 +116,12 @@ class ModelRunner:
         if self.on_layer is not None:
             self.on_layer()
         sampled = [row.sequence.sampling_row() for row in rows]
-        if all(row.takes_likeliest for row in sampled):
+        if all(map(takes_likeliest, sampled)):
             tokens = likeliest(found.largest, found.ids)
         else:
             known = torch.tensor(found.largest), torch.tensor(found.ids)
             tokens = sample(found.logits, sampled, self._draw, known)
-        return [Reading(row, [], token) for row, token in zip(rows, tokens, strict=True)]
+        return readings_of(rows, {}, tokens)
 
 
 def token_of(row: Row) -> Token:
@@ -145,8 +136,29 @@ def chunk_of(row: Row) -> Chunk:
     return Chunk(row.sequence.pages, start=row.start, ids=ids, num_logits=row.num_logits)
 
 
-def _prompt_scores(row: Row, logits: Tensor) -> list[SampledToken]:
-    """The log-probabilities of the prompt tokens that follow a token of the row."""
-    if not row.num_scores:
-        return []
-    return score_tokens(logits[: row.num_scores], row.scored_ids, row.sequence.params.prompt_logprobs or 0)
+def split_logits(rows: Rows[Row], logits: Tensor, send: Send) -> tuple[Tensor, dict[int, Scores]]:
+    """Split logits (R, V) of a forward into those of next tokens, and scores of prompts, by their rows."""
+    stops = list(accumulate(row.num_logits for row in rows))
+    scores = dict[int, Scores]()
+    for number, (row, stop) in enumerate(zip(rows, stops, strict=True)):
+        if row.num_scores:
+            first, num_top = stop - row.num_logits, row.sequence.params.prompt_logprobs or 0
+            scored = logits[first : first + row.num_scores]
+            scores[number] = Scores.from_logits(scored, send(row.scored_ids), num_top)
+    last = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
+    return logits if len(last) == len(logits) else logits[send(last)], scores
+
+
+def readings_of(
+    rows: Rows[Row], scores: Mapping[int, Scores], tokens: Iterable[SampledToken]
+) -> list[Reading]:
+    """What a forward has found for each row. tokens: of the complete rows, in their order."""
+    drawn = iter(tokens)
+    return [
+        Reading(
+            row,
+            scores[number].tokens() if number in scores else [],
+            next(drawn) if row.is_complete else None,
+        )
+        for number, row in enumerate(rows)
+    ]

@@ -14,8 +14,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import SamplingRow
+from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
 
 NewParser = Callable[[], OutputParser]
 
@@ -167,8 +166,9 @@ class Sequence:
 
     def sampling_row(self) -> SamplingRow:
         """Return the sequence's state for sampling: what its next token depends on besides its logits."""
+        position = len(self.ids) + self.num_drawing
         return SamplingRow(
-            self.params, self.seed, len(self.ids), self.penalties, self.eos_ids, self.choice, self.constraint
+            self.params, self.seed, position, self.penalties, self.eos_ids, self.choice, self.constraint
         )
 
     @property

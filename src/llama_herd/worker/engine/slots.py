@@ -60,13 +60,9 @@ class Slots:
         words.extend(ids)
         return words
 
-    def rows(self, slots: Tensor) -> "SlotRows":
-        """The fields of these slots (B,), as they are now."""
-        return SlotRows(slots, self.words[slots, :NUM_FIELDS])
-
-    def ids(self, slots: Tensor) -> Tensor:
-        """Return the ids of slots (B, S); what is behind a sequence's last token is any token."""
-        return self._ids[slots]
+    def rows(self, slots: Tensor, fields: Tensor | None = None) -> "SlotRows":
+        """Rows of these slots (B,), by their fields as they are now, or as they were."""
+        return SlotRows(slots, self.words[slots, :NUM_FIELDS] if fields is None else fields, self._ids)
 
     def batch(self, rows: "SlotRows") -> DecodeBatch:
         """The last token of each row, to go through the model."""
@@ -89,10 +85,16 @@ class Slots:
 
 @dataclass(frozen=True, eq=False)
 class SlotRows:
-    """Rows of a step: their slots (B,), and the fields of these (B, NUM_FIELDS)."""
+    """Rows of a step: their slots (B,), the fields of these (B, NUM_FIELDS), the ids of all slots (N, S)."""
 
     slots: Tensor
     fields: Tensor
+    ids_of_slots: Tensor
+
+    @property
+    def ids(self) -> Tensor:
+        """The ids of each row (B, S); what is behind a sequence's last token is any token."""
+        return self.ids_of_slots[self.slots]
 
     def integers(self, field: int) -> Tensor:
         """Return an integer field of each row: (B,)."""

@@ -10,7 +10,7 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.tasks.protocol.tools import tool_names
-from llama_herd.worker.engine.reasoning_end import ReasoningEnd
+from llama_herd.worker.engine.detokenizer import ReasoningEnd
 from llama_herd.worker.grammars.whole_output import WholeOutput
 
 #: The last ids of a prompt that tell how it ends.

@@ -13,9 +13,9 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.worker.engine.device_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Sink
-from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.grammars.form_judge import FormJudge

@@ -8,9 +8,8 @@ import structlog
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
-from llama_herd.worker.engine.cuda_device import CudaDevice, UncapturedDevice
-from llama_herd.worker.engine.lost_device import raise_if_lost
-from llama_herd.worker.engine.memory_error import is_lack_of_memory
+from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
+from llama_herd.worker.engine.graph_device import CudaDevice, UncapturedDevice
 from llama_herd.worker.engine.runner import ModelRunner, Runner
 from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.loading.loading_bar import LoadingBar

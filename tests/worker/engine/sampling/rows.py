@@ -1,10 +1,19 @@
 """A row of a batch, as the engine would have it after these tokens."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
+from torch import Tensor
+
+from llama_herd.model.upload import upload
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import SamplingRow
+from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
+from llama_herd.worker.engine.sampling.rules import apply_rules
+
+
+def ruled(logits: Tensor, rows: list[SamplingRow]) -> Tensor:
+    """The logits (B, V) by which these rows draw."""
+    return apply_rules(logits, rows, partial(upload, device=logits.device)).drawn
 
 
 def row(

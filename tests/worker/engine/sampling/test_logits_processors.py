@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.sampling.sampler import apply_rules
 from tests.closeness import assert_close
-from tests.worker.engine.sampling.rows import row
+from tests.worker.engine.sampling.rows import row, ruled
 
 V = 12
 PROMPT, OUTPUT = (1, 2, 2, 3), (3, 4, 4, 4)
@@ -19,9 +18,9 @@ def logits() -> torch.Tensor:
     return torch.randn(V, generator=torch.Generator().manual_seed(1))
 
 
-def ruled(output: Sequence[int] = OUTPUT, **fields: object) -> torch.Tensor:
+def changed(output: Sequence[int] = OUTPUT, **fields: object) -> torch.Tensor:
     params = SamplingParams.model_validate(fields)
-    return apply_rules(logits()[None], [row(params, prompt_ids=PROMPT, ids=output, eos_ids={0})])[0]
+    return ruled(logits()[None], [row(params, prompt_ids=PROMPT, ids=output, eos_ids={0})])[0]
 
 
 def oracle(penalty: float) -> Callable[[Tensor, Tensor], Tensor]:
@@ -35,21 +34,21 @@ def oracle(penalty: float) -> Callable[[Tensor, Tensor], Tensor]:
 @pytest.mark.long
 def test_repetition_penalty_equals_transformers() -> None:
     expected = oracle(1.7)(torch.tensor([[*PROMPT, *OUTPUT]]), logits()[None].clone())[0]
-    assert_close(ruled(repetition_penalty=1.7), expected)
+    assert_close(changed(repetition_penalty=1.7), expected)
 
 
 def test_presence_and_frequency_penalties_count_the_output_only() -> None:
     expected = logits()
     expected[3] -= 0.5 + 0.25
     expected[4] -= 0.5 + 0.25 * 3
-    assert_close(ruled(presence_penalty=0.5, frequency_penalty=0.25), expected)
+    assert_close(changed(presence_penalty=0.5, frequency_penalty=0.25), expected)
 
 
 def test_penalties_look_at_the_last_tokens_only() -> None:
     expected = logits()
     expected[4] -= 2.0
-    assert_close(ruled(presence_penalty=2.0, repeat_last_n=2), expected)
-    assert_close(ruled(presence_penalty=2.0, repeat_last_n=0), logits())
+    assert_close(changed(presence_penalty=2.0, repeat_last_n=2), expected)
+    assert_close(changed(presence_penalty=2.0, repeat_last_n=0), logits())
 
 
 @pytest.mark.long
@@ -57,25 +56,25 @@ def test_the_repetition_penalty_looks_at_as_many_as_transformers_is_shown() -> N
     for num_last in (0, 1, 4, 6, 8, 99):
         last = [*PROMPT, *OUTPUT][-num_last:] if num_last else []
         expected = oracle(1.5)(torch.tensor([last], dtype=torch.int64), logits()[None].clone())[0]
-        assert_close(ruled(repetition_penalty=1.5, repeat_last_n=num_last), expected)
+        assert_close(changed(repetition_penalty=1.5, repeat_last_n=num_last), expected)
 
 
 def test_biases_are_added() -> None:
     expected = logits()
     expected[7] += 5
     expected[1] -= 100
-    assert_close(ruled(logit_bias={"7": 5.0, 1: -100.0}), expected)
+    assert_close(changed(logit_bias={"7": 5.0, 1: -100.0}), expected)
 
 
 @pytest.mark.parametrize(("num_ids", "is_held_back"), [(0, True), (3, True), (4, False)])
 def test_no_end_may_come_before_min_tokens(num_ids: int, is_held_back: bool) -> None:
-    held = ruled(OUTPUT[:num_ids], min_tokens=4, stop_token_ids=[5, 6]).isinf()
+    held = changed(OUTPUT[:num_ids], min_tokens=4, stop_token_ids=[5, 6]).isinf()
     assert held.nonzero().flatten().tolist() == ([0, 5, 6] if is_held_back else [])
 
 
 def test_logits_without_rules_are_taken_as_they_are() -> None:
     plain = logits()[None]
-    assert apply_rules(plain, [row(SamplingParams(), prompt_ids=PROMPT, ids=OUTPUT)]) is plain
+    assert ruled(plain, [row(SamplingParams(), prompt_ids=PROMPT, ids=OUTPUT)]) is plain
 
 
 def test_rows_do_not_leak_into_each_other() -> None:
@@ -90,6 +89,6 @@ def test_rows_do_not_leak_into_each_other() -> None:
         row(SamplingParams.model_validate(some), prompt_ids=PROMPT, ids=OUTPUT, eos_ids={0})
         for some in fields
     ]
-    together = apply_rules(logits().expand(len(rows), -1), rows)
-    alone = torch.cat([apply_rules(logits()[None], [one]) for one in rows])
+    together = ruled(logits().expand(len(rows), -1), rows)
+    alone = torch.cat([ruled(logits()[None], [one]) for one in rows])
     assert torch.equal(together, alone)

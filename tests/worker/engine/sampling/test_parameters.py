@@ -14,6 +14,7 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sampling.parameters import ELSEWHERE, FLOORS, IN_ORDER, PARAMETERS
+from llama_herd.worker.engine.sampling.rules import RULES
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import EOS_ID
@@ -48,8 +49,21 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 def test_every_field_has_one_place() -> None:
-    named = [one.field for one in PARAMETERS] + [field for fields in ELSEWHERE.values() for field in fields]
+    numbers = [one.field for one in PARAMETERS]
+    elsewhere = [field for fields in ELSEWHERE.values() for field in fields]
+    of_rules = [field for rule in RULES for field in rule.fields]
+    named = [*numbers, *elsewhere, *(field for field in of_rules if field not in numbers)]
     assert sorted(named) == sorted(SamplingParams.model_fields)
+
+
+def test_a_rule_by_what_slots_hold_reads_numbers_of_slots() -> None:
+    numbers = {one.field for one in PARAMETERS}
+    assert all(set(rule.fields) <= numbers for rule in RULES if rule.in_slots is not None)
+
+
+def test_what_a_job_is_told_of_is_settled_before_any_other_rule() -> None:
+    told = [rule.is_told for rule in RULES]
+    assert told == sorted(told, reverse=True)
 
 
 def test_a_parameter_is_off_by_default_and_filters_in_one_way_at_most() -> None:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.sampling import sampler
-from llama_herd.worker.engine.sampling.sampler import apply_rules
+from llama_herd.worker.engine.sampling import rules
 from tests.examples import seeds
-from tests.worker.engine.sampling.rows import row
+from tests.worker.engine.sampling.rows import row, ruled
 
 V = 40
 
@@ -52,7 +51,7 @@ def test_each_token_penalises_as_the_definition_says(seed: int) -> None:
     grown = row(params, prompt_ids=prompt)
     for num_drawn in range(len(output) + 1):
         expected = plainly_penalised(logits, params, prompt, output[:num_drawn])
-        assert torch.equal(apply_rules(logits[None], [grown])[0], expected)
+        assert torch.equal(ruled(logits[None], [grown])[0], expected)
         if grown.penalties is not None and num_drawn < len(output):
             grown.penalties.add(output[num_drawn])
 
@@ -61,13 +60,13 @@ def test_each_token_penalises_as_the_definition_says(seed: int) -> None:
 def test_rows_of_one_batch_are_penalised_each_for_itself(
     most_cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler, "MOST_CELLS", most_cells)
+    monkeypatch.setattr(rules, "MOST_CELLS", most_cells)
     rng = random.Random(7)
     logits = torch.randn(20, V, generator=torch.Generator().manual_seed(7))
     texts = [(random_params(rng), tokens(rng, rng.randint(0, 40)), tokens(rng, 9)) for _ in logits]
     rows = [row(params, prompt_ids=prompt, ids=output) for params, prompt, output in texts]
     expected = [plainly_penalised(one, *text) for one, text in zip(logits, texts, strict=True)]
-    assert torch.equal(apply_rules(logits, rows), torch.stack(expected))
+    assert torch.equal(ruled(logits, rows), torch.stack(expected))
 
 
 @pytest.mark.parametrize("shape", ["expanded", "transposed"])
@@ -77,7 +76,7 @@ def test_logits_may_lie_in_memory_in_any_way(shape: str) -> None:
     params, prompt = SamplingParams(repetition_penalty=2.0), [3, 5]
     rows = [row(params, prompt_ids=prompt), row(SamplingParams()), row(params, prompt_ids=prompt)]
     penalised = plainly_penalised(one, params, prompt, [])
-    assert torch.equal(apply_rules(logits, rows), torch.stack([penalised, one, penalised]))
+    assert torch.equal(ruled(logits, rows), torch.stack([penalised, one, penalised]))
 
 
 @pytest.mark.parametrize("num_last", [-1, 3, 100])
@@ -86,7 +85,7 @@ def test_drawing_changes_nothing_that_penalties_know(num_last: int) -> None:
     params = SamplingParams(repetition_penalty=1.5, frequency_penalty=0.4, repeat_last_n=num_last)
     one = row(params, prompt_ids=[1, 2, 3], ids=[3, 4, 4])
     logits = torch.randn(1, V, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(apply_rules(logits, [one]), apply_rules(logits, [one]))
+    assert torch.equal(ruled(logits, [one]), ruled(logits, [one]))
 
 
 def looked_at(params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> set[int]:

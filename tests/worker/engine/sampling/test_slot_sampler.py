@@ -13,10 +13,11 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
-from llama_herd.worker.engine.sampling.sampler import sample
-from llama_herd.worker.engine.sampling.slot_sampler import Drawing, drawn, penalised
+from llama_herd.worker.engine.sampling.rules import apply_in_slots
+from llama_herd.worker.engine.sampling.sampler import Drawing, drawn, sample
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.slots import POSITION, Slots
+from tests.worker.engine.sampling.rows import row
 
 NUM_TOKENS, MAX_LENGTH, NUM_ROWS = 300, 96, 40
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.4, "presence_penalty": 0.6, "frequency_penalty": 0.4}
@@ -35,7 +36,7 @@ MODES: dict[str, dict[str, Any]] = {
     "presence alone": {"temperature": 0.8, "presence_penalty": 1.5, "repeat_last_n": 20},
     "everything": {"temperature": 1.2, "min_p": 0.01, "top_k": 50, "top_p": 0.95, **PENALTIES},
 }
-EVERYTHING = Drawing(is_random=True, is_sorted=True, is_penalised=True)
+EVERYTHING = Drawing(is_random=True, is_sorted=True, is_ruled=True)
 
 
 def sequence(number: int, params: SamplingParams) -> Sequence:
@@ -70,8 +71,8 @@ def slots_of(sequences: list[Sequence]) -> Slots:
 
 def draw(logits: Tensor, slots: Slots, drawing: Drawing, index: list[int]) -> Tensor:
     rows = slots.rows(torch.tensor(index))
-    if drawing.is_penalised:
-        logits = penalised(logits, slots, rows)
+    if drawing.is_ruled:
+        logits = apply_in_slots(logits, rows)
     ids = drawn(logits, rows, drawing)
     slots.settle(rows, rows.next_positions, ids)
     return ids
@@ -91,7 +92,7 @@ def test_slots_draw_what_the_sampler_draws(mode: str) -> None:
     for step in range(12):
         logits = random_logits(step)
         expected = [token.token_id for token in sample(logits, [one.sampling_row() for one in sequences])]
-        assert draw(logits, enough, Drawing.from_params(params), index).tolist() == expected
+        assert draw(logits, enough, Drawing.of(row(params)), index).tolist() == expected
         assert draw(logits, more, EVERYTHING, index).tolist() == expected
         for one, token_id in zip(sequences, expected, strict=True):
             one.append(token_id)
@@ -105,7 +106,7 @@ def test_rows_of_all_modes_together_draw_what_each_draws_alone() -> None:
     index = list(range(len(params)))
     drawing = Drawing()
     for one in params:
-        drawing |= Drawing.from_params(one)
+        drawing |= Drawing.of(row(one))
     assert drawing == EVERYTHING
     assert [SampledToken(i) for i in draw(logits, slots_of(sequences), drawing, index).tolist()] == expected
 
@@ -116,7 +117,7 @@ def test_any_order_of_slots_and_rows_of_trash_change_nothing() -> None:
     expected = [token.token_id for token in sample(logits, [one.sampling_row() for one in sequences])]
     index = [4, 0, 5, 2]
     padded = torch.cat((logits[index], torch.full((2, NUM_TOKENS), torch.nan)))
-    ids = draw(padded, slots, Drawing.from_params(sequences[0].params), [*index, slots.trash, slots.trash])
+    ids = draw(padded, slots, Drawing.of(row(sequences[0].params)), [*index, slots.trash, slots.trash])
     assert ids.tolist() == [*(expected[n] for n in index), NO_TOKEN, NO_TOKEN]
     assert slots.rows(torch.tensor([1, 4])).integers(POSITION).tolist() == [
         sequences[1].length - 1,
@@ -151,7 +152,7 @@ def test_what_a_step_must_do_is_what_any_row_needs(is_random: bool, is_sorted: b
         SamplingParams(temperature=0.5 * is_random, top_k=5 * is_sorted),
         SamplingParams(temperature=0.0, presence_penalty=0.1),
     ]
-    assert Drawing.from_params(params[0]) | Drawing.from_params(params[1]) == (
+    assert Drawing.of(row(params[0])) | Drawing.of(row(params[1])) == (
         is_random,
         is_random and is_sorted,
         True,

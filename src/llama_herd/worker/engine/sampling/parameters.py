@@ -92,9 +92,9 @@ PARAMETERS = (
 FLOORS = tuple(one for one in PARAMETERS if one.floor is not None)
 IN_ORDER = tuple(one for one in PARAMETERS if one.keeps is not None)
 
-#: The other fields of `SamplingParams`, by what they are for.
+#: The other fields of `SamplingParams`, by what they are for; those of single tokens are in `RULES`.
 ELSEWHERE = {
-    "single tokens": ("logit_bias", "min_tokens", "stop_token_ids", "ignore_eos"),
+    "ends": ("stop_token_ids", "ignore_eos"),
     "noise": ("seed", "n"),
     "what is said of a draw": ("logprobs", "top_logprobs"),
     "not of a draw": ("max_tokens", "stop", "prompt_logprobs", "truncate_prompt_tokens"),

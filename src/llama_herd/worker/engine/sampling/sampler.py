@@ -1,15 +1,14 @@
-"""Logits to token ids, the whole batch at once, each row by its own parameters.
+"""Logits to token ids, the whole batch at once, each row by its own parameters: by rows, or by slots.
 
 Letters: B rows, V vocabulary, N candidate tokens.
 """
 
-from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence as Rows
+from collections.abc import Iterable, Sequence as Rows
 from enum import Enum
 from functools import partial
 from math import isfinite
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -18,8 +17,7 @@ from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import SampledToken
-from llama_herd.worker.engine.sampling.masks import masks_for, unpacked
-from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix
+from llama_herd.worker.engine.sampling.noise import gumbel, hash_prefix, mixed
 from llama_herd.worker.engine.sampling.parameters import (
     MINUS_INFINITY,
     Numbers,
@@ -29,98 +27,10 @@ from llama_herd.worker.engine.sampling.parameters import (
     is_sorting,
     mask_below_floor,
 )
-from llama_herd.worker.engine.sampling.penalties import Penalties
-from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
-from llama_herd.worker.engine.sampling.scores import Scores
-
-#: Most entries penalised at once: as many as fit in a core's cache.
-MOST_CELLS = 2**14
-
-
-class Cells(NamedTuple):
-    """Positions in the logits."""
-
-    rows: Tensor  # (N,)
-    tokens: Tensor  # (N,)
-
-    @classmethod
-    def from_rows(cls, tokens_by_row: Mapping[int, Collection[int]], device: torch.device) -> "Cells | None":
-        """The given tokens of the given rows, in this order; None if there are none."""
-        rows, tokens = list[int](), list[int]()
-        for row, some in tokens_by_row.items():
-            rows += [row] * len(some)
-            tokens += some
-        return cls(upload(rows, device), upload(tokens, device)) if rows else None
-
-
-def apply_rules(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """Apply penalties, then biases, then forbid tokens before min_tokens: (B, V), a copy if anything changes.
-
-    Repetition penalty (https://arxiv.org/abs/1909.05858): a positive logit is divided by it, a negative one
-    multiplied. Frequency and presence penalties are subtracted after it.
-    """
-    if all(row.is_plain for row in rows):
-        return logits
-    logits = logits.clone(memory_format=torch.contiguous_format)
-    _penalise(logits, rows)
-    _add_biases(logits, rows)
-    _hold_back_ends(logits, rows)
-    return logits
-
-
-def _penalise(logits: Tensor, rows: Rows[SamplingRow]) -> None:
-    """Change the logits of the ids that each row's penalties look at. logits: (B, V), contiguous.
-
-    Rows of similar length go together, padded to the longest, so that the host only copies memory.
-    """
-    flat, device = logits.view(-1), logits.device
-    for group in _by_length(rows):
-        longest = len(group[-1][1].ids)
-        first_places = upload([number * logits.shape[-1] for number, _ in group], device)  # (P,)
-        tokens = b"".join(penalties.padded_ids(longest) for _, penalties in group)
-        places = (
-            upload(array("q", tokens), device).view(len(group), longest) + first_places[:, None]
-        )  # (P, N)
-        addends = b"".join(penalties.padded_addends(longest) for _, penalties in group)
-        repetition = upload([penalties.repetition for _, penalties in group], device, torch.float32)[:, None]
-        was = flat.index_select(0, places.view(-1)).view_as(places)
-        penalised = torch.where(was > 0, was / repetition, was * repetition)
-        penalised += upload(array("f", addends), device, torch.float32).view_as(places)
-        flat.put_(places, penalised)
-
-
-def _by_length(rows: Rows[SamplingRow]) -> Iterator[list[tuple[int, Penalties]]]:
-    """The rows with something to penalise, and their numbers: the shortest first, in groups that fit."""
-    numbered = [(number, row.penalties) for number, row in enumerate(rows) if row.penalties is not None]
-    group: list[tuple[int, Penalties]] = []
-    for number, penalties in sorted(numbered, key=lambda one: len(one[1].ids)):
-        if group and (len(group) + 1) * len(penalties.ids) > MOST_CELLS:
-            yield group
-            group = []
-        if penalties.ids:
-            group.append((number, penalties))
-    if group:
-        yield group
-
-
-def _add_biases(logits: Tensor, rows: Rows[SamplingRow]) -> None:
-    _add(logits, {number: row.params.logit_bias for number, row in enumerate(rows)})
-
-
-def _hold_back_ends(logits: Tensor, rows: Rows[SamplingRow]) -> None:
-    """Forbid every token that ends the sequence before min_tokens."""
-    forbidden = {number: row.forbidden_ids for number, row in enumerate(rows)}
-    _add(logits, {number: dict.fromkeys(ids, MINUS_INFINITY) for number, ids in forbidden.items()})
-
-
-def _add(logits: Tensor, numbers: Mapping[int, Mapping[int, float]]) -> None:
-    """Add numbers to the logits of the given rows and tokens."""
-    cells = Cells.from_rows(numbers, logits.device)
-    if cells is not None:
-        values = [value for row in numbers.values() for value in row.values()]
-        addends = upload(values, logits.device, torch.float32)  # (N,)
-        logits.index_put_((cells.rows, cells.tokens), addends, accumulate=True)
-
+from llama_herd.worker.engine.sampling.row import LEAST_TEMPERATURE, NO_TOKEN, SamplingRow
+from llama_herd.worker.engine.sampling.rules import apply_rules, is_ruled, is_ruled_in_slots
+from llama_herd.worker.engine.sampling.scores import Told, sampled_tokens
+from llama_herd.worker.engine.slots import HASH, NUM_PROMPT, SlotRows
 
 #: This many of the likeliest tokens nearly always include all that top_p keeps.
 NUCLEUS_TOKENS = 1024
@@ -134,18 +44,17 @@ def sample(
 ) -> list[SampledToken]:
     """Draw one token per row. logits: (B, V) float32. One read from the device, whatever the number of rows.
 
-    First a constraint forbids what it does not let follow. Then come penalties and biases. A temperature of
-    0 or close to it takes the largest logit. Otherwise the temperature and the filters of `parameters.py`, in
-    their order there, decide which tokens survive, and Gumbel-max draws one of them. A row whose logits
-    contain NaN or infinity gets NO_TOKEN, and no other row is affected.
+    First come the rules of `rules.py`, in their order there. A temperature of 0 or close to it takes the
+    largest logit. Otherwise the temperature and the filters of `parameters.py`, in their order there, decide
+    which tokens survive, and Gumbel-max draws one of them. A row whose logits contain NaN or infinity gets
+    NO_TOKEN, and no other row is affected.
 
     A native draw finds the few tokens that can win before any noise is computed; the same one wins.
     `known`: the largest of these logits and their ids (B,), where they were found before.
     """
-    unruled = logits
-    logits = constrained(logits, rows)
-    ruled = apply_rules(logits, rows)
-    if known is not None and ruled is unruled:
+    send = partial(upload, device=logits.device)
+    told, ruled = apply_rules(logits, rows, send)
+    if known is not None and ruled is logits:
         largest, ids = known
     else:  # NaN is the largest
         largest, ids = ruled.max(dim=-1) if native is None else native.largest(ruled)  # (B,) each
@@ -154,9 +63,12 @@ def sample(
         some = ruled if len(numbers) == len(rows) else ruled[picked]
         ids[picked] = _draw(some, largest[picked], [rows[number] for number in numbers], native)
     ids = ids.masked_fill(~largest.isfinite(), NO_TOKEN)
-    if any(row.params.logprobs for row in rows):
-        return _with_logprobs(logits, ids, rows)
-    return [SampledToken(token_id) for token_id in ids.tolist()]
+    return sampled_tokens(ids, Told.if_any(told, ids, rows, send))
+
+
+def takes_likeliest(row: SamplingRow) -> bool:
+    """Whether its next token is that of the largest logit, and nothing more is asked of it."""
+    return not (row.is_random or row.params.logprobs or is_ruled(row))
 
 
 def likeliest(largest: Rows[float], ids: Rows[int]) -> list[SampledToken]:
@@ -165,19 +77,6 @@ def likeliest(largest: Rows[float], ids: Rows[int]) -> list[SampledToken]:
         SampledToken(token_id if isfinite(logit) else NO_TOKEN)
         for logit, token_id in zip(largest, ids, strict=True)
     ]
-
-
-def constrained(logits: Tensor, rows: Rows[SamplingRow]) -> Tensor:
-    """Minus infinity for each token that a row's constraint does not let follow: (B, V), a copy if any."""
-    numbers = [number for number, row in enumerate(rows) if row.constraint is not None]
-    if not numbers:
-        return logits
-    masks = masks_for([rows[number] for number in numbers])
-    is_forbidden = ~unpacked(masks, logits.shape[-1]).to(logits.device)
-    if len(numbers) == len(rows):
-        return logits.masked_fill(is_forbidden, MINUS_INFINITY)
-    picked = upload(numbers, logits.device)
-    return logits.index_copy(0, picked, logits[picked].masked_fill(is_forbidden, MINUS_INFINITY))
 
 
 def sample_each(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
@@ -270,23 +169,48 @@ def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> t
     return values, token_ids
 
 
-def score_tokens(logits: Tensor, token_ids: Rows[int], num_top: int) -> list[SampledToken]:
-    """Tokens with the log-probabilities that logits (B, V) give them, and the likeliest alternatives."""
-    return Scores.from_logits(logits, upload(token_ids, logits.device), num_top).tokens()
-
-
-def _with_logprobs(logits: Tensor, ids: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
-    """The drawn tokens with their log-probabilities before any rule or temperature, but for constraints."""
-    scored = Scores.from_logits(logits, ids, max(row.params.top_logprobs for row in rows)).tokens()
-    return [
-        token._replace(top=token.top[: row.params.top_logprobs])
-        if row.params.logprobs
-        else SampledToken(token.token_id)
-        for row, token in zip(rows, scored, strict=True)
-    ]
-
-
 def _column(values: list[int] | list[float], like: Tensor) -> Tensor:
     """A column of one number per row: (B, 1)."""
     dtype = torch.float32 if isinstance(values[0], float) else torch.int64
     return upload(values, like.device, dtype).unsqueeze(-1)
+
+
+class Drawing(NamedTuple):
+    """The work of a step's draw. Work that a row does not need leaves its drawn token the same."""
+
+    is_random: bool = False
+    is_sorted: bool = False
+    is_ruled: bool = False
+
+    @classmethod
+    def of(cls, row: SamplingRow) -> Self:
+        return cls(row.is_random, row.is_random and is_sorting(row.params), is_ruled_in_slots(row))
+
+    def __or__(self, other: Self) -> Self:
+        return type(self)(*(a or b for a, b in zip(self, other, strict=True)))
+
+
+def drawn(logits: Tensor, rows: SlotRows, drawing: Drawing) -> Tensor:
+    """Draw as `sample` does, by what slots hold: (B,) for logits (B, V) that all rules have changed.
+
+    No number comes from the host, none goes there, and no shape depends on a value: it can be captured.
+    """
+    largest, ids = logits.max(dim=-1)  # (B,) each; NaN counts as the largest
+    if drawing.is_random:
+        is_random = rows.column("temperature").squeeze(-1) >= LEAST_TEMPERATURE
+        ids = torch.where(is_random, _drawn_at_random(logits, rows, drawing.is_sorted), ids)
+    return ids.masked_fill(~largest.isfinite(), NO_TOKEN)
+
+
+def _drawn_at_random(logits: Tensor, rows: SlotRows, is_sorted: bool) -> Tensor:
+    """Gumbel-max over the tokens that the filters leave: (B,)."""
+    asked = rows.column("temperature")
+    temperature = torch.where(asked >= LEAST_TEMPERATURE, asked, 1.0)  # (B, 1)
+    scaled = mask_below_floor(logits / temperature, common_floor(logits, temperature, rows.numbers))  # (B, V)
+    token_ids = torch.arange(scaled.shape[-1], device=scaled.device).expand_as(scaled)
+    if is_sorted:
+        scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+        scaled = filter_in_order(scaled, rows.numbers)
+    position = rows.next_positions - rows.integers(NUM_PROMPT)  # in the output
+    prefixes = mixed(rows.integers(HASH).to(torch.int32), position.to(torch.int32)).unsqueeze(-1)  # (B, 1)
+    return _winners(scaled, token_ids, prefixes)

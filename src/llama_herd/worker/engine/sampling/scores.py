@@ -3,13 +3,15 @@
 Letters: B tokens, V vocabulary, N alternatives.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence as Rows
 from typing import NamedTuple, Self
 
 from torch import Tensor
 
+from llama_herd.model.upload import Send
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sampling.parameters import MINUS_INFINITY
+from llama_herd.worker.engine.sampling.row import SamplingRow
 
 
 class Scores(NamedTuple):
@@ -46,6 +48,36 @@ def _may_follow(alternative: tuple[int, float]) -> bool:
     return alternative[1] > MINUS_INFINITY
 
 
-def with_top(token: SampledToken, num_top: int) -> SampledToken:
-    """Return a token with no more alternatives than were asked for."""
-    return token._replace(top=token.top[:num_top])
+class Told(NamedTuple):
+    """The scores of those rows of a draw whose jobs asked for them."""
+
+    num_top: dict[int, int]  # by the number of each of these rows: how many alternatives it asked for
+    scores: Scores
+
+    @classmethod
+    def if_any(cls, logits: Tensor, ids: Tensor, rows: Rows[SamplingRow], send: Send) -> Self | None:
+        """By logits (B, V) before any rule or temperature, but for constraints, and the drawn ids (B,)."""
+        num_top = {number: row.params.top_logprobs for number, row in enumerate(rows) if row.params.logprobs}
+        if not num_top:
+            return None
+        if len(num_top) < len(rows):
+            picked = send(list(num_top))
+            logits, ids = logits[picked], ids[picked]
+        return cls(num_top, Scores.from_logits(logits, ids, max(num_top.values())))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the same with each tensor changed alike."""
+        return self._replace(scores=self.scores.each(change))
+
+    def numbered(self, numbers: Rows[int]) -> Self:
+        """Return the same for a draw of some of more rows, by the numbers of these."""
+        return self._replace(num_top={numbers[number]: num for number, num in self.num_top.items()})
+
+
+def sampled_tokens(ids: Tensor, told: Told | None) -> list[SampledToken]:
+    """The tokens of drawn ids (B,) that have reached the host, with what is told of them."""
+    tokens = [SampledToken(token_id) for token_id in ids.tolist()]
+    if told is not None:
+        for (number, num_top), token in zip(told.num_top.items(), told.scores.tokens(), strict=True):
+            tokens[number] = token._replace(top=token.top[:num_top])
+    return tokens

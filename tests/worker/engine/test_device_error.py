@@ -1,12 +1,19 @@
-"""What real drivers and libraries say: which errors are the loss of a GPU, and which pass."""
+"""What real drivers and libraries say: which errors are the loss of a GPU, and what a job is told."""
 
 import pytest
 import torch
 
 from llama_herd.errors import DeviceLost
-from llama_herd.worker.engine.cuda_device import CaptureError
-from llama_herd.worker.engine.lost_device import is_lost, lost_by, raise_if_lost
-from llama_herd.worker.engine.memory_error import is_lack_of_memory
+from llama_herd.worker.engine.device_error import (
+    FIX,
+    MEMORY_ERROR,
+    is_lack_of_memory,
+    is_lost,
+    lost_by,
+    raise_if_lost,
+)
+from llama_herd.worker.engine.engine import failure_of
+from llama_herd.worker.engine.graph_device import CaptureError
 
 #: What torch adds to each error of CUDA, whatever it is.
 ADVICE = """
@@ -65,3 +72,28 @@ def test_what_is_wrong_with_one_call_is_no_loss(error: Exception) -> None:
 @pytest.mark.parametrize("error", MEMORY, ids=str)
 def test_a_lack_of_memory_is_one_whoever_says_so(error: Exception) -> None:
     assert is_lack_of_memory(error)
+
+
+CUDA_WORDS = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB of which "
+    "10.50 MiB is free. Including non-PyTorch memory, this process has 79.08 GiB memory in use."
+)
+
+
+def test_the_numbers_of_a_gpu_and_the_fix_are_named() -> None:
+    failure = failure_of(torch.OutOfMemoryError(CUDA_WORDS))
+    assert (failure.code, failure.retriable) == ("out_of_memory", True)
+    assert failure.message.endswith(f": 20.00 MiB more were needed, 10.50 MiB were free. {FIX}")
+
+
+def test_an_allocation_that_a_cpu_refuses_is_one_too() -> None:
+    with pytest.raises(RuntimeError) as refusal:
+        torch.empty(1 << 50, dtype=torch.uint8)
+    failure = failure_of(refusal.value)
+    assert failure.code == "out_of_memory"
+    assert f"{1 << 50} bytes more were needed" in failure.message
+
+
+def test_a_lack_without_numbers_and_other_errors_are_told_apart() -> None:
+    assert failure_of(torch.OutOfMemoryError("CUDA out of memory")) == MEMORY_ERROR
+    assert failure_of(RuntimeError("shapes differ")).code == "model_error"
