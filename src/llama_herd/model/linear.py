@@ -16,9 +16,15 @@ from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.tile_layout import NUMBERS
 from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.native_segment import NativeSegment
-from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment, dense_matrix, joined_blocks
-from llama_herd.model.weights.triton_segment import TritonSegment
+from llama_herd.model.weights.segment import (
+    BlockSegment,
+    DenseSegment,
+    NativeSegment,
+    Segment,
+    TritonSegment,
+    dense_matrix,
+    joined_blocks,
+)
 from llama_herd.model.weights.weight import Weight
 
 

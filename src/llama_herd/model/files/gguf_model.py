@@ -1,12 +1,14 @@
 """A Llama in a GGUF file: its shape, and exactly the weights that such a Llama has."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import gguf
 import numpy as np
@@ -22,7 +24,10 @@ from llama_herd.model.reading.metadata import MAX_SCALE, Metadata
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.weights.weight import Rows, Weight, unpermute_rows
+from llama_herd.model.weights.weight import Rows, Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_PARTS = 256
 
@@ -216,6 +221,18 @@ class GGUFModel(AbstractContextManager["GGUFModel"]):
 
     def _stored_name(self, name: str) -> str:
         return "token_embd.weight" if name == "output.weight" and name not in self else name
+
+
+def unpermute_rows(blocks: Tensor, num_heads: int) -> Tensor:
+    """Reorder the rows of a Q or K projection from RoPE's interleaved pairs to half-split, a head at a time.
+
+    llama.cpp's converter stores rows i and i + D/2 of each head side by side; its RoPE turns neighbours.
+    Rows move as a whole, so this holds for quantised types too. Returns a copy.
+    Source: `permute` in https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+    """
+    num_rows, row_bytes = blocks.shape
+    pairs = blocks.view(num_heads, num_rows // num_heads // 2, 2, row_bytes)
+    return pairs.transpose(1, 2).reshape(num_rows, row_bytes)
 
 
 def expected_shapes(config: LlamaConfig) -> dict[str, Shape]:

@@ -1,11 +1,14 @@
 """Segments: rows of a model's matrix in one layout, prepared for their device.
 
-Shapes: T tokens of the ragged batch, N rows (outputs), C columns (inputs), S rows of a slab.
+Shapes: T tokens of the ragged batch, N rows (outputs), C columns (inputs), S rows of a slab, R rows of tiles,
+K tiles of a row.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
@@ -13,10 +16,21 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.gpu.block_parts import BlockParts
 from llama_herd.model.kernels.huge_pages import zero_bytes
 from llama_herd.model.kernels.instruction_set import multiplies_bfloat16
+from llama_herd.model.kernels.tile_layout import TILE_ROWS
+from llama_herd.model.kernels.tiles import empty_tiles
 from llama_herd.model.sizes import SLAB_VALUES
 from llama_herd.model.weights.weight import Weight
+
+if TYPE_CHECKING:
+    from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
+    from llama_herd.model.kernels.native import Kernels
+
+#: Rows that are laid out in tiles at once, in bytes. More would not fit into the CPU's cache, fewer cost more
+#: calls.
+LAID_OUT_BYTES = 1 << 20
 
 
 class Segment(Protocol):
@@ -65,6 +79,80 @@ class BlockSegment:
 
     def rows(self, ids: Tensor) -> Tensor:
         return dequantize(self.blocks[ids], self.type).to(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class NativeSegment:
+    """Rows in tiles for native kernels: the blocks of their file in another order, and no second copy."""
+
+    kernels: Kernels
+    type: GGMLType
+    tiles: Tensor  # uint8 (R, K, bytes of a tile)
+    num_rows: int
+    dtype: torch.dtype
+
+    @classmethod
+    def load(
+        cls, weights: Sequence[Weight], kernels: Kernels, dtype: torch.dtype, type: GGMLType | None = None
+    ) -> Self:
+        """Lay out weights of one width, their rows one below the other.
+
+        They are of one type, or become numbers if `type` says so.
+        """
+        type, num_rows = type or weights[0].type, sum(weight.shape[0] for weight in weights)
+        tiles = empty_tiles(num_rows, weights[0].shape[-1], type)
+        left = torch.empty(0, tiles[0].nbytes // TILE_ROWS, dtype=torch.uint8)  # rows that fill no tile yet
+        done, slab_tiles = 0, max(1, LAID_OUT_BYTES // left.shape[1] // TILE_ROWS)
+        for weight in weights:
+            for slab in slabs(weight, tiles.device, slab_tiles * TILE_ROWS):
+                blocks = slab if weight.type is type else _as_numbers(slab, weight.type)
+                rows = torch.cat((left, blocks)) if len(left) else blocks
+                whole = len(rows) // TILE_ROWS
+                if whole:
+                    kernels.lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole], type)
+                done, left = done + whole, rows[whole * TILE_ROWS :]
+        if len(left):
+            kernels.lay_out(pad(left, (0, 0, 0, TILE_ROWS - len(left))), tiles[done:], type)
+        return cls(kernels, type, tiles, num_rows, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.kernels.multiply(x, self.tiles, self.type, self.num_rows)
+
+    def in_float32(self, x: Tensor) -> Tensor:
+        """(T, C) to (T, N) in float32, whatever the compute dtype."""
+        return self.kernels.multiply(x, self.tiles, self.type, self.num_rows, dtype=torch.float32)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.kernels.look_up(self.tiles, ids, self.type, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class TritonSegment:
+    """Rows in parts of blocks for Triton kernels: their file's bytes in another order, and no second copy."""
+
+    kernels: TritonKernels
+    parts: BlockParts
+    dtype: torch.dtype
+
+    @classmethod
+    def load(
+        cls, weights: Sequence[Weight], kernels: TritonKernels, device: torch.device, dtype: torch.dtype
+    ) -> Self:
+        """Lay out weights of one type and width, their rows one below the other."""
+        num_rows = sum(weight.shape[0] for weight in weights)
+        parts = BlockParts.empty(weights[0].type, num_rows, weights[0].shape[-1], device)
+        row = 0
+        for weight in weights:
+            for slab in slabs(weight, device):
+                parts.write(row, slab)
+                row += len(slab)
+        return cls(kernels, parts, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.kernels.multiply(x, self.parts)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.kernels.values(self.parts.rows(ids), self.dtype)
 
 
 def dense_matrix(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -116,6 +204,11 @@ def slabs(weight: Weight, device: torch.device, num_rows: int = 0) -> Iterator[T
     num_rows = num_rows or rows_per_slab(weight.shape[-1], device)
     for row in range(0, len(weight.rows), num_rows):
         yield weight.rows[row : row + num_rows].to(device)
+
+
+def _as_numbers(blocks: Tensor, type: GGMLType) -> Tensor:
+    """Rows of blocks as bytes of numbers in bfloat16."""
+    return dequantize(blocks, type).bfloat16().view(torch.uint8)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
