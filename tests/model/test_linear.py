@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.linear import Linear
 from llama_herd.model.weights import segment
 from llama_herd.model.weights.form import WeightForm

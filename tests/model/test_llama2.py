@@ -262,7 +262,7 @@ def test_only_the_cache_makes_rope_tables_and_masks() -> None:
         return {path.name for path in modules if makers & methods_called_in(path.read_text())}
 
     assert users({"cos", "sin", "tril", "triu", "outer"}) == {"cache.py"}
-    assert users({"arange"}) == {"cache.py", "batch.py", "decode_batch.py"}, "these number their tokens"
+    assert users({"arange"}) == {"cache.py", "batch.py"}, "these number their tokens"
 
 
 def test_the_default_tiny_model_has_the_default_shape(llama: Llama) -> None:

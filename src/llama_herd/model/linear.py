@@ -12,8 +12,8 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
+from llama_herd.model.kernels.block_types import NUMBERS
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.tile_layout import NUMBERS
 from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.segment import (

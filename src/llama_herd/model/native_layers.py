@@ -11,14 +11,13 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import MAX_HEAD_DIM, Scoring
+from llama_herd.model.batch import AnyBatch, DecodeBatch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
 from llama_herd.model.kernels.attention import DTYPES, AttentionCall, attention_call
-from llama_herd.model.kernels.layout import MAX_HEAD_DIM
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import RotationCall, rotation_call
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.linear import Linear
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.weights.segment import NativeSegment, Segment

@@ -14,15 +14,14 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Seen, SeenSpans
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.cache import Rope
 from llama_herd.model.kernels.attention import attention_call
+from llama_herd.model.kernels.block_types import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.build import SOURCES
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import ROOM
 from llama_herd.model.kernels.native import Kernel, Kernels
-from llama_herd.model.kernels.scoring import Scoring
-from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
 from llama_herd.model.linear import Linear
 from llama_herd.model.native_decoder import NativeDecoder, Token

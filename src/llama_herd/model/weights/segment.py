@@ -15,11 +15,11 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from llama_herd.model.kernels.block_types import TILE_ROWS
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.gpu.block_parts import BlockParts
 from llama_herd.model.kernels.huge_pages import zero_bytes
 from llama_herd.model.kernels.instruction_set import multiplies_bfloat16
-from llama_herd.model.kernels.tile_layout import TILE_ROWS
 from llama_herd.model.kernels.tiles import empty_tiles
 from llama_herd.model.sizes import SLAB_VALUES
 from llama_herd.model.weights.weight import Weight
