@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from llama_herd.errors import InvalidJob
-from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
-from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser, ParsedCall
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.structured_outputs import OutputForm

@@ -25,8 +25,8 @@ from llama_herd.model.files.gguf_header import (
     type_name,
 )
 from llama_herd.model.files.tensor_file import OpenFile, TensorFile
-from llama_herd.model.reading.file_errors import damaged, quoted
-from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.bounded_reader import damaged
+from llama_herd.model.reading.metadata import Metadata, quoted
 
 _OTHER_ORDER = (
     "Take another file of the same model, or turn a copy of this one: gguf-convert-endian COPY little."

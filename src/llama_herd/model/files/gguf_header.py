@@ -14,7 +14,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.bounded_reader import Array, Cursor
-from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import quoted
 
 #: Version 2 has the layout of version 3; version 1 has 32-bit lengths.
 VERSIONS = (2, 3)

@@ -19,8 +19,7 @@ from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_header import MAX_TENSORS, OTHER_TYPE, TensorInfo
 from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
-from llama_herd.model.reading.file_errors import quoted
-from llama_herd.model.reading.metadata import MAX_SCALE, Metadata
+from llama_herd.model.reading.metadata import MAX_SCALE, Metadata, quoted
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer

@@ -16,10 +16,9 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import HEAD_BYTES, recognise
 from llama_herd.model.files.gguf_header import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS, TensorInfo
 from llama_herd.model.files.tensor_file import OpenFile, TensorFile
-from llama_herd.model.reading.bounded_reader import Cursor
-from llama_herd.model.reading.file_errors import damaged, quoted
+from llama_herd.model.reading.bounded_reader import Cursor, damaged
 from llama_herd.model.reading.json_file import parse_json
-from llama_herd.model.reading.metadata import UNQUANTISED, Metadata
+from llama_herd.model.reading.metadata import UNQUANTISED, Metadata, quoted
 
 #: The format's own limit is 100 MB; a Llama of 512 layers needs less than one.
 MAX_HEADER_BYTES = 16 << 20

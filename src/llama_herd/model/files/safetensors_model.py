@@ -16,8 +16,8 @@ from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.files.shards import how_to_complete, weight_paths
-from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_json
+from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.shape.json_shape import with_defaults
 from llama_herd.model.text.control_tokens import ControlTokens

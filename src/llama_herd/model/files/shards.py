@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_json
-from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata, quoted
 
 WHOLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"

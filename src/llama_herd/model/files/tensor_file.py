@@ -17,7 +17,7 @@ import numpy.typing as npt
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.reading.bounded_reader import Cursor
-from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import quoted
 
 if TYPE_CHECKING:
     from torch import Tensor

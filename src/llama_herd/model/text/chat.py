@@ -9,10 +9,9 @@ from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
-from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.helper import DEFAULT_LIMITS, Helper, HelperAnswer, HelperLimits
-from llama_herd.model.text.helper_pool import HelperPool
+from llama_herd.model.text.helper import DEFAULT_LIMITS, Helper, HelperAnswer, HelperLimits, HelperPool
 from llama_herd.model.text.sandbox import CLOCK
 from llama_herd.model.text.template_files import DEFAULT, TOOL_USE
 from llama_herd.model.text.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""A helper process that works under limits: bad work can neither hang nor bloat the process that asks.
+"""Helper processes that work under limits: bad work can neither hang nor bloat the process that asks.
 
 Requests come as JSON over a connection, the limits first. Each gets an Answer.
 """
@@ -8,11 +8,15 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 #: Longest time for an interpreter to start on a busy machine.
 START_S = 30.0
@@ -97,6 +101,63 @@ class Helper:
         if code == -signal.SIGABRT:  # how native code says that it got no memory
             return f"needs more than {self._limits.memory_bytes:,} bytes of memory"
         return f"ended its process with code {code}"
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+H = TypeVar("H", bound=_Closable)
+
+
+class HelperPool(Generic[H]):
+    """Lends each helper to one caller at a time; further callers are served as they came.
+
+    Any thread may call. So a thread has one helper at most, and where there are fewer helpers than threads,
+    each goes before the second call of another.
+    """
+
+    def __init__(self, helpers: Iterable[H]) -> None:
+        """`helpers` start what they need when they are first used; the last one is used first."""
+        self._lock = Lock()
+        self._idle = list(helpers)
+        self._waiting = deque[SimpleQueue[H]]()
+        self._is_closed = False
+
+    @contextmanager
+    def lent(self) -> Iterator[H]:
+        """A helper of one's own within the block."""
+        helper = self._take()
+        try:
+            yield helper
+        finally:
+            self._give_back(helper)
+
+    def close(self) -> None:
+        """End the helpers, each as soon as it is idle."""
+        with self._lock:
+            self._is_closed = True
+            for helper in self._idle:
+                helper.close()
+
+    def _take(self) -> H:
+        """The one that was used last, so that no more are started than are needed."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            turn = SimpleQueue[H]()
+            self._waiting.append(turn)
+        return turn.get()
+
+    def _give_back(self, helper: H) -> None:
+        """Hand over to who waits longest: who gives back cannot take again before."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().put(helper)
+                return
+            self._idle.append(helper)
+            if self._is_closed:
+                helper.close()
 
 
 def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:

@@ -41,12 +41,13 @@ class JoinedText:
     def encode(self, parts: Sequence[int | str]) -> list[int]:
         """The ids of texts and control tokens in a row. Raises GenerationError "tokenizer_error"."""
         text = "".join(self._names[part] if isinstance(part, int) else part for part in parts)
-        failure = GenerationError(
-            ErrorCode.TOKENIZER_ERROR, "messages: the model's tokenizer fails on this text"
-        )
-        with no_panic(failure):
+        with no_panic(_failure):
             ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _failure() -> GenerationError:
+    return GenerationError(ErrorCode.TOKENIZER_ERROR, "messages: the model's tokenizer fails on this text")
 
 
 def _added_tokens(file: Metadata) -> list[dict[str, object]]:

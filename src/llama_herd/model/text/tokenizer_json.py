@@ -8,18 +8,21 @@ from typing import Self
 from tokenizers import AddedToken, Tokenizer as Engine
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_json
-from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata, quoted
 from llama_herd.model.text.byte_level import byte_level_piece
-from llama_herd.model.text.end_tokens import end_names
 from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.special_tokens import SpecialTokens, entry_of, made_special, read_beside
 from llama_herd.model.text.spm import spm_piece
 from llama_herd.model.text.template_files import folder_templates
-from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, Surroundings, load_engine, no_panic
-from llama_herd.model.text.tokenizer_steps import decoder_kinds
-from llama_herd.model.text.vocabulary import MAX_TOKENS
+from llama_herd.model.text.tokenizer_engine import (
+    MAX_FILE_BYTES,
+    Surroundings,
+    decoder_kinds,
+    load_engine,
+    no_panic,
+)
+from llama_herd.model.text.vocabulary import MAX_TOKENS, end_names
 
 #: Marks a generation_config.json that somebody's program wrote from a config.json.
 COPY_KEY = "_from_model_config"
@@ -57,7 +60,7 @@ class TokenizerJson:
     @classmethod
     def open(cls, path: str | PathLike[str], num_rows: int = MAX_TOKENS) -> Self:
         """Open a tokenizer.json of a model with so many rows. Raises ModelFileError."""
-        with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
+        with no_panic(lambda: ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
             return cls(Path(path), num_rows)
 
     def encode(self, text: str) -> list[int]:

@@ -10,8 +10,7 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer, TokenizerWrapper
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.model.text.helper import HelperAnswer
-from llama_herd.model.text.helper_pool import HelperPool
+from llama_herd.model.text.helper import HelperAnswer, HelperPool
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint

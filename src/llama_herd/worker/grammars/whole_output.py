@@ -9,10 +9,10 @@ from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.model.parsers.formats import (
     REASONING_FORMATS,
     TOOL_FORMATS,
+    OutputFormats,
     ReasoningFormat,
     ToolFormat,
 )
-from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT, OutputForm
 
