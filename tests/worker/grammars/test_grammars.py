@@ -30,8 +30,7 @@ from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.masks import masks_of, unpacked
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.grammars.form_judge import JUDGE, FormJudge
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.grammars import JUDGE, FormJudge, Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until

@@ -19,8 +19,7 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.masks import masks_of
-from llama_herd.worker.grammars.form_judge import FormJudge
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.grammars import FormJudge, Grammars
 from llama_herd.worker.grammars.whole_output import WholeOutput
 from tests.examples import for_any, seeds
 from tests.worker.grammars.random_schemas import random_schema

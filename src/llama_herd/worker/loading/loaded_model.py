@@ -23,8 +23,7 @@ from llama_herd.worker.engine.engine import Engine, Sink
 from llama_herd.worker.engine.memory_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.grammars.form_judge import FormJudge
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.grammars import FormJudge, Grammars
 from llama_herd.worker.loading.chat_of_job import chat_of
 from llama_herd.worker.loading.chat_outputs import ChatOutputs
 from llama_herd.worker.loading.free_memory import device_key
