@@ -15,9 +15,8 @@ import numpy as np
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf import GGUFFile
-from llama_herd.model.files.gguf_header import MAX_TENSORS, OTHER_TYPE, TensorInfo
-from llama_herd.model.files.tensor_file import StoredRows
+from llama_herd.model.files.gguf import MAX_TENSORS, OTHER_TYPE, GGUFFile
+from llama_herd.model.files.tensor_file import StoredRows, TensorInfo
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.reading.metadata import MAX_SCALE, Metadata, quoted
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP

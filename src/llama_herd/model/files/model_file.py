@@ -10,9 +10,9 @@ from typing import Protocol, Self
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf import GGUFFile
-from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
+from llama_herd.model.files.tensor_file import TensorInfo
 from llama_herd.model.hub.name import how_to_pull
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens

@@ -14,8 +14,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import HEAD_BYTES, recognise
-from llama_herd.model.files.gguf_header import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS, TensorInfo
-from llama_herd.model.files.tensor_file import OpenFile, TensorFile
+from llama_herd.model.files.gguf import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS
+from llama_herd.model.files.tensor_file import OpenFile, TensorFile, TensorInfo
 from llama_herd.model.reading.bounded_reader import Cursor, damaged
 from llama_herd.model.reading.json_file import parse_json, read_json
 from llama_herd.model.reading.metadata import UNQUANTISED, Metadata, quoted

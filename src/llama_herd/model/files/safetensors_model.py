@@ -12,9 +12,9 @@ from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
+from llama_herd.model.files.tensor_file import TensorInfo
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family

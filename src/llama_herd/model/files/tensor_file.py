@@ -5,17 +5,18 @@ It is read and not mapped: a map of a file that somebody cuts short kills the pr
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.reading.bounded_reader import Cursor
 from llama_herd.model.reading.metadata import quoted
 
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALL = slice(None)
+
+
+class TensorInfo(NamedTuple):
+    """A tensor's type, shape and place in its file."""
+
+    name: str
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]  # torch's order: rows first
+    offset: int  # of its first byte, from the start of the file
+    num_bytes: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of blocks; a tensor of one dimension is one row."""
+        return math.prod(self.shape[:-1])
 
 
 class OpenFile:
