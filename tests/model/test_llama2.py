@@ -11,10 +11,9 @@ from torch.nn.functional import silu
 import llama_herd.model
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama, Mlp, RMSNorm
 from llama_herd.model.pages import PAGE_TOKENS, Pages
-from llama_herd.model.weights.segment import DenseSegment
+from llama_herd.model.weights.linear import DenseSegment, Linear
 from tests.closeness import assert_close
 from tests.model.forwards import (
     VOCAB_SIZE,

@@ -18,10 +18,9 @@ from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.kernels.attention import AttentionCall, attention_call
 from llama_herd.model.kernels.rotation import RotationCall, rotation_call
-from llama_herd.model.linear import Linear
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_layers import FEW_TOKENS, MatrixPointer, MatrixPointers, NativeLayers
-from llama_herd.model.weights.segment import NativeSegment, Segment
+from llama_herd.model.weights.linear import Linear, NativeSegment, Segment
 
 
 class Token(NamedTuple):

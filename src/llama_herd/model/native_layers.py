@@ -18,9 +18,8 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.kernels.attention import DTYPES, AttentionCall, attention_call
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import RotationCall, rotation_call
-from llama_herd.model.linear import Linear
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.weights.segment import NativeSegment, Segment
+from llama_herd.model.weights.linear import Linear, NativeSegment, Segment
 
 #: So many tokens go through all layers in one call; more take long enough to tell of each layer.
 FEW_TOKENS = 64

@@ -23,11 +23,10 @@ from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import ROOM
 from llama_herd.model.kernels.native import Kernel, Kernels
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
-from llama_herd.model.linear import Linear
 from llama_herd.model.native_decoder import NativeDecoder, Token
 from llama_herd.model.native_layers import LayerParts, NativeLayers
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.weights.segment import NativeSegment
+from llama_herd.model.weights.linear import Linear, NativeSegment
 from tests.model.kernels.fences import between_fences
 
 pytestmark = pytest.mark.long

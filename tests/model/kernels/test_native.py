@@ -26,7 +26,7 @@ from llama_herd.model.kernels.native import Kernel, Kernels, is_close, load_kern
 from llama_herd.model.kernels.tiles import blocks_of
 from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.segment import NativeSegment
+from llama_herd.model.weights.linear import NativeSegment
 from llama_herd.model.weights.weight import Weight
 from tests.model.native_library import DISTINCT_SETS, kernels_of
 

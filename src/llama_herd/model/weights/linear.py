@@ -1,4 +1,6 @@
-"""Segments: rows of a model's matrix in one layout, prepared for their device.
+"""Linear: a matrix of a model as ordered segments of rows, each in one layout, prepared for their device.
+
+The one seam for quantised weights.
 
 Shapes: T tokens of the ragged batch, N rows (outputs), C columns (inputs), S rows of a slab, R rows of tiles,
 K tiles of a row.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
@@ -15,18 +18,20 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from llama_herd.model.kernels.block_types import TILE_ROWS
+from llama_herd.model.kernels.block_types import NUMBERS, TILE_ROWS
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.gpu.block_parts import BlockParts
 from llama_herd.model.kernels.huge_pages import zero_bytes
 from llama_herd.model.kernels.instruction_set import multiplies_bfloat16
+from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.tiles import empty_tiles
+from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.sizes import SLAB_VALUES
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.weight import Weight
 
 if TYPE_CHECKING:
     from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
-    from llama_herd.model.kernels.native import Kernels
 
 #: Rows that are laid out in tiles at once, in bytes. More would not fit into the CPU's cache, fewer cost more
 #: calls.
@@ -153,6 +158,69 @@ class TritonSegment:
 
     def rows(self, ids: Tensor) -> Tensor:
         return self.kernels.values(self.parts.rows(ids), self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """x @ W.T + bias, where W is the segments' rows one below the other.
+
+    Projections of the same input are one Linear, so that QKV is one matmul, and gate and up another.
+    """
+
+    segments: tuple[Segment, ...]
+    bias: Tensor | None = None  # (N,)
+
+    @classmethod
+    def load(
+        cls,
+        weights: Sequence[Weight],
+        device: torch.device,
+        dtype: torch.dtype,
+        row_tile: int = 0,
+        form: WeightForm = WeightForm.DENSE,
+        *,
+        is_multiplied: bool = True,
+    ) -> Self:
+        """Lay out weights of equal width for a device; neighbours of equal layout become one segment.
+
+        What is not multiplied has only its rows looked up, which is faster where they lie as they are.
+        """
+
+        def kept_type(weight: Weight) -> GGMLType | None:
+            """The type in whose blocks a weight stays."""
+            return weight.type if form.keeps_blocks(weight.type, device.type, dtype.itemsize) else None
+
+        def segment(kept: GGMLType | None, group: Sequence[Weight]) -> Segment:
+            if kept is None:
+                is_tiled = form.tiles_numbers(group[0].shape[-1], device.type, dtype.itemsize)
+                if is_tiled and is_multiplied and isinstance(form.kernels, Kernels):
+                    return NativeSegment.load(group, form.kernels, dtype, NUMBERS)
+                return DenseSegment(dense_matrix(group, device, dtype), row_tile)
+            if form.is_native(kept, device.type):
+                if isinstance(form.kernels, Kernels):
+                    return NativeSegment.load(group, form.kernels, dtype)
+                assert not isinstance(form.kernels, UnloadedKernels), "kernels must be loaded to compute"
+                return TritonSegment.load(group, form.kernels, device, dtype)
+            return BlockSegment(kept, joined_blocks(group, device), group[0].shape[-1], dtype, row_tile)
+
+        return cls(tuple(segment(kept, list(group)) for kept, group in groupby(weights, kept_type)))
+
+    @property
+    def is_native(self) -> bool:
+        """Whether a native kernel multiplies all of it."""
+        return all(isinstance(segment, NativeSegment) for segment in self.segments)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        parts = [segment(x) for segment in self.segments]  # (T, rows) each
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # (T, N)
+        return y if self.bias is None else y + self.bias
+
+    def in_float32(self, x: Tensor) -> Tensor:
+        """The same in float32: without a rounding before that, where native kernels multiply all."""
+        if self.bias is not None or not self.is_native:
+            return self(x).float()
+        parts = [one.in_float32(x) for one in self.segments if isinstance(one, NativeSegment)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # (T, N)
 
 
 def dense_matrix(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
