@@ -6,11 +6,9 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
@@ -115,27 +113,20 @@ class GGUFFile(TensorFile):
     `blocks` are those of the quantisation: a row of a Q8_0 tensor is a row of its blocks.
     """
 
-    def __init__(self, file: OpenFile) -> None:
-        header, source = Header(), str(file.path)
-        read_header_of(file, header)
-        super().__init__(file, checked_tensors(header, source, file.num_bytes))
-        self.metadata = Metadata(header.metadata, source)
+    metadata: Metadata
 
-    @classmethod
-    def open(cls, path: str | PathLike[str]) -> Self:
-        """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
-        path = Path(path)
-        with ExitStack() as stack:
-            try:
-                _check_path(path)
-                file = OpenFile(path)
-                stack.callback(file.close)
-                _check_magic(path, file.head(HEAD_BYTES))
-                opened = cls(file)
-            except OSError as error:
-                raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
-            stack.pop_all()
-            return opened
+    def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
+        header, source = Header(), str(file.path)
+        _check_magic(file.path, file.head(HEAD_BYTES))
+        read_header_of(file, header)
+        self.metadata = Metadata(header.metadata, source)
+        return checked_tensors(header, source, file.num_bytes)
+
+    @staticmethod
+    def _check_path(path: Path) -> None:
+        if not path.is_file():
+            problem = "not a regular file" if path.exists() else "no such file"
+            raise ModelFileError(f"{path}: {problem}. Give the path of a GGUF model file.")
 
 
 def read_header_of(file: OpenFile, header: Header) -> None:
@@ -143,12 +134,6 @@ def read_header_of(file: OpenFile, header: Header) -> None:
     cursor = file.cursor(MAX_HEADER_BYTES)
     cursor.offset = len(GGUF_MAGIC)
     read_header(cursor, header)
-
-
-def _check_path(path: Path) -> None:
-    if not path.is_file():
-        problem = "not a regular file" if path.exists() else "no such file"
-        raise ModelFileError(f"{path}: {problem}. Give the path of a GGUF model file.")
 
 
 def _check_magic(path: Path, head: bytes) -> None:

@@ -5,10 +5,8 @@ Source: https://github.com/huggingface/safetensors#format
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
-from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -53,20 +51,9 @@ class SafetensorsFile(TensorFile):
         file.blocks("model.norm.weight")  # uint8 (rows, bytes of a row)
     """
 
-    @classmethod
-    def open(cls, path: str | PathLike[str]) -> Self:
-        """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
-        path = Path(path)
-        with ExitStack() as stack:
-            try:
-                file = OpenFile(path)
-                stack.callback(file.close)
-                _check_kind(path, file.head(HEAD_BYTES))
-                opened = cls(file, _read_header(file.cursor(file.num_bytes)))
-            except OSError as error:
-                raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
-            stack.pop_all()
-            return opened
+    def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
+        _check_kind(file.path, file.head(HEAD_BYTES))
+        return _read_header(file.cursor(file.num_bytes))
 
 
 def _check_kind(path: Path, head: bytes) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from gguf import GGMLQuantizationType
 
@@ -14,7 +14,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
-from llama_herd.model.files.tensor_file import TensorInfo
+from llama_herd.model.files.tensor_file import StoredRows, TensorInfo
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
@@ -62,13 +62,6 @@ _POST_NORM_NAMES = {
 }
 
 
-class StoredTensor(NamedTuple):
-    """A tensor and the file that holds it."""
-
-    file: SafetensorsFile
-    info: TensorInfo
-
-
 class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
     """The checked view of a folder with config.json and model.safetensors, whole or in shards.
 
@@ -113,8 +106,8 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
 
     def weight(self, name: str) -> Weight:
         """A weight by its GGUF name; a missing `output.weight` is the embedding."""
-        file, info = self._stored(name)
-        weight = Weight(info.type, info.shape, file.rows(info.name))
+        rows = self._stored(name)
+        weight = Weight(rows.info.type, rows.info.shape, rows)
         is_shifted = self.config.family.norms_from_one and name.endswith("norm.weight")
         return _plus_one(weight) if is_shifted else weight
 
@@ -147,11 +140,11 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _stored(self, name: str) -> StoredTensor:
+    def _stored(self, name: str) -> StoredRows:
         is_tied = name == "output.weight" and name not in self
         return self._weights["token_embd.weight" if is_tied else name]
 
-    def _checked(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    def _checked(self, tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
         shapes = expected_shapes(self.config)
         names = {hf_name(name, self.config.family): name for name in shapes if name != ROPE_NAME}
@@ -191,30 +184,26 @@ def _plus_one(weight: Weight) -> Weight:
     return Weight(GGMLQuantizationType.F32, weight.shape, values.view(torch.uint8))
 
 
-def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
+def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredRows]:
     """All tensors of a folder's files but those that a Llama does not need; later files count for more."""
     return {
-        name: StoredTensor(file, info)
-        for file in files
-        for name, info in file.tensors.items()
-        if not name.endswith(IGNORED_SUFFIX)
+        name: file.rows(name) for file in files for name in file.tensors if not name.endswith(IGNORED_SUFFIX)
     }
 
 
-def _is_same(head: StoredTensor, embedding: StoredTensor) -> bool:
+def _is_same(head: StoredRows, embedding: StoredRows) -> bool:
     """Whether a head is a copy of the embedding; it is read up to the first difference."""
     if head == embedding:
         return True
     if (head.info.type, head.info.shape) != (embedding.info.type, embedding.info.shape):
         return False
-    first, second = (stored.file.rows(stored.info.name) for stored in (head, embedding))
     return all(
-        bool((first.read(rows) == second.read(rows)).all())
-        for rows in (slice(start, start + COMPARED_ROWS) for start in range(0, len(first), COMPARED_ROWS))
+        bool((head.read(rows) == embedding.read(rows)).all())
+        for rows in (slice(start, start + COMPARED_ROWS) for start in range(0, len(head), COMPARED_ROWS))
     )
 
 
-def _check_tensor(stored: StoredTensor, shape: Shape | None, family: str) -> None:
+def _check_tensor(stored: StoredRows, shape: Shape | None, family: str) -> None:
     """Raise ModelFileError unless a tensor has the shape that is expected of it, if it is expected at all."""
     tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
     if shape is None:

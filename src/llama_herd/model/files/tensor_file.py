@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -122,12 +124,35 @@ class StoredRows:
 
 
 class TensorFile:
-    """A file of tensors, which are found by name."""
+    """A file of tensors, which are found by name. A format says how its header is read."""
 
-    def __init__(self, file: OpenFile, tensors: Mapping[str, TensorInfo]) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self.path = file.path
-        self.tensors = tensors
         self._file = file
+        self.tensors = self._read(file)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> Self:
+        """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
+        path = Path(path)
+        with ExitStack() as stack:
+            try:
+                cls._check_path(path)
+                file = OpenFile(path)
+                stack.callback(file.close)
+                opened = cls(file)
+            except OSError as error:
+                raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+            stack.pop_all()
+            return opened
+
+    @staticmethod
+    def _check_path(path: Path) -> None:
+        """Raise ModelFileError for what is not even to be opened, such as a pipe."""
+
+    def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
+        """The tensors of the file's header. Raises ModelFileError when it is foreign or damaged."""
+        raise NotImplementedError
 
     def rows(self, name: str) -> StoredRows:
         """A tensor's rows, to be read while the file is open."""

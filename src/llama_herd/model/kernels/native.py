@@ -195,25 +195,26 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
     ways = all_ways - {Kernel.NUMBERS}
     kernels = Kernels("", TILED_TYPES, library, ways)
-    right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type, ways))
-    wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
-    names = ", ".join(sorted(type.name for type in right))
+    right = {type for type in TILED_TYPES if _is_right(kernels, type, ways)}
     attention, elementwise = load_attention(library), load_elementwise(library)
     rotation = load_rotation(library)
     prefill = load_prefill_attention(library) if set.attends_to_prompts else None
     has_numbers = _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
-    others = {
+    found_right = {
+        **{type.name: type in right for type in sorted(TILED_TYPES, key=lambda type: type.name)},
         "bfloat16": has_numbers,
         "attention": attention is not None,
         **({"attention of prompts": prefill is not None} if set.attends_to_prompts else {}),
         "RoPE": rotation is not None,
         "norms and gates": elementwise is not None,
     }
-    wrong = ", ".join(filter(None, (wrong, *(name for name, is_right in others.items() if not is_right))))
-    names = ", ".join(filter(None, (names, *(name for name, is_right in others.items() if is_right))))
+    names, wrong = (
+        ", ".join(name for name, is_right in found_right.items() if is_right == wanted)
+        for wanted in (True, False)
+    )
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
     return Kernels(
-        *(note, right, library, ways, has_numbers),
+        *(note, frozenset(right), library, ways, has_numbers),
         attention=attention,
         prefill_attention=prefill,
         elementwise=elementwise,
