@@ -41,7 +41,7 @@ class TokenizerJson:
         if not path.is_file():
             raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
         self._folder, self._num_rows = path.parent, num_rows
-        file = _read_object(path, MAX_FILE_BYTES)
+        file = read_json(path, MAX_FILE_BYTES).without_nulls()
         special = SpecialTokens.from_files(file, self._folder)
         self.complaints = [*special.complaints]
         file = self._load(file, special)
@@ -214,11 +214,6 @@ def _is_byte_level(file: Metadata) -> bool:
     if kinds & {"Replace", "Metaspace"}:
         return False
     raise file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
-
-
-def _read_object(path: Path, max_bytes: int) -> Metadata:
-    """A JSON file's keys, without the null ones."""
-    return read_json(path, max_bytes).without_nulls()
 
 
 class JoinedText:

@@ -108,14 +108,13 @@ class NativeSegment:
         tiles = empty_tiles(num_rows, weights[0].shape[-1], type)
         left = torch.empty(0, tiles[0].nbytes // TILE_ROWS, dtype=torch.uint8)  # rows that fill no tile yet
         done, slab_tiles = 0, max(1, LAID_OUT_BYTES // left.shape[1] // TILE_ROWS)
-        for weight in weights:
-            for slab in slabs(weight, tiles.device, slab_tiles * TILE_ROWS):
-                blocks = slab if weight.type is type else _as_numbers(slab, weight.type)
-                rows = torch.cat((left, blocks)) if len(left) else blocks
-                whole = len(rows) // TILE_ROWS
-                if whole:
-                    kernels.lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole], type)
-                done, left = done + whole, rows[whole * TILE_ROWS :]
+        for _, slab, own_type in slabs(weights, tiles.device, slab_tiles * TILE_ROWS):
+            blocks = slab if own_type is type else _as_numbers(slab, own_type)
+            rows = torch.cat((left, blocks)) if len(left) else blocks
+            whole = len(rows) // TILE_ROWS
+            if whole:
+                kernels.lay_out(rows[: whole * TILE_ROWS], tiles[done : done + whole], type)
+            done, left = done + whole, rows[whole * TILE_ROWS :]
         if len(left):
             kernels.lay_out(pad(left, (0, 0, 0, TILE_ROWS - len(left))), tiles[done:], type)
         return cls(kernels, type, tiles, num_rows, dtype)
@@ -146,11 +145,8 @@ class TritonSegment:
         """Lay out weights of one type and width, their rows one below the other."""
         num_rows = sum(weight.shape[0] for weight in weights)
         parts = BlockParts.empty(weights[0].type, num_rows, weights[0].shape[-1], device)
-        row = 0
-        for weight in weights:
-            for slab in slabs(weight, device):
-                parts.write(row, slab)
-                row += len(slab)
+        for row, slab, _ in slabs(weights, device):
+            parts.write(row, slab)
         return cls(kernels, parts, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -226,11 +222,8 @@ class Linear:
 def dense_matrix(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights' rows one below the other, as numbers of the compute dtype (N, C)."""
     matrix = _empty_matrix(sum(len(weight.rows) for weight in weights), weights[0].shape[-1], device, dtype)
-    row = 0
-    for weight in weights:
-        for slab in slabs(weight, device):
-            matrix[row : row + len(slab)] = dequantize(slab, weight.type)
-            row += len(slab)
+    for row, slab, type in slabs(weights, device):
+        matrix[row : row + len(slab)] = dequantize(slab, type)
     return matrix
 
 
@@ -246,16 +239,10 @@ def joined_blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
     if len(weights) == 1 and device.type == "cpu":
         return weights[0].blocks
     block_values, block_bytes = GGML_QUANT_SIZES[weights[0].type]
-    num_rows, row_bytes = (
-        sum(len(w.rows) for w in weights),
-        weights[0].shape[-1] // block_values * block_bytes,
-    )
-    rows = torch.empty(num_rows, row_bytes, device=device, dtype=torch.uint8)
-    row = 0
-    for weight in weights:
-        for slab in slabs(weight, device):
-            rows[row : row + len(slab)] = slab
-            row += len(slab)
+    num_rows, columns = sum(len(weight.rows) for weight in weights), weights[0].shape[-1]
+    rows = torch.empty(num_rows, columns // block_values * block_bytes, device=device, dtype=torch.uint8)
+    for row, slab, _ in slabs(weights, device):
+        rows[row : row + len(slab)] = slab
     return rows
 
 
@@ -264,14 +251,20 @@ def rows_per_slab(columns: int, device: torch.device) -> int:
     return max(1, SLAB_VALUES[device.type] // columns)
 
 
-def slabs(weight: Weight, device: torch.device, num_rows: int = 0) -> Iterator[Tensor]:
-    """The rows of a weight, `num_rows` at once; 0: as many as are dequantised at once.
+def slabs(
+    weights: Sequence[Weight], device: torch.device, num_rows: int = 0
+) -> Iterator[tuple[int, Tensor, GGMLType]]:
+    """The rows of weights one below the other, `num_rows` at once, each with the first's number and the type.
 
-    Blocks go to the device as they are stored, since they are smaller than their values.
+    0: as many as are dequantised at once. Blocks go to the device as they are stored, since they are smaller
+    than their values.
     """
-    num_rows = num_rows or rows_per_slab(weight.shape[-1], device)
-    for row in range(0, len(weight.rows), num_rows):
-        yield weight.rows[row : row + num_rows].to(device)
+    num_before = 0
+    for weight in weights:
+        at_once = num_rows or rows_per_slab(weight.shape[-1], device)
+        for row in range(0, len(weight.rows), at_once):
+            yield num_before + row, weight.rows[row : row + at_once].to(device), weight.type
+        num_before += len(weight.rows)
 
 
 def _as_numbers(blocks: Tensor, type: GGMLType) -> Tensor:

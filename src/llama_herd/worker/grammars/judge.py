@@ -19,7 +19,7 @@ from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
 from llama_herd.worker.grammars.narrowed_schema import json_grammar, narrowed_schema
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, told, values
-from llama_herd.worker.grammars.whole_output import ANSWER, WholeOutput
+from llama_herd.worker.grammars.whole_output import ANSWER, WholeOutput, exactly
 
 #: What the engine says of keywords that it does not know.
 _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
@@ -132,13 +132,8 @@ def _grammar(kind: str, text: str) -> str:
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "choice":  # as an expression: the engine's own choices are parsed, and few thousand are too many
-            return LLMatcher.grammar_from_regex("|".join(map(_escaped, json.loads(text))))
+            return LLMatcher.grammar_from_regex("|".join(map(exactly, json.loads(text))))
     return grammar_from("grammar", gbnf_to_lark(text) if is_gbnf(text) else text)
-
-
-def _escaped(text: str) -> str:
-    """An expression that only this text matches."""
-    return "".join(one if one.isalnum() and one.isascii() else f"\\x{{{ord(one):x}}}" for one in text)
 
 
 def _tried(grammar: str) -> HelperAnswer | None:

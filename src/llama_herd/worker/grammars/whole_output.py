@@ -201,7 +201,7 @@ class _Writer:
             yield "start: thoughts"
         else:
             yield "start: thoughts | other"
-            text = () if form.opening in self._mark_ids else (_exactly(form.opening),)
+            text = () if form.opening in self._mark_ids else (exactly(form.opening),)
             yield from self._rest("other", text)
 
     def _rest(self, name: str, heads: Sequence[str]) -> Iterator[str]:
@@ -310,16 +310,16 @@ class _Writer:
 def _open_call(form: ToolFormat, name: str) -> str:
     """What a text begins with that a parser may read as a call without a mark: rather too much."""
     if form.shape == "named":
-        return rf"{_exactly(name)}(\n|{_SPACE}\{{)"
+        return rf"{exactly(name)}(\n|{_SPACE}\{{)"
     member = f'"{_in_json("name")}"{_SPACE}:{_SPACE}"{_in_json(name)}"'
     return rf"\[?{_SPACE}\{{.*{member}"
 
 
-def _exactly(text: str) -> str:
-    """An expression for a text."""
+def exactly(text: str) -> str:
+    """An expression that only this text matches."""
     return "".join(one if one.isalnum() and one.isascii() else f"\\x{{{ord(one):x}}}" for one in text)
 
 
 def _in_json(name: str) -> str:
     """An expression for a name as JSON may spell it."""
-    return "".join(rf"({_exactly(one)}|\\u(?i:{ord(one):04x}))" for one in name)
+    return "".join(rf"({exactly(one)}|\\u(?i:{ord(one):04x}))" for one in name)
