@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -20,7 +19,7 @@ from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.shape.json_shape import with_defaults
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.tokenizer import PaddedCodec, Tokenizer
+from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.model.weights.weight import Weight
 
@@ -117,7 +116,7 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
         if tokenizer.vocab_size > num_rows:
             complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
             raise self.metadata.error("vocab_size", complaint)
-        return replace(tokenizer, codec=PaddedCodec(tokenizer.codec, num_rows))
+        return tokenizer
 
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         """The names of its control tokens, which chat templates write."""

@@ -23,17 +23,6 @@ class Codec(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
 
-class PaddedCodec:
-    """A codec for a model with more rows than tokens: the ids beyond its tokens add nothing to a text."""
-
-    def __init__(self, codec: Codec, num_tokens: int) -> None:
-        self.pieces = codec.pieces + (b"",) * (num_tokens - len(codec.pieces))
-        self._codec = codec
-
-    def encode(self, text: str) -> list[int]:
-        return self._codec.encode(text)
-
-
 @dataclass(frozen=True)
 class Tokenizer:
     """Encodes prompts and decodes what was generated.

@@ -37,10 +37,11 @@ class TokenizerJson:
     out where a file says what cannot be, and `complaints` name it.
     """
 
-    def __init__(self, path: Path, num_rows: int = MAX_TOKENS) -> None:
+    def __init__(self, path: Path, num_rows: int | None = None) -> None:
+        """Read a file for a model with so many rows: those beyond its tokens add nothing to a text."""
         if not path.is_file():
             raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
-        self._folder, self._num_rows = path.parent, num_rows
+        self._folder, self._num_rows = path.parent, MAX_TOKENS if num_rows is None else num_rows
         file = read_json(path, MAX_FILE_BYTES).without_nulls()
         special = SpecialTokens.from_files(file, self._folder)
         self.complaints = [*special.complaints]
@@ -49,7 +50,7 @@ class TokenizerJson:
         self.eos_ids = frozenset(self._read_ends())
         self.bos_id = self._read_bos()
         self.first_ids, self.last_ids = self._read_surroundings(file)
-        self.pieces = self._read_pieces(file)
+        self.pieces = self._read_pieces(file, num_rows or 0)
         silent_ids = [token_id for token_id, piece in enumerate(self.pieces) if not piece]
         #: Every control token with its id: those that add nothing to a text.
         self.control_ids = {token: token_id for token_id in silent_ids if (token := self.token(token_id))}
@@ -59,8 +60,8 @@ class TokenizerJson:
         )
 
     @classmethod
-    def open(cls, path: str | PathLike[str], num_rows: int = MAX_TOKENS) -> Self:
-        """Open a tokenizer.json of a model with so many rows. Raises ModelFileError."""
+    def open(cls, path: str | PathLike[str], num_rows: int | None = None) -> Self:
+        """Open a tokenizer.json of a model with so many rows; None: any. Raises ModelFileError."""
         with no_panic(lambda: ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
             return cls(Path(path), num_rows)
 
@@ -183,14 +184,14 @@ class TokenizerJson:
         self._added = _added_tokens(self._engine)
         self._engine.encode_special_tokens = True
 
-    def _read_pieces(self, file: Metadata) -> tuple[bytes, ...]:
+    def _read_pieces(self, file: Metadata, least: int) -> tuple[bytes, ...]:
         piece_of = byte_level_piece if _is_byte_level(file) else spm_piece
         pieces = {token_id: piece_of(token) for token, token_id in self._engine.get_vocab().items()}
         for token_id, token in self._added.items():
             pieces[token_id] = b"" if token.special else token.content.encode()
         if not pieces or max(pieces) >= MAX_TOKENS:
             raise file.error("model.vocab", f"has ids up to {max(pieces, default=0)}, limit {MAX_TOKENS}")
-        return tuple(pieces.get(token_id, b"") for token_id in range(max(pieces) + 1))
+        return tuple(pieces.get(token_id, b"") for token_id in range(max(max(pieces) + 1, least)))
 
 
 def _engine_of(
