@@ -11,7 +11,8 @@ from torch import Tensor
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.files.model_file import ModelFile
+from llama_herd.model.files.open_model import open_model
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.weights.form import WeightForm

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import GenerationError, InvalidJob
-from llama_herd.model.files.model_file import read_tokens
+from llama_herd.model.files.open_model import read_tokens
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint

@@ -20,7 +20,7 @@ from benchmarks.vocabularies import add_byte_pairs
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import read_tokens
+from llama_herd.model.files.open_model import read_tokens
 from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.settings import BUNDLED_MODEL

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from llama_herd.model.files.model_file import open_model
+from llama_herd.model.files.open_model import open_model
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
 from llama_herd.model.kernels.native import load_kernels

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from llama_herd.errors import SettingsError
-from llama_herd.model.files.model_file import open_model
+from llama_herd.model.files.open_model import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import BlockSegment, DenseSegment, Linear, NativeSegment, Segment

@@ -1,7 +1,6 @@
 """A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -11,7 +10,7 @@ from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
+from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
 from llama_herd.model.files.tensor_file import StoredRows, TensorInfo
 from llama_herd.model.reading.json_file import read_json
@@ -61,14 +60,12 @@ _POST_NORM_NAMES = {
 }
 
 
-class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
+class SafetensorsModel(ModelFile):
     """The checked view of a folder with config.json and model.safetensors, whole or in shards.
 
-        with SafetensorsModel.open("Llama-2-7b-hf") as model:
-            model.config.num_layers
-            model.weight("blk.0.attn_q.weight")
-
-    Names are GGUF's. The rows of attn_q and attn_k come in the half-split RoPE layout, as they are stored.
+    with SafetensorsModel.open("Llama-2-7b-hf") as model:
+        model.config.num_layers
+        model.weight("blk.0.attn_q.weight")
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,28 +87,19 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
         return cls(Path(folder))
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of all weights, as they are stored."""
-        return sum(info.num_bytes for info in self.tensors)
-
-    @property
     def tensors(self) -> Collection[TensorInfo]:
-        """All weights, as they are stored, by the names in their file."""
-        return [stored.info for stored in self._weights.values()]
+        return [rows.info for rows in self._weights.values()]
 
     def __contains__(self, name: str) -> bool:
-        """Whether the folder holds an optional weight itself."""
         return name in self._weights
 
     def weight(self, name: str) -> Weight:
-        """A weight by its GGUF name; a missing `output.weight` is the embedding."""
-        rows = self._stored(name)
+        rows = self._weights[self._stored_name(name)]
         weight = Weight(rows.info.type, rows.info.shape, rows)
         is_shifted = self.config.family.norms_from_one and name.endswith("norm.weight")
         return _plus_one(weight) if is_shifted else weight
 
     def read_tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer, with a piece for each of the model's rows. Raises ModelFileError."""
         tokenizer, num_rows = Tokenizer.from_json(self._tokenizer_json), self.config.vocab_size
         if tokenizer.vocab_size > num_rows:
             complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
@@ -119,7 +107,6 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
         return tokenizer
 
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
-        """The names of its control tokens, which chat templates write."""
         return ControlTokens.from_json(self._tokenizer_json)
 
     @cached_property
@@ -135,13 +122,6 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
     def close(self) -> None:
         for file in self._files:
             file.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _stored(self, name: str) -> StoredRows:
-        is_tied = name == "output.weight" and name not in self
-        return self._weights["token_embd.weight" if is_tied else name]
 
     def _checked(self, tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
