@@ -53,47 +53,75 @@ class HelperAnswer(NamedTuple):
 
 
 class Helper:
-    """A process that runs a program: a new interpreter, not a fork, so CUDA and held locks stay out of it."""
+    """A program in a process of its own, for one thread at a time.
+
+    The process is started when it is first asked; one that went over a limit is ended, and the next request
+    starts another. It is a new interpreter, not a fork, so CUDA and held locks stay out of it.
+    """
 
     def __init__(self, program: str, limits: HelperLimits) -> None:
-        """program: a module that calls `serve`."""
+        """program: a module that calls `answer_requests`."""
+        self._program = program
         self._limits = limits
-        self._connection, theirs = Pipe()
-        with theirs:
-            # A session of its own: Ctrl-C is for the worker, which still needs the helper while it drains.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", program, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     def start(self) -> HelperAnswer:
-        """Start the process with its limits; return its first answer, once it is ready."""
-        return self.ask(self._limits, START_S)
+        """Start the process with its limits, unless it runs: "ready", or what is in the way."""
+        if self.is_running:
+            return HelperAnswer("ready")
+        self._connection, theirs = Pipe()
+        with theirs:
+            try:
+                # A session of its own: Ctrl-C is for the worker, which still needs it while it drains.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", self._program, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._connection.close()
+                problem = f"cannot be used, since no process could be started: {error.strerror}"
+                return HelperAnswer("late", problem)
+        return self._answer(self._process, self._limits, START_S)
 
-    def ask(self, request: object, timeout_s: float | None = None) -> HelperAnswer:
-        """Send a request and return the answer; a process that does not answer in time is ended."""
-        timeout_s = self._limits.wall_s if timeout_s is None else timeout_s
+    def ask(self, request: object) -> HelperAnswer:
+        """Send a request and return the answer."""
+        started = self.start()
+        if self._process is None or started.kind != "ready":
+            return started
+        return self._answer(self._process, request, self._limits.wall_s)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answer(self, process: subprocess.Popen[bytes], request: object, timeout_s: float) -> HelperAnswer:
+        """The answer to a request; a process that gives none in time, or goes over a limit, is ended."""
+        answer = HelperAnswer("late", f"takes longer than {timeout_s:g} s")
         try:
             self._connection.send_bytes(json.dumps(request).encode())
             if self._connection.poll(timeout_s):
                 most = JSON_BYTES * self._limits.max_chars + 1_000
-                return HelperAnswer(*json.loads(self._connection.recv_bytes(most)))
+                answer = HelperAnswer(*json.loads(self._connection.recv_bytes(most)))
         except (OSError, EOFError):
-            return HelperAnswer("limit", self._cause_of_death())
-        return HelperAnswer("late", f"takes longer than {timeout_s:g} s")
+            answer = HelperAnswer("limit", self._cause_of_death(process))
+        if answer.is_over_limit:
+            self.close()
+        return answer
 
-    def close(self) -> None:
-        self._connection.close()
-        self._process.kill()
-        self._process.wait()
-
-    def _cause_of_death(self) -> str:
+    def _cause_of_death(self, process: subprocess.Popen[bytes]) -> str:
         try:
-            code = self._process.wait(timeout=1)
+            code = process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             return "broke off the connection to its process"
         if code == -signal.SIGPROF:

@@ -64,34 +64,17 @@ class _Pieces:
 
 
 class FormJudge:
-    """The helper that judges forms, for one thread at a time. It is started when it is first needed."""
+    """Judges forms in a helper, so that a bad one can neither hang nor bloat this process."""
 
     def __init__(self, limits: HelperLimits = JUDGE_LIMITS) -> None:
-        self._limits = limits
-        self._helper: Helper | None = None
+        self._helper = Helper(JUDGE, limits)
 
     def judge(self, form: OutputForm) -> HelperAnswer:
-        """The form's grammar, or why there is none; after one that went over a limit comes another helper."""
-        answer = self._start() if self._helper is None else HelperAnswer("ready")
-        if answer.kind == "ready" and self._helper is not None:
-            answer = self._helper.ask((form.kind, form.text))
-        if answer.is_over_limit:
-            self.close()
-        return answer
+        """The form's grammar, or why there is none."""
+        return self._helper.ask((form.kind, form.text))
 
     def close(self) -> None:
-        if self._helper is not None:
-            self._helper.close()
-            self._helper = None
-
-    def _start(self) -> HelperAnswer:
-        try:
-            self._helper = Helper(JUDGE, self._limits)
-        except OSError as error:
-            return HelperAnswer(
-                "late", f"cannot be read, since no process could be started: {error.strerror}"
-            )
-        return self._helper.start()
+        self._helper.close()
 
 
 #: Forms whose grammars, or refusals, are kept for the next job with the same one.
