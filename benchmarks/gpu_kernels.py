@@ -19,13 +19,12 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.compiled import HOPPER, TARGETS, Compiled, Target
 from benchmarks.harness import Benchmark, NoPlan, main
 from benchmarks.report import Row, Table
-from llama_herd.model.attention_inputs import Seen
+from llama_herd.model.attention_inputs import Scoring, Seen
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.gpu.products import HOPPER_TILES, TILES, Tile, dequantised, multiplied
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 
 #: Of a thread: some registers in the L1 cache cost a Hopper less than a smaller tile does.

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.model_file import expected_shapes
 from llama_herd.model.files.safetensors_model import hf_name
 from llama_herd.model.kernels.dequantize import dequantize
 

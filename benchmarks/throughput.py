@@ -17,7 +17,8 @@ from benchmarks.peer import generate, load_peer
 from benchmarks.report import Table
 from benchmarks.timed_engine import TimedEngine
 from benchmarks.warm_worker import warm_worker
-from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.model_file import expected_shapes
 from llama_herd.ops.settings import BUNDLED_MODEL
 
 

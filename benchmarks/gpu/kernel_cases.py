@@ -11,11 +11,10 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Seen
+from llama_herd.model.attention_inputs import Scoring, Seen
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
 from llama_herd.model.kernels.gpu.plain import attends_right, is_rounded, multiplies_right
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 #: Runs that are timed; their median counts.

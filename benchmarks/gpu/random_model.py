@@ -17,7 +17,7 @@ from benchmarks.random_blocks import HALVES, random_blocks
 from benchmarks.stored_blocks import stored_blocks
 from benchmarks.vocabularies import AddVocabulary, add_sentence_pieces
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf_model import Shape, expected_shapes
+from llama_herd.model.files.model_file import Shape, expected_shapes
 
 BLOCK_VALUES = 32
 

@@ -12,7 +12,8 @@ from benchmarks.gpu.device_weights import draw_weights_on, write_hollow_model
 from benchmarks.gpu.random_model import q8_0_blocks, random_values, write_random_model
 from benchmarks.gpu.scale import DRY
 from benchmarks.random_blocks import HALVES
-from llama_herd.model.files.gguf_model import GGUFModel, expected_shapes
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.model_file import expected_shapes
 from llama_herd.model.kernels.dequantize import dequantize
 
 pytestmark = pytest.mark.long

@@ -14,7 +14,7 @@ from torch import Tensor
 from llama_herd.errors import DeviceError, SettingsError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from tests.model.tiny_family import TINY_FAMILIES
 from tests.model.tiny_folder import write_tiny_folder, write_tiny_tokenizer
 from tests.tiny import WIDE, tiny_vocabulary, write_tiny_gguf

@@ -23,7 +23,7 @@ from time import process_time
 
 from llama_herd.cli.inspect import summary_lines
 from llama_herd.errors import ModelFileError
-from llama_herd.model.files.model_file import open_model, read_tokens
+from llama_herd.model.files.open_model import open_model, read_tokens
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.loading.model_summary import ModelSummary
 from llama_herd.worker.settings import WorkerSettings

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Packed, Prompts, Seen
+from llama_herd.model.attention_inputs import Packed, Prompts, Scoring, Seen
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, attend_plainly
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 
 

@@ -12,8 +12,9 @@ import torch
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
+from llama_herd.model.files.model_file import ModelFile
+from llama_herd.model.files.open_model import open_model
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.llama2 import Block, Llama
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.weights.form import WeightForm

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from llama_herd.model.attend import attend
+from llama_herd.model.attention_inputs import Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.kernels.attention import Attention
+from llama_herd.model.kernels.attention import Attention, PrefillAttention
 from llama_herd.model.kernels.native import Kernels, load_kernels
-from llama_herd.model.kernels.prefill_attention import PrefillAttention
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.tiling import SHORT_TOKENS
 from llama_herd.model.weights.form import WeightForm

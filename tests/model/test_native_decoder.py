@@ -12,10 +12,9 @@ from torch import Tensor
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.kernels.decode import Token
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.native_decoder import NativeDecoder
+from llama_herd.model.native_decoder import NativeDecoder, Token
 from llama_herd.model.native_layers import FEW_TOKENS, NativeLayers
 from llama_herd.model.tiling import FIXED
 from llama_herd.model.weights.form import WeightForm

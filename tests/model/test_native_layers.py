@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_layers import FEW_TOKENS, NativeLayers
 from llama_herd.model.tiling import SHORT_TOKENS

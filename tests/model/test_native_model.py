@@ -11,11 +11,12 @@ from torch import Tensor
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import ModelFile, open_model
+from llama_herd.model.files.model_file import ModelFile
+from llama_herd.model.files.open_model import open_model
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.native_segment import NativeSegment
+from llama_herd.model.weights.linear import NativeSegment
 from llama_herd.ops.settings import BUNDLED_MODEL
 from tests.closeness import assert_close
 from tests.model.forwards import greedy, logits_after, random_ids, reserved

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from llama_herd.model.attend import attend
+from llama_herd.model.attention_inputs import Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, packed_of
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.tiling import SPAN_TOKENS
 from tests.model.plain_kernels import PlainPacked, PlainShort

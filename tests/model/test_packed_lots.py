@@ -6,10 +6,9 @@ from torch import Tensor
 
 from llama_herd.model import batch as batches
 from llama_herd.model.attend import attend
-from llama_herd.model.attention_inputs import Packed
+from llama_herd.model.attention_inputs import Packed, Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.sizes import attend_bytes
 from llama_herd.model.tiling import GROUP_KEYS

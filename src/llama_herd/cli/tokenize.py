@@ -52,7 +52,7 @@ def tokenize(
         raise BadInput("herd tokenize takes a text or --chat FILE")
     prompt = text_or_stdin(text or "")
     job = None if chat is None else _chat_job(chat, settings)
-    from llama_herd.model.files.model_file import read_tokens
+    from llama_herd.model.files.open_model import read_tokens
 
     tokenizer, control_tokens = read_tokens(settings.model)
     for complaint in tokenizer.complaints:

@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from llama_herd.model.attention_inputs import Prompts, Seen
-from llama_herd.model.batch import Span, SpanGroup
+from llama_herd.model.attention_inputs import Prompts, Scoring, Seen
+from llama_herd.model.batch import AnyBatch, DecodeBatch, Span, SpanGroup
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
-from llama_herd.model.kernels.scoring import Scoring
 
 #: The scoring of Llama 2.
 PLAIN = Scoring()

@@ -1,10 +1,30 @@
-"""What a batch tells attention kernels: which tokens attend, and which keys each of them sees."""
+"""What attention kernels are given: which tokens attend, which keys each sees, how these are scored.
+
+Shapes: T tokens of the ragged batch, H heads, K kv heads, D head dim.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from llama_herd.model.pages import PAGE_TOKENS
+
+#: The most numbers of a head that any kernel is made for.
+MAX_HEAD_DIM = 256
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a layer scores keys."""
+
+    scale: float | None = None  # None: 1 / sqrt(D)
+    window: int = 0  # keys that a token sees, its own one of them; 0: all
+    cap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
+
+    def scale_for(self, head_dim: int) -> float:
+        return head_dim**-0.5 if self.scale is None else self.scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,3 +89,15 @@ class Prompts(Protocol):
     @property
     def packed(self) -> tuple[Packed, ...]:
         """Sequence by sequence, their keys one behind the other, in lots."""
+
+
+def are_readable(q: Tensor, cached: Tensor) -> bool:
+    """Whether q (T, H, D), and keys and values (2, K, pages, PAGE_TOKENS, D), lie as kernels read them."""
+    head_dim = q.shape[-1]
+    return (
+        q.dtype == cached.dtype
+        and head_dim <= MAX_HEAD_DIM
+        and cached.shape[3] == PAGE_TOKENS
+        and cached.stride()[2:] == (PAGE_TOKENS * head_dim, head_dim, 1)
+        and q.stride()[1:] == (head_dim, 1)
+    )

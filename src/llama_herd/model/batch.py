@@ -1,6 +1,7 @@
 """Batch: the tokens of one forward, of many sequences, prefill and decode together.
 
-Shapes: T tokens of the ragged batch, R rows that want logits, t tokens of a span, B spans, P pages.
+Shapes: T tokens of the ragged batch, R rows that want logits, t tokens of a span, B spans, P pages. Of a
+batch that decodes: B tokens, N slots, P pages of a sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import Self
+from typing import ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -181,6 +182,40 @@ class Batch:
         rows = send_rows([span.rows for span in spans], self.send)
         tables = [(*span.pages[:num_pages], *[0] * (num_pages - len(span.pages))) for span in spans]
         return SpanGroup(rows, self.positions[rows], send_rows(tables, self.send))
+
+
+@dataclass(frozen=True, eq=False)
+class DecodeBatch:
+    """A batch of single tokens in tensors of the device, without numbers on the host: it can be captured."""
+
+    ids: Tensor  # (B,)
+    positions: Tensor  # (B,)
+    cells: Tensor  # (B,)
+    slots: Tensor  # (B,): the sequences' rows of `page_table`
+    tables: Tensor  # (B,): where in `pages` those of each sequence begin
+    pages: Tensor  # (any,): holds all page tables, among other things
+    page_table: Tensor  # (N, P)
+    spans: ClassVar[tuple[Span, ...]] = ()
+    is_short: ClassVar[bool] = True
+
+    @cached_property
+    def logit_rows(self) -> Tensor:
+        """The rows that get logits: all of them."""
+        return torch.arange(len(self.ids), device=self.ids.device)
+
+    @cached_property
+    def groups(self) -> tuple[SpanGroup, ...]:
+        """The tokens in one group, for attention in plain torch."""
+        rows, positions = self.logit_rows.unsqueeze(-1), self.positions.unsqueeze(-1)  # (B, 1) each
+        return (SpanGroup(rows, positions, self.page_table[self.slots]),)
+
+    @cached_property
+    def seen(self) -> Seen:
+        return Seen(self.logit_rows, self.positions + 1, self.tables, self.pages)
+
+
+#: A batch of either kind.
+AnyBatch: TypeAlias = Batch | DecodeBatch
 
 
 def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:

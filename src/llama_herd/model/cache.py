@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from llama_herd.model.batch import AnyBatch
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import PageCopy, PrefixCache
 from llama_herd.model.shape.rope_scaling import UNSCALED, RopeScaling

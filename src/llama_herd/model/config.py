@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import (
     MAX_CONTEXT,
     MAX_EXPERTS,
@@ -18,6 +17,7 @@ from llama_herd.model.reading.metadata import (
     MAX_VOCAB,
     Metadata,
     NotedMetadata,
+    quoted,
 )
 from llama_herd.model.shape.families import FAMILIES, LLAMA, Family
 from llama_herd.model.shape.gguf_shape import (

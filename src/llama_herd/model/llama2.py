@@ -20,19 +20,18 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from llama_herd.model.attend import AttentionKernel, PrefillKernel, attend, layer_scoring
+from llama_herd.model.attention_inputs import Scoring
+from llama_herd.model.batch import AnyBatch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.decode_batch import AnyBatch
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.elementwise import RowKernels
 from llama_herd.model.kernels.rotation import RotationKernel
-from llama_herd.model.kernels.scoring import Scoring
-from llama_herd.model.linear import Linear
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.native_layers import LayerParts, NativeLayers
 from llama_herd.model.tiling import FREE, Tiling
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.segment import Segment
+from llama_herd.model.weights.linear import Linear, Segment
 
 #: The activations by their names in config.json.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {

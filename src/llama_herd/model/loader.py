@@ -12,10 +12,8 @@ from torch import Tensor
 
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.huge_pages import move_into_huge_pages
-from llama_herd.model.linear import Linear
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.native_segment import NativeSegment
-from llama_herd.model.weights.segment import DenseSegment, Segment, dense_matrix
+from llama_herd.model.weights.linear import DenseSegment, Linear, NativeSegment, Segment, dense_matrix
 from llama_herd.model.weights.weight import Weight
 
 T = TypeVar("T")

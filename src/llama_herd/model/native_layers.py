@@ -6,27 +6,26 @@ quarter of a step of one row. Shapes: T tokens of the ragged batch, C hidden siz
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from llama_herd.model.attention_inputs import MAX_HEAD_DIM, Scoring
+from llama_herd.model.batch import AnyBatch, DecodeBatch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
 from llama_herd.model.kernels.attention import DTYPES, AttentionCall, attention_call
-from llama_herd.model.kernels.layer import LayerStack, LayerStep, LayerWeights, Matrix
-from llama_herd.model.kernels.layout import MAX_HEAD_DIM
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.rotation import rotation_call
-from llama_herd.model.kernels.scoring import Scoring
-from llama_herd.model.linear import Linear
+from llama_herd.model.kernels.rotation import RotationCall, rotation_call
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.weights.native_segment import NativeSegment
+from llama_herd.model.weights.linear import Linear, NativeSegment, Segment
 
 #: So many tokens go through all layers in one call; more take long enough to tell of each layer.
 FEW_TOKENS = 64
+
+#: Most segments of one matrix.
+MAX_MATRICES = 3
 
 
 class LayerParts(NamedTuple):
@@ -37,14 +36,80 @@ class LayerParts(NamedTuple):
     scoring: Scoring
 
 
-@dataclass(frozen=True, eq=False)
+class MatrixPointer(ctypes.Structure):
+    """herd::Matrix: a segment's tiles, which must live as long."""
+
+    _fields_ = (("tiles", ctypes.c_void_p), ("rows", ctypes.c_int64), ("type", ctypes.c_int64))
+
+    @classmethod
+    def to(cls, segment: Segment) -> Self:
+        assert isinstance(segment, NativeSegment), f"no tiles in a {type(segment).__name__}"
+        return cls(segment.tiles.data_ptr(), segment.num_rows, int(segment.type))
+
+
+class MatrixPointers(ctypes.Structure):
+    """herd::Matrices: a linear's segments, which must live as long."""
+
+    _fields_ = (("matrix", MatrixPointer * MAX_MATRICES), ("count", ctypes.c_int64))
+
+    @classmethod
+    def to(cls, linear: Linear) -> Self:
+        segments = map(MatrixPointer.to, linear.segments)
+        return cls((MatrixPointer * MAX_MATRICES)(*segments), len(linear.segments))
+
+
+class _LayerPointer(ctypes.Structure):
+    """herd::Layer: a layer's parts, which must live as long."""
+
+    _fields_ = (
+        ("attention_norm", ctypes.c_void_p),
+        ("mlp_norm", ctypes.c_void_p),
+        ("qkv", MatrixPointers),
+        ("output", MatrixPointers),
+        ("gate_up", MatrixPointers),
+        ("down", MatrixPointers),
+        ("columns", ctypes.c_int64),
+        ("window", ctypes.c_int64),
+        ("eps", ctypes.c_float),
+    )
+
+    @classmethod
+    def to(cls, layer: LayerParts, eps: float) -> Self:
+        norms = [norm.data_ptr() for norm in layer.norms]
+        linears = map(MatrixPointers.to, layer.linears)
+        return cls(*norms, *linears, len(layer.norms[0]), layer.scoring.window, eps)
+
+
+class _Step(ctypes.Structure):
+    """herd::LayerStep, which says what each is."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("tokens", ctypes.c_int64),
+        ("rotation", ctypes.POINTER(RotationCall)),
+        ("attention", ctypes.POINTER(AttentionCall)),
+        ("spans", ctypes.POINTER(AttentionCall)),
+        ("span_counts", ctypes.c_void_p),
+        ("layer_stride", ctypes.c_int64),
+        ("kernel", ctypes.c_int),
+        ("num_threads", ctypes.c_int),
+    )
+
+
 class NativeLayers:
     """All layers in native calls: the same bits as from the parts of the blocks one by one."""
 
-    stack: LayerStack
-    kernels: Kernels
-    num_heads: int
-    scoring: Scoring  # but for its window, which is each layer's own
+    def __init__(self, kernels: Kernels, layers: Sequence[LayerParts], num_heads: int, eps: float) -> None:
+        """Take layers by all of whose matrices these kernels multiply."""
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        kernels.library.herd_layers.restype = ctypes.c_bool
+        kernels.library.herd_layers.argtypes = [pointer, number, number, pointer, ctypes.c_bool]
+        self.kernels = kernels
+        self.num_heads = num_heads
+        self.scoring = layers[0].scoring  # but for its window, which is each layer's own
+        self._alive = tuple(layers)
+        self._pointers = (_LayerPointer * len(layers))(*(_LayerPointer.to(layer, eps) for layer in layers))
 
     @classmethod
     def if_plain(cls, config: LlamaConfig, layers: Sequence[LayerParts]) -> Self | None:
@@ -62,8 +127,15 @@ class NativeLayers:
         kernels = first.kernels
         if None in (kernels.attention, kernels.rotation, kernels.elementwise):
             return None
-        weights = [_weights(layer, config.rms_eps) for layer in layers]
-        return cls(LayerStack(kernels.library, weights), kernels, config.num_heads, layers[0].scoring)
+        return cls(kernels, layers, config.num_heads, config.rms_eps)
+
+    def __len__(self) -> int:
+        return len(self._pointers)
+
+    @property
+    def address(self) -> int:
+        """Where the library finds them, as long as this object lives."""
+        return ctypes.addressof(self._pointers)
 
     def takes(self, x: Tensor, batch: AnyBatch, cache: Cache) -> bool:
         """Whether the layers can run a step: prompts too where a kernel attends to them."""
@@ -103,7 +175,7 @@ class NativeLayers:
         if not (isinstance(batch, DecodeBatch) or batch.is_short):
             spans = attention_call(self.num_heads, cached, batch.seen_spans.first, self.scoring, num_threads)
             span_counts = batch.seen_spans.num_tokens.data_ptr()
-        step = LayerStep(
+        step = _Step(
             x.data_ptr(),
             y.data_ptr(),
             len(x),
@@ -113,20 +185,11 @@ class NativeLayers:
             self.kernels.kernel_for(x.dtype, len(x)),
             num_threads,
         )
-        at_once = len(self.stack) if len(x) <= FEW_TOKENS else 1
-        for first in range(0, len(self.stack), at_once):
-            self.stack(step, first, at_once, is_bfloat16=x.dtype is torch.bfloat16)
+        at_once, is_bfloat16 = len(self) if len(x) <= FEW_TOKENS else 1, x.dtype is torch.bfloat16
+        run, layers = self.kernels.library.herd_layers, self._pointers
+        for first in range(0, len(self), at_once):
+            if not run(layers, first, at_once, ctypes.byref(step), is_bfloat16):
+                raise torch.OutOfMemoryError("native layers: no memory to work in")
             if on_layer is not None:
                 on_layer()
         return y
-
-
-def _weights(layer: LayerParts, eps: float) -> LayerWeights:
-    qkv, output, gate_up, down = map(matrices_of, layer.linears)
-    return LayerWeights(*layer.norms, qkv, output, gate_up, down, layer.scoring.window, eps)
-
-
-def matrices_of(linear: Linear) -> list[Matrix]:
-    """The matrices of a linear that is native."""
-    segments = [one for one in linear.segments if isinstance(one, NativeSegment)]
-    return [Matrix(one.tiles, one.num_rows, one.type) for one in segments]

@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
-from llama_herd.model.parsers.output_formats import AUTO, NONE
+from llama_herd.model.parsers.formats import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.ops.settings import ServedSettings
 from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS
 

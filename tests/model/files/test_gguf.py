@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf import GGUFFile
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from tests.model.open_files import open_files
 
 SCALARS = {

@@ -13,9 +13,8 @@ from gguf import GGMLQuantizationType as GGMLType, GGUFValueType
 
 from benchmarks.stored_blocks import stored_blocks
 from llama_herd.errors import ModelFileError
-from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
-from llama_herd.model.weights.weight import unpermute_rows
+from llama_herd.model.files.gguf_model import GGUFModel, unpermute_rows
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from tests import tiny
 from tests.model import raw_gguf
 from tests.model.open_files import open_files

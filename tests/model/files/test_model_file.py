@@ -9,7 +9,7 @@ import pytest
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import open_model, read_tokens
+from llama_herd.model.files.open_model import open_model, read_tokens
 from llama_herd.model.files.safetensors_model import SafetensorsModel
 from llama_herd.model.files.sketch import Sketch
 from llama_herd.model.text.control_tokens import ControlTokens

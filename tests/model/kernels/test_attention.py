@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Seen
+from llama_herd.model.attention_inputs import Scoring, Seen
 from llama_herd.model.kernels.attention import Attention
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from tests.closeness import assert_close
 from tests.model.kernels.nan_cache import NanCache

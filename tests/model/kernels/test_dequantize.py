@@ -9,8 +9,8 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
 
 DOCS = Path(__file__).parents[3] / "docs" / "models.md"
 

@@ -2,29 +2,31 @@
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Seen, SeenSpans
-from llama_herd.model.kernels.attention import AttentionCall, attention_call
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
+from llama_herd.model.cache import Rope
+from llama_herd.model.kernels.attention import attention_call
+from llama_herd.model.kernels.block_types import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.build import SOURCES
-from llama_herd.model.kernels.decode import Decoder, Token
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import ROOM
-from llama_herd.model.kernels.layer import LayerStack, LayerStep, LayerWeights, Matrix
 from llama_herd.model.kernels.native import Kernel, Kernels
-from llama_herd.model.kernels.rotation import rotation_call
-from llama_herd.model.kernels.scoring import Scoring
-from llama_herd.model.kernels.tile_layout import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
+from llama_herd.model.native_decoder import NativeDecoder, Token
+from llama_herd.model.native_layers import LayerParts, NativeLayers
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.model.weights.linear import Linear, NativeSegment
 from tests.model.kernels.fences import between_fences
 
 pytestmark = pytest.mark.long
@@ -290,6 +292,24 @@ def test_a_row_of_no_numbers_has_no_candidates(kernels: Kernels) -> None:
         assert draw.candidates(logits, one, state, logits.amax(dim=-1), -one * torch.inf) is None
 
 
+class OneWay(Kernels):
+    """Kernels that multiply in their one way, however many the tokens are."""
+
+    def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
+        (way,) = self.kernels
+        return way
+
+
+def ways(kernels: Kernels, dtype: torch.dtype) -> Iterator[OneWay]:
+    """Each way to multiply by blocks, for inputs of this type."""
+    for way in kernels.kernels if dtype is torch.bfloat16 else {Kernel.FLOAT32}:
+        yield OneWay(**{**vars(kernels), "kernels": frozenset({way})})
+
+
+def segment(kernels: Kernels, tiles: Tensor, num_rows: int, type: GGMLType) -> NativeSegment:
+    return NativeSegment(kernels, type, tiles, num_rows, torch.float32)
+
+
 @dataclass(frozen=True)
 class Shape:
     """Of a layer: its sizes, and the types of the matrices of each input, which share their rows evenly."""
@@ -314,23 +334,21 @@ class Shape:
             for (rows, columns), types in zip(sizes, names, strict=True)
         ]
 
-    def weights(self, attention_norm: Tensor, mlp_norm: Tensor, *tiles: Tensor) -> LayerWeights:
+    def parts(self, kernels: Kernels, attention_norm: Tensor, mlp_norm: Tensor, *tiles: Tensor) -> LayerParts:
         next_tiles, parts = iter(tiles), self.matrices()
         qkv, output, gate_up, down = (
-            [Matrix(next(next_tiles), rows, type) for rows, _, type in part] for part in parts
+            Linear(tuple(segment(kernels, next(next_tiles), rows, type) for rows, _, type in part))
+            for part in parts
         )
-        return LayerWeights(attention_norm, mlp_norm, qkv, output, gate_up, down, window=0, eps=1e-5)
+        return LayerParts((attention_norm, mlp_norm), (qkv, output, gate_up, down), Scoring())
 
-    def call(self, kernels: Kernels, kernel: Kernel, x: Tensor, *others: Tensor) -> Tensor:
+    def call(self, kernels: Kernels, x: Tensor, *others: Tensor) -> Tensor:
         """What comes out of the layer for norms, cos, sin, cells, cache, what is seen, and tiles."""
         attention_norm, mlp_norm, cos, sin, cells, cached, *rest = others
-        weights = self.weights(attention_norm, mlp_norm, *rest[4:])
-        rotation = rotation_call(self.heads, cos, sin, cached, cells)
-        attention = attention_call(self.heads, cached, Seen(*rest[:4]), Scoring(), 3)
-        y, calls = torch.empty_like(x), map(ctypes.pointer, (rotation, attention, AttentionCall()))
-        step = LayerStep(x.data_ptr(), y.data_ptr(), len(x), *calls, 0, 0, kernel, 3)
-        LayerStack(kernels.library, [weights])(step, 0, 1, is_bfloat16=x.dtype is torch.bfloat16)
-        return y
+        parts = self.parts(kernels, attention_norm, mlp_norm, *rest[4:])
+        batch: Any = SimpleNamespace(cells=cells, seen=Seen(*rest[:4]), is_short=True)
+        cache: Any = SimpleNamespace(storage=cached.unsqueeze(1))
+        return NativeLayers(kernels, [parts], self.heads, 1e-5)(x, Rope(cos, sin), batch, cache)
 
 
 LAYERS = [
@@ -367,37 +385,29 @@ def test_a_layer(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:
             *seen,
             *tiles,
         )
-        for kernel in kernels.kernels if dtype is torch.bfloat16 else {Kernel.FLOAT32}:
-            assert between_fences(partial(shape.call, kernels, kernel), *inputs).isfinite().all()
+        for way in ways(kernels, dtype):
+            assert between_fences(partial(shape.call, way), *inputs).isfinite().all()
 
 
 VOCAB_SIZE = 45
 
 
 def decoded(
-    kernels: Kernels,
-    shape: Shape,
-    kernel: Kernel,
-    outer: list[GGMLType],
-    tokens: list[Token],
-    *inputs: Tensor,
+    kernels: Kernels, shape: Shape, outer: list[GGMLType], tokens: list[Token], *inputs: Tensor
 ) -> Tensor:
     """What a step through two layers finds, by norms, tiles, cos, sin, cache, embedding and output."""
     norm, *of_layer, cos, sin, cached, embedding, output = inputs
-    decoder = Decoder(
-        kernels.library,
-        Matrix(embedding, VOCAB_SIZE, outer[0]),
-        LayerStack(kernels.library, [shape.weights(*of_layer)] * 2),
+    layers = NativeLayers(kernels, [shape.parts(kernels, *of_layer)] * 2, shape.heads, 1e-5)
+    decoder = NativeDecoder(
+        segment(kernels, embedding, VOCAB_SIZE, outer[0]),
+        layers,
         norm,
-        [Matrix(output, VOCAB_SIZE, outer[-1])],
-        cos,
-        sin,
+        Linear((segment(kernels, output, VOCAB_SIZE, outer[-1]),)),
+        Rope(cos, sin),
         cached,
-        shape.heads,
-        Scoring(),
         len(tokens),
     )
-    found = decoder(tokens, kernel, 3)
+    found = decoder(tokens)
     return torch.cat((found.logits.flatten(), torch.tensor([*found.largest, *found.ids])))
 
 
@@ -420,8 +430,8 @@ def test_a_whole_step(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> Non
             torch.stack(layers, dim=1),
             *(random_tiles(VOCAB_SIZE, shape.hidden, type) for type in (outer[0], outer[-1])),
         )
-        for kernel in kernels.kernels if dtype is torch.bfloat16 else {Kernel.FLOAT32}:
-            call = partial(decoded, kernels, shape, kernel, outer, tokens)
+        for way in ways(kernels, dtype):
+            call = partial(decoded, way, shape, outer, tokens)
             assert between_fences(call, *inputs).isfinite().all()
 
 

@@ -7,9 +7,8 @@ import torch
 from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Seen, SeenSpans
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.kernels.tiles import blocks_of, random_tiles
 from llama_herd.model.pages import PAGE_TOKENS
 from tests.model.kernels.repeated import repeated

@@ -11,12 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Seen, SeenSpans
-from llama_herd.model.kernels.attention import BFLOAT16_ROUNDING, FLOAT32_ROUNDING, WEIGHT_ROUNDING
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
+from llama_herd.model.kernels.attention import (
+    BFLOAT16_ROUNDING,
+    FLOAT32_ROUNDING,
+    WEIGHT_ROUNDING,
+    PrefillAttention,
+)
 from llama_herd.model.kernels.instruction_set import AMX, AVX512_BF16, AVX512_VNNI
 from llama_herd.model.kernels.native import Kernels
-from llama_herd.model.kernels.prefill_attention import PrefillAttention
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 from tests.model.kernels.nan_cache import NanCache
 from tests.model.native_library import kernels_of

@@ -2,8 +2,7 @@
 
 import pytest
 
-from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, tokens_in
-from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, OutputFormats, tokens_in
 from tests.model.text.templates import TEMPLATES
 
 #: Of the templates of our tests: tools, reasoning.

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import strategies as st
 
-from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, ToolFormat
+from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, OutputFormats, ToolFormat
 from llama_herd.model.parsers.json_object import MAX_DEPTH
-from llama_herd.model.parsers.output_formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 from tests.examples import for_any
 from tests.model.parsers.recorded_outputs import NAMES, RECORDED, Recorded

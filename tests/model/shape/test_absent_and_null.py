@@ -10,7 +10,7 @@ import pytest
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf_model import ROPE_NAME, expected_shapes
+from llama_herd.model.files.model_file import ROPE_NAME, expected_shapes
 from llama_herd.model.files.safetensors_model import HEAD_NAME, MAX_CONFIG_BYTES, hf_name
 from llama_herd.model.reading.json_file import read_json
 from tests.model.tiny_family import GEMMA2, LLAMA3_ROPE, SHAPE, YARN

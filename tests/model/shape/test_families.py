@@ -15,9 +15,9 @@ from torch import Tensor
 from llama_herd.errors import ModelFileError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.files.model_file import open_model
+from llama_herd.model.files.open_model import open_model
+from llama_herd.model.files.safetensors import WHOLE_NAME
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, EMBEDDING_NAME, HEAD_NAME
-from llama_herd.model.files.shards import WHOLE_NAME
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.tiling import FIXED, Tiling

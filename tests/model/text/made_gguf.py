@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFValueType as Kind, TokenType
 
-from llama_herd.model.files.gguf_model import ROPE_NAME, expected_shapes
+from llama_herd.model.files.model_file import ROPE_NAME, expected_shapes
 from tests.model.raw_gguf import array, key, raw_gguf, string, tensor, u32
 from tests.model.text.made_folders import engine
 from tests.tiny import tiny_config, tiny_vocabulary

@@ -7,8 +7,8 @@ import pytest
 from gguf import TokenType
 
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.text.end_tokens import end_names
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.text.vocabulary import end_names
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from llama_herd.model.text.chat import Renderer
-from llama_herd.model.text.helper import HelperLimits
-from llama_herd.model.text.helper_pool import HelperPool
+from llama_herd.model.text.helper import HelperLimits, HelperPool
 from llama_herd.model.text.template_files import DEFAULT
 from tests.chaos.harness.patience import wait_until
 from tests.model.text.helper_processes import helpers

@@ -12,10 +12,10 @@ from tokenizers import AddedToken
 from llama_herd.errors import GenerationError
 from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.end_tokens import end_names
 from llama_herd.model.text.special_tokens import entry_of
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
+from llama_herd.model.text.vocabulary import end_names
 from tests.drawing import draw
 from tests.model.text.made_folders import AXES, Json, draw_folder, engine, num_rows, write_folder
 from tests.model.tiny_folder import tiny_engine

@@ -14,8 +14,7 @@ from tokenizers import Regex, pre_tokenizers
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.pre_tokenizers import PATTERNS
-from llama_herd.model.text.tokenizer_engine import no_panic
-from llama_herd.model.text.tokenizer_steps import check_steps
+from llama_herd.model.text.tokenizer_engine import check_steps, no_panic
 from tests.model.tiny_folder import read_tokenizer
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -181,7 +180,7 @@ def test_the_files_beside_it_are_read_with_a_limit(tmp_path: Path, name: str) ->
 
 @pytest.mark.long
 def test_a_panic_of_the_library_becomes_an_error_and_other_ends_stay() -> None:
-    with pytest.raises(KeyboardInterrupt), no_panic(GenerationError("x", "y")):
+    with pytest.raises(KeyboardInterrupt), no_panic(lambda: GenerationError("x", "y")):
         raise KeyboardInterrupt
     script = """
 import json, sys

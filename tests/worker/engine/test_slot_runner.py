@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from llama_herd.model.batch import AnyBatch, DecodeBatch
 from llama_herd.model.cache import Cache
-from llama_herd.model.decode_batch import AnyBatch, DecodeBatch
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.worker.engine.sequence import Sequence

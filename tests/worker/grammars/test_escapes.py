@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from llama_herd.errors import GenerationError, InvalidJob
-from llama_herd.model.files.model_file import read_tokens
+from llama_herd.model.files.open_model import read_tokens
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.grammars.form_judge import FormJudge
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.grammars import FormJudge, Grammars
 from tests.examples import seeds
 from tests.worker.grammars.test_grammars import write_vocabulary
 from tests.worker.grammars.verdicts import problem

@@ -21,7 +21,7 @@ from benchmarks.vocabularies import add_byte_pairs
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import read_tokens
+from llama_herd.model.files.open_model import read_tokens
 from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.settings import BUNDLED_MODEL
@@ -31,8 +31,7 @@ from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.rules import masks_of, unpacked, unpacked_there
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.grammars.form_judge import JUDGE, FormJudge
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.grammars import JUDGE, FormJudge, Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until

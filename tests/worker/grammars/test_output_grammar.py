@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from llama_herd.errors import InvalidJob
-from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
-from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser, ParsedCall
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.rules import masks_of
-from llama_herd.worker.grammars.form_judge import FormJudge
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.grammars import FormJudge, Grammars
 from llama_herd.worker.grammars.whole_output import WholeOutput
 from tests.examples import for_any, seeds
 from tests.worker.grammars.random_schemas import random_schema

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from redis import Redis
 
-from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
-from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.redis_call import run_call

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.model.kernels import instruction_set
-from llama_herd.model.kernels.tile_layout import TILE_ROWS, TILED_TYPES
+from llama_herd.model.kernels.block_types import TILE_ROWS, TILED_TYPES
 from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.memory_plan import Dtype, compute_dtype

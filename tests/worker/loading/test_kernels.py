@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from llama_herd.model.files.model_file import open_model
+from llama_herd.model.files.open_model import open_model
 from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
 from llama_herd.model.kernels.native import load_kernels
-from llama_herd.model.weights.native_segment import NativeSegment
-from llama_herd.model.weights.segment import BlockSegment, DenseSegment
+from llama_herd.model.weights.linear import BlockSegment, DenseSegment, NativeSegment
 from llama_herd.worker.loading.kernels import kernels_folder as folder_of, kernels_of
 from llama_herd.worker.loading.loaded_kernels import needs_of
 from llama_herd.worker.loading.loaded_model import LoadedModel

@@ -10,12 +10,10 @@ import pytest
 from torch import Tensor
 
 from llama_herd.errors import SettingsError
-from llama_herd.model.files.model_file import open_model
-from llama_herd.model.linear import Linear
+from llama_herd.model.files.open_model import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.native_segment import NativeSegment
-from llama_herd.model.weights.segment import BlockSegment, DenseSegment, Segment
+from llama_herd.model.weights.linear import BlockSegment, DenseSegment, Linear, NativeSegment, Segment
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.loaded_model import LoadedModel

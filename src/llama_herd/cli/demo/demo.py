@@ -109,7 +109,7 @@ def _cancel_on_signals() -> None:
 def _describe(path: Path) -> str:
     """A model in a few words: bytes of its tensors, their main type, and their number."""
     # This imports torch: not before the demo's first line is shown.
-    from llama_herd.model.files.model_file import open_model
+    from llama_herd.model.files.open_model import open_model
 
     with open_model(path) as model:
         bytes_of = Counter[str]()

@@ -1,28 +1,32 @@
 """A Llama in a GGUF file: its shape, and exactly the weights that such a Llama has."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import gguf
 import numpy as np
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf import GGUFFile
-from llama_herd.model.files.gguf_header import MAX_TENSORS, OTHER_TYPE, TensorInfo
-from llama_herd.model.files.tensor_file import StoredRows
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
-from llama_herd.model.reading.file_errors import quoted
-from llama_herd.model.reading.metadata import MAX_SCALE, Metadata
+from llama_herd.model.files.gguf import MAX_TENSORS, OTHER_TYPE, GGUFFile
+from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, Shape, expected_shapes
+from llama_herd.model.files.tensor_file import StoredRows, TensorInfo
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
+from llama_herd.model.reading.metadata import MAX_SCALE, quoted
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.weights.weight import Rows, Weight, unpermute_rows
+from llama_herd.model.weights.weight import Rows, Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_PARTS = 256
 
@@ -118,30 +122,24 @@ def _check_part(file: GGUFFile, number: int, count: int) -> None:
         raise file.metadata.error(NUMBER_KEY, problem)
 
 
-#: Llama 3.1's scaling: what the speed of each of RoPE's pairs is divided by.
-ROPE_NAME = "rope_freqs.weight"
-
 #: Without `output.weight` the embedding is used twice.
 OPTIONAL_WEIGHTS = frozenset({"output.weight", ROPE_NAME})
 
 #: What a file is, if it says so: a model, or an adapter, an importance matrix, a part that sees images.
 KIND_KEY, MODEL = "general.type", "model"
 
-Shape = tuple[int, ...]
 
+class GGUFModel(ModelFile):
+    """The checked view of a GGUF file.
 
-class GGUFModel(AbstractContextManager["GGUFModel"]):
-    """The checked view of a model file.
-
-        with GGUFModel.open("model.gguf") as model:
-            model.config.num_layers
-            model.weight("blk.0.attn_q.weight")
-
-    Names are GGUF's. The rows of attn_q and attn_k come in the half-split RoPE layout.
+    with GGUFModel.open("model.gguf") as model:
+        model.config.num_layers
+        model.weight("blk.0.attn_q.weight")
     """
 
     def __init__(self, file: GGUFParts) -> None:
         _check_kind(file)
+        self.metadata = file.metadata
         self.config = LlamaConfig.from_metadata(file.metadata)
         _check_tensor_set(file, expected_shapes(self.config), self.config.family.name)
         self._file = file
@@ -163,25 +161,13 @@ class GGUFModel(AbstractContextManager["GGUFModel"]):
             raise
 
     @property
-    def metadata(self) -> Metadata:
-        return self._file.metadata
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all weights, as they are stored."""
-        return sum(info.num_bytes for info in self.tensors)
-
-    @property
     def tensors(self) -> Collection[TensorInfo]:
-        """All weights, as they are stored, by the names in their file."""
         return self._file.tensors.values()
 
     def __contains__(self, name: str) -> bool:
-        """Whether the file holds an optional weight itself."""
         return name in self._file.tensors
 
     def weight(self, name: str) -> Weight:
-        """A weight by its GGUF name; a missing `output.weight` is the embedding."""
         info = self._file.tensors[self._stored_name(name)]
         rows: Rows = self._file.rows(info.name)
         if not self.config.family.interleaved:
@@ -193,18 +179,13 @@ class GGUFModel(AbstractContextManager["GGUFModel"]):
         return Weight(info.type, info.shape, rows)
 
     def read_tokenizer(self) -> Tokenizer:
-        """The file's tokenizer. Raises ModelFileError."""
         return Tokenizer.from_metadata(self.metadata)
 
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
-        """The names of its control tokens, which chat templates write."""
         return ControlTokens.from_metadata(self.metadata, tokenizer)
 
     def close(self) -> None:
         self._file.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _rope_divisors(self) -> list[float]:
         blocks, type = self._file.rows(ROPE_NAME).read(), self._file.tensors[ROPE_NAME].type
@@ -214,43 +195,17 @@ class GGUFModel(AbstractContextManager["GGUFModel"]):
             raise self.metadata.error(ROPE_NAME, f"holds a factor not above 0 or not below {MAX_SCALE:g}")
         return divisors
 
-    def _stored_name(self, name: str) -> str:
-        return "token_embd.weight" if name == "output.weight" and name not in self else name
 
+def unpermute_rows(blocks: Tensor, num_heads: int) -> Tensor:
+    """Reorder the rows of a Q or K projection from RoPE's interleaved pairs to half-split, a head at a time.
 
-def expected_shapes(config: LlamaConfig) -> dict[str, Shape]:
-    """Every weight that a model of this shape has, the optional ones too, rows first."""
-    shapes: dict[str, Shape] = {
-        "token_embd.weight": (config.vocab_size, config.hidden_size),
-        "output_norm.weight": (config.hidden_size,),
-        "output.weight": (config.vocab_size, config.hidden_size),
-    }
-    if config.family.interleaved:
-        shapes[ROPE_NAME] = (config.rope_dim // 2,)
-    for layer in range(config.num_layers):
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
-    return shapes
-
-
-def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
-    """Every weight of one layer, by its name within the layer."""
-    family, hidden = config.family, config.hidden_size
-    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    rows = {"attn_q": q_rows, "attn_k": kv_rows, "attn_v": kv_rows}
-    rows |= {"ffn_gate": config.ffn_size, "ffn_up": config.ffn_size}
-    if family.fused:
-        rows = {"attn_qkv": q_rows + 2 * kv_rows, "ffn_up": 2 * config.ffn_size}
-    shapes: dict[str, Shape] = {f"{name}.weight": (num_rows, hidden) for name, num_rows in rows.items()}
-    shapes |= {"attn_output.weight": (hidden, q_rows), "ffn_down.weight": (hidden, config.ffn_size)}
-    norms = {"attn_norm": hidden, "ffn_norm": hidden}
-    if family.qk_norm:
-        norms |= {"attn_q_norm": config.head_dim, "attn_k_norm": config.head_dim}
-    if family.post_norms:
-        norms |= {"post_attention_norm": hidden, "post_ffw_norm": hidden}
-    shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
-    if family.qkv_bias:
-        shapes |= {f"{name}.bias": (num_rows,) for name, num_rows in rows.items() if name.startswith("attn_")}
-    return shapes
+    llama.cpp's converter stores rows i and i + D/2 of each head side by side; its RoPE turns neighbours.
+    Rows move as a whole, so this holds for quantised types too. Returns a copy.
+    Source: `permute` in https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
+    """
+    num_rows, row_bytes = blocks.shape
+    pairs = blocks.view(num_heads, num_rows // num_heads // 2, 2, row_bytes)
+    return pairs.transpose(1, 2).reshape(num_rows, row_bytes)
 
 
 def _check_kind(file: GGUFParts) -> None:

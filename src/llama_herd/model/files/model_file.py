@@ -1,110 +1,101 @@
-"""A model as a person names it: a GGUF file, or a Hugging Face folder. One opener for both."""
+"""ModelFile: what a Llama is loaded from, whichever format it is in, and the weights that it has to hold."""
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from os import PathLike
-from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Self
 
-from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf import GGUFFile
-from llama_herd.model.files.gguf_header import TensorInfo
-from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
-from llama_herd.model.hub.name import how_to_pull
+from llama_herd.model.files.tensor_file import TensorInfo
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weights.weight import Weight
 
-_ACCEPTED = (
-    "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"
-)
-#: Ends of the names of files in such a folder.
-_PARTS = (".safetensors", ".json")
+#: Llama 3.1's scaling: what the speed of each of RoPE's pairs is divided by.
+ROPE_NAME = "rope_freqs.weight"
+
+Shape = tuple[int, ...]
 
 
-class ModelFile(Protocol):
-    """The file of a model, from which a Llama is loaded. Names of weights are GGUF's."""
+class ModelFile(ABC):
+    """The file of a model, or its folder. Names of weights are GGUF's, also where the file has others.
+
+    Rows of attn_q and attn_k come in the half-split RoPE layout.
+    """
 
     config: LlamaConfig
-
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata of the file, with keys as its format has them."""
+    metadata: Metadata  # with keys as the format has them
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all weights, as they are stored."""
+        return sum(info.num_bytes for info in self.tensors)
 
     @property
+    @abstractmethod
     def tensors(self) -> Collection[TensorInfo]:
         """All weights, as they are stored, by the names in their file."""
 
+    @abstractmethod
     def __contains__(self, name: str) -> bool:
         """Whether an optional weight is there itself."""
 
+    @abstractmethod
     def weight(self, name: str) -> Weight:
-        """A weight, rows of attn_q and attn_k half-split; a missing `output.weight` is the embedding."""
+        """A weight; a missing `output.weight` is the embedding."""
 
+    @abstractmethod
     def read_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, with a piece for each of its rows. Raises ModelFileError."""
 
+    @abstractmethod
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         """The names of its control tokens, which chat templates write."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give up the files; what has been read of them stays good."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-
-def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
-    """The tokenizer of a model, or of a GGUF file that holds a vocabulary alone. Raises ModelFileError."""
-    path = Path(path)
-    with _naming_the_path(path):
-        is_alone = path.is_file() and path.suffix not in _PARTS
-    if not is_alone:
-        with open_model(path) as model:
-            tokenizer = model.read_tokenizer()
-            return tokenizer, model.read_control_tokens(tokenizer)
-    with GGUFFile.open(path) as file:
-        tokenizer = Tokenizer.from_metadata(file.metadata)
-        return tokenizer, ControlTokens.from_metadata(file.metadata, tokenizer)
+    def _stored_name(self, name: str) -> str:
+        return "token_embd.weight" if name == "output.weight" and name not in self else name
 
 
-def open_model(path: str | PathLike[str]) -> ModelFile:
-    """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
-    path = Path(path)
-    with _naming_the_path(path):
-        return _open(path)
+def expected_shapes(config: LlamaConfig) -> dict[str, Shape]:
+    """Every weight that a model of this shape has, the optional ones too, rows first."""
+    shapes: dict[str, Shape] = {
+        "token_embd.weight": (config.vocab_size, config.hidden_size),
+        "output_norm.weight": (config.hidden_size,),
+        "output.weight": (config.vocab_size, config.hidden_size),
+    }
+    if config.family.interleaved:
+        shapes[ROPE_NAME] = (config.rope_dim // 2,)
+    for layer in range(config.num_layers):
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
+    return shapes
 
 
-@contextmanager
-def _naming_the_path(path: Path) -> Iterator[None]:
-    """Raise ModelFileError where the system refuses: a name that is too long, a folder that is not ours."""
-    try:
-        yield
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
-
-
-def _open(path: Path) -> ModelFile:
-    if (path / CONFIG_NAME).is_file():
-        return SafetensorsModel.open(path)
-    if path.is_dir():
-        found = "".join(
-            f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))[:1]
-        )
-        raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
-    if not path.exists():
-        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}. {how_to_pull(path)}".rstrip())
-    if path.suffix in _PARTS:
-        raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
-    return GGUFModel.open(path)
+def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
+    """Every weight of one layer, by its name within the layer."""
+    family, hidden = config.family, config.hidden_size
+    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    rows = {"attn_q": q_rows, "attn_k": kv_rows, "attn_v": kv_rows}
+    rows |= {"ffn_gate": config.ffn_size, "ffn_up": config.ffn_size}
+    if family.fused:
+        rows = {"attn_qkv": q_rows + 2 * kv_rows, "ffn_up": 2 * config.ffn_size}
+    shapes: dict[str, Shape] = {f"{name}.weight": (num_rows, hidden) for name, num_rows in rows.items()}
+    shapes |= {"attn_output.weight": (hidden, q_rows), "ffn_down.weight": (hidden, config.ffn_size)}
+    norms = {"attn_norm": hidden, "ffn_norm": hidden}
+    if family.qk_norm:
+        norms |= {"attn_q_norm": config.head_dim, "attn_k_norm": config.head_dim}
+    if family.post_norms:
+        norms |= {"post_attention_norm": hidden, "post_ffw_norm": hidden}
+    shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
+    if family.qkv_bias:
+        shapes |= {f"{name}.bias": (num_rows,) for name, num_rows in rows.items() if name.startswith("attn_")}
+    return shapes

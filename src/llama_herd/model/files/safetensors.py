@@ -1,25 +1,22 @@
-"""Safetensors files: a strict, bounded header, and tensors that stay in the file until they are read.
+"""Safetensors files: a strict, bounded header, tensors that stay in the file, and the files of a folder.
 
 Source: https://github.com/huggingface/safetensors#format
 """
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
-from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import HEAD_BYTES, recognise
-from llama_herd.model.files.gguf_header import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS, TensorInfo
-from llama_herd.model.files.tensor_file import OpenFile, TensorFile
-from llama_herd.model.reading.bounded_reader import Cursor
-from llama_herd.model.reading.file_errors import damaged, quoted
-from llama_herd.model.reading.json_file import parse_json
-from llama_herd.model.reading.metadata import UNQUANTISED, Metadata
+from llama_herd.model.files.gguf import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS
+from llama_herd.model.files.tensor_file import OpenFile, TensorFile, TensorInfo
+from llama_herd.model.reading.bounded_reader import Cursor, damaged
+from llama_herd.model.reading.json_file import parse_json, read_json
+from llama_herd.model.reading.metadata import UNQUANTISED, Metadata, quoted
 
 #: The format's own limit is 100 MB; a Llama of 512 layers needs less than one.
 MAX_HEADER_BYTES = 16 << 20
@@ -36,6 +33,16 @@ DTYPES = {
     "BF16": GGMLQuantizationType.BF16,
 }
 
+WHOLE_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 16 << 20
+MAX_SHARDS = 1_024
+#: A file's name has no more, and it is looked for.
+MAX_NAME_CHARS = 200
+
+#: Weights as pickles, which can run code when they are read.
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
 
 class SafetensorsFile(TensorFile):
     """A safetensors file.
@@ -44,20 +51,9 @@ class SafetensorsFile(TensorFile):
         file.blocks("model.norm.weight")  # uint8 (rows, bytes of a row)
     """
 
-    @classmethod
-    def open(cls, path: str | PathLike[str]) -> Self:
-        """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
-        path = Path(path)
-        with ExitStack() as stack:
-            try:
-                file = OpenFile(path)
-                stack.callback(file.close)
-                _check_kind(path, file.head(HEAD_BYTES))
-                opened = cls(file, _read_header(file.cursor(file.num_bytes)))
-            except OSError as error:
-                raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
-            stack.pop_all()
-            return opened
+    def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
+        _check_kind(file.path, file.head(HEAD_BYTES))
+        return _read_header(file.cursor(file.num_bytes))
 
 
 def _check_kind(path: Path, head: bytes) -> None:
@@ -137,3 +133,45 @@ def _check_layout(infos: Mapping[str, TensorInfo], cursor: Cursor) -> None:
             )
     if end < cursor.end:
         raise damaged(cursor.source, f"{cursor.end - end} bytes follow the last tensor, none may")
+
+
+def how_to_complete(folder: Path) -> str:
+    """The command that completes a folder; what is there already it does not fetch again."""
+    return f"Fetch what is missing: hf download OWNER/NAME --local-dir {folder}."
+
+
+def weight_paths(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights. Raises ModelFileError, which names what is missing."""
+    if (folder / WHOLE_NAME).is_file():
+        return [folder / WHOLE_NAME]
+    if (folder / INDEX_NAME).is_file():
+        return _shard_paths(folder / INDEX_NAME)
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    if pickles:
+        raise ModelFileError(
+            f"{folder}: {pickles[0]} is a pickle, which can run code when it is read, and is never opened. "
+            "Fetch the model's safetensors files, or load it with transformers and call `save_pretrained`."
+        )
+    raise ModelFileError(f"{folder}: holds neither {WHOLE_NAME} nor {INDEX_NAME}. {how_to_complete(folder)}")
+
+
+def _shard_paths(index_path: Path) -> list[Path]:
+    """The files that an index names, all of which must be there."""
+    index = read_json(index_path, MAX_INDEX_BYTES)
+    names = sorted({str(name) for name in index.nested("weight_map").values()})
+    if not 1 <= len(names) <= MAX_SHARDS:
+        raise index.error("weight_map", f"names {len(names)} files, allowed are 1 to {MAX_SHARDS}")
+    paths = [index_path.with_name(_checked(name, index)) for name in names]
+    for path in paths:
+        if not path.is_file():
+            raise ModelFileError(
+                f"{path}: missing, {INDEX_NAME} names {len(names)} files. {how_to_complete(path.parent)}"
+            )
+    return paths
+
+
+def _checked(name: str, index: Metadata) -> str:
+    """A shard's name. Raises ModelFileError unless it is a plain name, as it must lie in the same folder."""
+    if Path(name).name != name or not name.endswith(".safetensors") or len(name) > MAX_NAME_CHARS:
+        raise index.error("weight_map", f"names {quoted(name)}, which is no safetensors file of this folder")
+    return name

@@ -1,27 +1,24 @@
 """A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.gguf_header import TensorInfo
-from llama_herd.model.files.gguf_model import ROPE_NAME, Shape, expected_shapes
-from llama_herd.model.files.safetensors import SafetensorsFile
-from llama_herd.model.files.shards import how_to_complete, weight_paths
-from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, Shape, expected_shapes
+from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
+from llama_herd.model.files.tensor_file import StoredRows, TensorInfo
 from llama_herd.model.reading.json_file import read_json
+from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.shape.json_shape import with_defaults
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.tokenizer import PaddedCodec, Tokenizer
+from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.model.weights.weight import Weight
 
@@ -63,21 +60,12 @@ _POST_NORM_NAMES = {
 }
 
 
-class StoredTensor(NamedTuple):
-    """A tensor and the file that holds it."""
-
-    file: SafetensorsFile
-    info: TensorInfo
-
-
-class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
+class SafetensorsModel(ModelFile):
     """The checked view of a folder with config.json and model.safetensors, whole or in shards.
 
-        with SafetensorsModel.open("Llama-2-7b-hf") as model:
-            model.config.num_layers
-            model.weight("blk.0.attn_q.weight")
-
-    Names are GGUF's. The rows of attn_q and attn_k come in the half-split RoPE layout, as they are stored.
+    with SafetensorsModel.open("Llama-2-7b-hf") as model:
+        model.config.num_layers
+        model.weight("blk.0.attn_q.weight")
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,36 +87,26 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
         return cls(Path(folder))
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of all weights, as they are stored."""
-        return sum(info.num_bytes for info in self.tensors)
-
-    @property
     def tensors(self) -> Collection[TensorInfo]:
-        """All weights, as they are stored, by the names in their file."""
-        return [stored.info for stored in self._weights.values()]
+        return [rows.info for rows in self._weights.values()]
 
     def __contains__(self, name: str) -> bool:
-        """Whether the folder holds an optional weight itself."""
         return name in self._weights
 
     def weight(self, name: str) -> Weight:
-        """A weight by its GGUF name; a missing `output.weight` is the embedding."""
-        file, info = self._stored(name)
-        weight = Weight(info.type, info.shape, file.rows(info.name))
+        rows = self._weights[self._stored_name(name)]
+        weight = Weight(rows.info.type, rows.info.shape, rows)
         is_shifted = self.config.family.norms_from_one and name.endswith("norm.weight")
         return _plus_one(weight) if is_shifted else weight
 
     def read_tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer, with a piece for each of the model's rows. Raises ModelFileError."""
         tokenizer, num_rows = Tokenizer.from_json(self._tokenizer_json), self.config.vocab_size
         if tokenizer.vocab_size > num_rows:
             complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
             raise self.metadata.error("vocab_size", complaint)
-        return replace(tokenizer, codec=PaddedCodec(tokenizer.codec, num_rows))
+        return tokenizer
 
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
-        """The names of its control tokens, which chat templates write."""
         return ControlTokens.from_json(self._tokenizer_json)
 
     @cached_property
@@ -145,14 +123,7 @@ class SafetensorsModel(AbstractContextManager["SafetensorsModel"]):
         for file in self._files:
             file.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _stored(self, name: str) -> StoredTensor:
-        is_tied = name == "output.weight" and name not in self
-        return self._weights["token_embd.weight" if is_tied else name]
-
-    def _checked(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    def _checked(self, tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
         shapes = expected_shapes(self.config)
         names = {hf_name(name, self.config.family): name for name in shapes if name != ROPE_NAME}
@@ -192,30 +163,26 @@ def _plus_one(weight: Weight) -> Weight:
     return Weight(GGMLQuantizationType.F32, weight.shape, values.view(torch.uint8))
 
 
-def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredTensor]:
+def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredRows]:
     """All tensors of a folder's files but those that a Llama does not need; later files count for more."""
     return {
-        name: StoredTensor(file, info)
-        for file in files
-        for name, info in file.tensors.items()
-        if not name.endswith(IGNORED_SUFFIX)
+        name: file.rows(name) for file in files for name in file.tensors if not name.endswith(IGNORED_SUFFIX)
     }
 
 
-def _is_same(head: StoredTensor, embedding: StoredTensor) -> bool:
+def _is_same(head: StoredRows, embedding: StoredRows) -> bool:
     """Whether a head is a copy of the embedding; it is read up to the first difference."""
     if head == embedding:
         return True
     if (head.info.type, head.info.shape) != (embedding.info.type, embedding.info.shape):
         return False
-    first, second = (stored.file.rows(stored.info.name) for stored in (head, embedding))
     return all(
-        bool((first.read(rows) == second.read(rows)).all())
-        for rows in (slice(start, start + COMPARED_ROWS) for start in range(0, len(first), COMPARED_ROWS))
+        bool((head.read(rows) == embedding.read(rows)).all())
+        for rows in (slice(start, start + COMPARED_ROWS) for start in range(0, len(head), COMPARED_ROWS))
     )
 
 
-def _check_tensor(stored: StoredTensor, shape: Shape | None, family: str) -> None:
+def _check_tensor(stored: StoredRows, shape: Shape | None, family: str) -> None:
     """Raise ModelFileError unless a tensor has the shape that is expected of it, if it is expected at all."""
     tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
     if shape is None:

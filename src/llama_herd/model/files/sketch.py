@@ -11,12 +11,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import GGUF, HEAD_BYTES, SAFETENSORS, recognise
-from llama_herd.model.files.gguf import read_header_of
-from llama_herd.model.files.gguf_header import Header, TensorEntry, TensorInfo, type_name
-from llama_herd.model.files.safetensors import NOTES_KEY, read_entries
+from llama_herd.model.files.gguf import Header, TensorEntry, read_header_of, type_name
+from llama_herd.model.files.safetensors import MAX_SHARDS, NOTES_KEY, read_entries
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, MAX_CONFIG_BYTES
-from llama_herd.model.files.shards import MAX_SHARDS
-from llama_herd.model.files.tensor_file import OpenFile
+from llama_herd.model.files.tensor_file import OpenFile, TensorInfo
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.text.token_facts import TokenFacts
 

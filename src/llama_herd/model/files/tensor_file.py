@@ -5,24 +5,42 @@ It is read and not mapped: a map of a file that somebody cuts short kills the pr
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.files.gguf_header import TensorInfo
 from llama_herd.model.reading.bounded_reader import Cursor
-from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import quoted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ALL = slice(None)
+
+
+class TensorInfo(NamedTuple):
+    """A tensor's type, shape and place in its file."""
+
+    name: str
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]  # torch's order: rows first
+    offset: int  # of its first byte, from the start of the file
+    num_bytes: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of blocks; a tensor of one dimension is one row."""
+        return math.prod(self.shape[:-1])
 
 
 class OpenFile:
@@ -106,12 +124,35 @@ class StoredRows:
 
 
 class TensorFile:
-    """A file of tensors, which are found by name."""
+    """A file of tensors, which are found by name. A format says how its header is read."""
 
-    def __init__(self, file: OpenFile, tensors: Mapping[str, TensorInfo]) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self.path = file.path
-        self.tensors = tensors
         self._file = file
+        self.tensors = self._read(file)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> Self:
+        """Open and check a file. Raises ModelFileError when it is missing, foreign or damaged."""
+        path = Path(path)
+        with ExitStack() as stack:
+            try:
+                cls._check_path(path)
+                file = OpenFile(path)
+                stack.callback(file.close)
+                opened = cls(file)
+            except OSError as error:
+                raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+            stack.pop_all()
+            return opened
+
+    @staticmethod
+    def _check_path(path: Path) -> None:
+        """Raise ModelFileError for what is not even to be opened, such as a pipe."""
+
+    def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
+        """The tensors of the file's header. Raises ModelFileError when it is foreign or damaged."""
+        raise NotImplementedError
 
     def rows(self, name: str) -> StoredRows:
         """A tensor's rows, to be read while the file is open."""

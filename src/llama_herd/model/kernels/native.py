@@ -18,15 +18,19 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.errors import BadInput
-from llama_herd.model.kernels.attention import Attention, load_attention
+from llama_herd.model.kernels.attention import (
+    Attention,
+    PrefillAttention,
+    load_attention,
+    load_prefill_attention,
+)
+from llama_herd.model.kernels.block_types import NUMBERS, TILE_ROWS, TILED_TYPES
 from llama_herd.model.kernels.build import best_library
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import Draw, load_draw
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import InstructionSet
-from llama_herd.model.kernels.prefill_attention import PrefillAttention, load_prefill_attention
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
-from llama_herd.model.kernels.tile_layout import NUMBERS, TILE_ROWS, TILED_TYPES
 from llama_herd.model.kernels.tiles import block_size, blocks_of, lay_out, random_tiles
 from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 
@@ -54,6 +58,10 @@ CUT = 4 / 3 * BFLOAT16_ROUNDING
 INT8_ROUNDING = 0.51 / 127
 
 
+#: The parts of `Kernels` that have threads.
+_WITH_THREADS = ("attention", "prefill_attention", "elementwise", "rotation", "draw")
+
+
 @dataclass(frozen=True, eq=False)
 class Kernels:
     """The parts of a model that a native library computes; `note` says which, and what it computes wrong."""
@@ -73,20 +81,9 @@ class Kernels:
     tile_rows: ClassVar[int] = TILE_ROWS  # rows of a matrix come in so many
 
     def with_threads(self, num_threads: int) -> Self:
-        attention = self.attention and replace(self.attention, num_threads=num_threads)
-        prefill = self.prefill_attention and replace(self.prefill_attention, num_threads=num_threads)
-        elementwise = self.elementwise and replace(self.elementwise, num_threads=num_threads)
-        rotation = self.rotation and replace(self.rotation, num_threads=num_threads)
-        draw = self.draw and replace(self.draw, num_threads=num_threads)
-        return replace(
-            self,
-            num_threads=num_threads,
-            attention=attention,
-            prefill_attention=prefill,
-            elementwise=elementwise,
-            rotation=rotation,
-            draw=draw,
-        )
+        named = {name: getattr(self, name) for name in _WITH_THREADS}
+        parts = {name: replace(part, num_threads=num_threads) for name, part in named.items() if part}
+        return replace(self, num_threads=num_threads, **parts)
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
         """The fastest way for so many tokens that is about as exact as their type."""
@@ -198,25 +195,26 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
     ways = all_ways - {Kernel.NUMBERS}
     kernels = Kernels("", TILED_TYPES, library, ways)
-    right = frozenset(type for type in TILED_TYPES if _is_right(kernels, type, ways))
-    wrong = ", ".join(sorted(type.name for type in TILED_TYPES - right))
-    names = ", ".join(sorted(type.name for type in right))
+    right = {type for type in TILED_TYPES if _is_right(kernels, type, ways)}
     attention, elementwise = load_attention(library), load_elementwise(library)
     rotation = load_rotation(library)
     prefill = load_prefill_attention(library) if set.attends_to_prompts else None
     has_numbers = _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
-    others = {
+    found_right = {
+        **{type.name: type in right for type in sorted(TILED_TYPES, key=lambda type: type.name)},
         "bfloat16": has_numbers,
         "attention": attention is not None,
         **({"attention of prompts": prefill is not None} if set.attends_to_prompts else {}),
         "RoPE": rotation is not None,
         "norms and gates": elementwise is not None,
     }
-    wrong = ", ".join(filter(None, (wrong, *(name for name, is_right in others.items() if not is_right))))
-    names = ", ".join(filter(None, (names, *(name for name, is_right in others.items() if is_right))))
+    names, wrong = (
+        ", ".join(name for name, is_right in found_right.items() if is_right == wanted)
+        for wanted in (True, False)
+    )
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
     return Kernels(
-        *(note, right, library, ways, has_numbers),
+        *(note, frozenset(right), library, ways, has_numbers),
         attention=attention,
         prefill_attention=prefill,
         elementwise=elementwise,

@@ -13,8 +13,8 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
+from llama_herd.model.kernels.block_types import HALVES, NUMBERS, NUMBERS_OF_BLOCK, TILE_ROWS
 from llama_herd.model.kernels.huge_pages import zero_bytes
-from llama_herd.model.kernels.tile_layout import HALVES, NUMBERS, NUMBERS_OF_BLOCK, TILE_ROWS
 
 
 def block_size(type: GGMLType) -> tuple[int, int]:

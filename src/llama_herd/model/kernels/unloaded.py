@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.errors import BadInput
+from llama_herd.model.kernels.block_types import TILE_ROWS, TILED_TYPES
 from llama_herd.model.kernels.build import best_library
-from llama_herd.model.kernels.tile_layout import TILE_ROWS, TILED_TYPES
 
 
 @dataclass(frozen=True)

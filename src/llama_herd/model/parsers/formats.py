@@ -1,12 +1,16 @@
-"""How models write their reasoning and their calls of tools: two tables, a format a row.
+"""How models write their reasoning and their calls of tools: two tables, a format a row, and one model's.
 
 A format is known by what a chat template says. The first row that fits is a model's.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self, TypeVar
+
+#: In place of a format's name: the one that the templates speak of, or none.
+AUTO = "auto"
+NONE = "none"
 
 #: What looks like a control token within the text of a mark.
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
@@ -222,3 +226,41 @@ TOOL_FORMATS = {form.name: form for form in _TOOLS}
 def tokens_in(marks: Iterable[str]) -> tuple[str, ...]:
     """The texts within marks that may be control tokens, each once."""
     return tuple(dict.fromkeys(token for mark in marks for token in _TOKEN.findall(mark)))
+
+
+F = TypeVar("F", ReasoningFormat, ToolFormat)
+
+
+@dataclass(frozen=True)
+class OutputFormats:
+    """How a model writes reasoning and calls; None where it does not."""
+
+    reasoning: ReasoningFormat | None = None
+    tools: ToolFormat | None = None
+
+    @classmethod
+    def from_templates(cls, templates: Mapping[str, str], tools: str = AUTO, reasoning: str = AUTO) -> Self:
+        """The formats of these names, or those that a model's chat templates, Jinja by name, speak of."""
+        texts = tuple(templates.values())
+        return cls(_chosen(REASONING_FORMATS, reasoning, texts), _chosen(TOOL_FORMATS, tools, texts))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts that may be control tokens: the text of an output has to show them."""
+        reasoning = () if self.reasoning is None else self.reasoning.marks
+        return tokens_in((*reasoning, *(() if self.tools is None else self.tools.marks)))
+
+    def begins_in_reasoning(self, prompt: str) -> bool:
+        """Whether a prompt ends in the opening mark of reasoning, so that an output goes on there."""
+        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.opening)
+
+    def ends_reasoning(self, prompt: str) -> bool:
+        """Whether a prompt ends in the closing mark of reasoning, so that none comes."""
+        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.closing)
+
+
+def _chosen(formats: Mapping[str, F], name: str, templates: tuple[str, ...]) -> F | None:
+    if name in (AUTO, NONE):
+        told = (form for form in formats.values() if any(map(form.is_told_by, templates)))
+        return next(told, None) if name == AUTO else None
+    return formats[name]

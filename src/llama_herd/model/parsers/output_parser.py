@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from llama_herd.model.parsers.formats import ReasoningFormat, ToolFormat
+from llama_herd.model.parsers.formats import OutputFormats, ReasoningFormat, ToolFormat
 from llama_herd.model.parsers.json_object import JsonObject
-from llama_herd.model.parsers.output_formats import OutputFormats
 
 SPACE = " \t\n\r"
 

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.reading.file_errors import damaged
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
@@ -124,3 +123,8 @@ class Cursor:
 
     def _layout(self, layout: struct.Struct) -> struct.Struct:
         return _SWAPPED[layout] if self.is_swapped else layout
+
+
+def damaged(source: str, problem: str) -> ModelFileError:
+    """The error for a file that says what cannot be. Files are hardly ever made so, but often cut off."""
+    return ModelFileError(f"{source}: {problem}. The file is damaged or cut off: fetch it again.")

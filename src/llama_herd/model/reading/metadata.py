@@ -7,7 +7,6 @@ import numpy as np
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.bounded_reader import Array
-from llama_herd.model.reading.file_errors import quoted
 
 # The most that a file may say of a model: far above any that people have, far below what does harm.
 MAX_VOCAB = 1 << 20
@@ -21,8 +20,8 @@ MAX_ROPE_BASE = 1e12
 MAX_SCALE = 1e6
 MAX_EXPERTS = 65_536
 
-#: An error quotes no more than this of what a file holds.
-MAX_PROBLEM_CHARS = 200
+#: An error quotes no more than this of what a file holds, and of one value of it.
+MAX_PROBLEM_CHARS, MAX_QUOTED_CHARS = 200, 60
 
 #: What helps when a file says what cannot be.
 HELP = "Fetch the file again, or take another one of the same model."
@@ -154,3 +153,9 @@ class NotedMetadata(Metadata):
     def _read(self, key: str, kinds: tuple[type[T], ...], needed: str, default: T | None = None) -> T:
         self.noted.add(key)
         return super()._read(key, kinds, needed, default)
+
+
+def quoted(value: object) -> str:
+    """`value` as Python would write it, cut to 60 characters."""
+    shown = repr(value)
+    return shown if len(shown) <= MAX_QUOTED_CHARS else f"{shown[:MAX_QUOTED_CHARS]}..."

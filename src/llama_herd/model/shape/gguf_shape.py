@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import (
     MAX_CONTEXT,
     MAX_LAYERS,
@@ -13,6 +12,7 @@ from llama_herd.model.reading.metadata import (
     OTHER_MODEL,
     Metadata,
     NotedMetadata,
+    quoted,
 )
 from llama_herd.model.shape.families import Family, layer_windows, local_layers
 

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.metadata import (
     MAX_CONTEXT,
     MAX_LAYERS,
@@ -12,6 +11,7 @@ from llama_herd.model.reading.metadata import (
     UNQUANTISED,
     Metadata,
     NotedMetadata,
+    quoted,
 )
 from llama_herd.model.shape.families import Family, layer_windows, local_layers
 from llama_herd.model.shape.rope_scaling import Pairs, RopeScaling, json_scaling

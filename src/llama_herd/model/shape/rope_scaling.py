@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
-from llama_herd.model.reading.file_errors import quoted
-from llama_herd.model.reading.metadata import MAX_CONTEXT, MAX_SCALE, Metadata
+from llama_herd.model.reading.metadata import MAX_CONTEXT, MAX_SCALE, Metadata, quoted
 
 #: YaRN's borders, in turns over the context that the model was made for.
 BETA_FAST, BETA_SLOW = 32.0, 1.0

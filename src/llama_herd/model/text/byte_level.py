@@ -8,8 +8,7 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-from llama_herd.model.reading.file_errors import quoted
-from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata, quoted
 from llama_herd.model.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from llama_herd.model.text.vocabulary import MERGES_KEY, SILENT, TOKENS_KEY, Vocabulary
 

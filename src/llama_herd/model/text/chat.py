@@ -9,10 +9,9 @@ from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob, ModelFileError
-from llama_herd.model.reading.file_errors import quoted
+from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.text.control_tokens import ControlTokens
-from llama_herd.model.text.helper import DEFAULT_LIMITS, Helper, HelperAnswer, HelperLimits
-from llama_herd.model.text.helper_pool import HelperPool
+from llama_herd.model.text.helper import DEFAULT_LIMITS, Helper, HelperAnswer, HelperLimits, HelperPool
 from llama_herd.model.text.sandbox import CLOCK
 from llama_herd.model.text.template_files import DEFAULT, TOOL_USE
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -28,14 +27,13 @@ class Renderer:
         renderer = Renderer({"default": "Hello {{ name }}"}, HelperLimits())
         renderer.render("default", {"name": "herd"})
 
-    The helper is started when it is first needed. One that went over a limit is replaced at once, so that
-    who broke it waits for the next, and nobody else does.
+    One whose helper went over a limit starts the next at once, so that who broke it waits for that, and
+    nobody else does.
     """
 
     def __init__(self, sources: Mapping[str, str], limits: HelperLimits) -> None:
         self._sources = sources
-        self._limits = limits
-        self._helper: Helper | None = None
+        self._helper = Helper(SANDBOX, limits)
 
     def start(self) -> None:
         """Start the helper. Raises ModelFileError when it cannot compile a template."""
@@ -47,47 +45,27 @@ class Renderer:
 
     def render(self, name: str, variables: Mapping[str, object]) -> str:
         """The text. Raises GenerationError "template_error", which quotes nothing of the variables."""
-        answer = self._start()[1] if self._helper is None else HelperAnswer("ready")
+        _, answer = self._start()
         if answer.kind == "ready":
-            answer = self._ask("render", name, variables)
-            if self._helper is None:
-                self._start()
+            answer = self._helper.ask(("render", name, variables))
+            self._start()
         if answer.kind == "text":
             return answer.text
         raise GenerationError(ErrorCode.TEMPLATE_ERROR, f"messages: the chat template {_explained(answer)}")
 
     def close(self) -> None:
-        if self._helper is not None:
-            self._helper.close()
-            self._helper = None
+        self._helper.close()
 
     def _start(self) -> tuple[str, HelperAnswer]:
-        """Start a helper and give it the templates: what it says of one that fails, else of the last."""
-        name = DEFAULT
-        try:
-            self._helper = Helper(SANDBOX, self._limits)
-        except OSError as error:
-            return name, HelperAnswer(
-                "late", f"cannot run, since no process could be started: {error.strerror}"
-            )
-        started = self._checked(self._helper.start())
-        if started.kind != "ready":
-            return name, started
-        for name, source in self._sources.items():
-            started = self._ask("compile", name, source)
-            if started.kind != "ready":
-                break
+        """Start the helper with the templates, unless it runs: "ready", or what is wrong with one."""
+        name, is_new = DEFAULT, not self._helper.is_running
+        started = self._helper.start()
+        if is_new and started.kind == "ready":
+            for name, source in self._sources.items():
+                started = self._helper.ask(("compile", name, source))
+                if started.kind != "ready":
+                    break
         return name, started
-
-    def _ask(self, *request: object) -> HelperAnswer:
-        assert self._helper is not None
-        return self._checked(self._helper.ask(request))
-
-    def _checked(self, answer: HelperAnswer) -> HelperAnswer:
-        """An answer; a helper that went over a limit is of no use any more."""
-        if answer.is_over_limit:
-            self.close()
-        return answer
 
 
 def _explained(answer: HelperAnswer) -> str:

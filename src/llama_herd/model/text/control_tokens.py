@@ -7,9 +7,8 @@ from typing import Self
 from gguf import TokenType
 
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.text.tokenizer_json import TokenizerJson
+from llama_herd.model.text.tokenizer_json import JoinedText, TokenizerJson
 from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY, TYPES_KEY, read_id
 
 #: What a GGUF file calls them; the third word is its own.

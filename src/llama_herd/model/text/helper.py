@@ -1,4 +1,4 @@
-"""A helper process that works under limits: bad work can neither hang nor bloat the process that asks.
+"""Helper processes that work under limits: bad work can neither hang nor bloat the process that asks.
 
 Requests come as JSON over a connection, the limits first. Each gets an Answer.
 """
@@ -8,11 +8,15 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 #: Longest time for an interpreter to start on a busy machine.
 START_S = 30.0
@@ -49,47 +53,75 @@ class HelperAnswer(NamedTuple):
 
 
 class Helper:
-    """A process that runs a program: a new interpreter, not a fork, so CUDA and held locks stay out of it."""
+    """A program in a process of its own, for one thread at a time.
+
+    The process is started when it is first asked; one that went over a limit is ended, and the next request
+    starts another. It is a new interpreter, not a fork, so CUDA and held locks stay out of it.
+    """
 
     def __init__(self, program: str, limits: HelperLimits) -> None:
-        """program: a module that calls `serve`."""
+        """program: a module that calls `answer_requests`."""
+        self._program = program
         self._limits = limits
-        self._connection, theirs = Pipe()
-        with theirs:
-            # A session of its own: Ctrl-C is for the worker, which still needs the helper while it drains.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", program, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
 
     def start(self) -> HelperAnswer:
-        """Start the process with its limits; return its first answer, once it is ready."""
-        return self.ask(self._limits, START_S)
+        """Start the process with its limits, unless it runs: "ready", or what is in the way."""
+        if self.is_running:
+            return HelperAnswer("ready")
+        self._connection, theirs = Pipe()
+        with theirs:
+            try:
+                # A session of its own: Ctrl-C is for the worker, which still needs it while it drains.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", self._program, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._connection.close()
+                problem = f"cannot be used, since no process could be started: {error.strerror}"
+                return HelperAnswer("late", problem)
+        return self._answer(self._process, self._limits, START_S)
 
-    def ask(self, request: object, timeout_s: float | None = None) -> HelperAnswer:
-        """Send a request and return the answer; a process that does not answer in time is ended."""
-        timeout_s = self._limits.wall_s if timeout_s is None else timeout_s
+    def ask(self, request: object) -> HelperAnswer:
+        """Send a request and return the answer."""
+        started = self.start()
+        if self._process is None or started.kind != "ready":
+            return started
+        return self._answer(self._process, request, self._limits.wall_s)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answer(self, process: subprocess.Popen[bytes], request: object, timeout_s: float) -> HelperAnswer:
+        """The answer to a request; a process that gives none in time, or goes over a limit, is ended."""
+        answer = HelperAnswer("late", f"takes longer than {timeout_s:g} s")
         try:
             self._connection.send_bytes(json.dumps(request).encode())
             if self._connection.poll(timeout_s):
                 most = JSON_BYTES * self._limits.max_chars + 1_000
-                return HelperAnswer(*json.loads(self._connection.recv_bytes(most)))
+                answer = HelperAnswer(*json.loads(self._connection.recv_bytes(most)))
         except (OSError, EOFError):
-            return HelperAnswer("limit", self._cause_of_death())
-        return HelperAnswer("late", f"takes longer than {timeout_s:g} s")
+            answer = HelperAnswer("limit", self._cause_of_death(process))
+        if answer.is_over_limit:
+            self.close()
+        return answer
 
-    def close(self) -> None:
-        self._connection.close()
-        self._process.kill()
-        self._process.wait()
-
-    def _cause_of_death(self) -> str:
+    def _cause_of_death(self, process: subprocess.Popen[bytes]) -> str:
         try:
-            code = self._process.wait(timeout=1)
+            code = process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             return "broke off the connection to its process"
         if code == -signal.SIGPROF:
@@ -97,6 +129,63 @@ class Helper:
         if code == -signal.SIGABRT:  # how native code says that it got no memory
             return f"needs more than {self._limits.memory_bytes:,} bytes of memory"
         return f"ended its process with code {code}"
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+H = TypeVar("H", bound=_Closable)
+
+
+class HelperPool(Generic[H]):
+    """Lends each helper to one caller at a time; further callers are served as they came.
+
+    Any thread may call. So a thread has one helper at most, and where there are fewer helpers than threads,
+    each goes before the second call of another.
+    """
+
+    def __init__(self, helpers: Iterable[H]) -> None:
+        """`helpers` start what they need when they are first used; the last one is used first."""
+        self._lock = Lock()
+        self._idle = list(helpers)
+        self._waiting = deque[SimpleQueue[H]]()
+        self._is_closed = False
+
+    @contextmanager
+    def lent(self) -> Iterator[H]:
+        """A helper of one's own within the block."""
+        helper = self._take()
+        try:
+            yield helper
+        finally:
+            self._give_back(helper)
+
+    def close(self) -> None:
+        """End the helpers, each as soon as it is idle."""
+        with self._lock:
+            self._is_closed = True
+            for helper in self._idle:
+                helper.close()
+
+    def _take(self) -> H:
+        """The one that was used last, so that no more are started than are needed."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            turn = SimpleQueue[H]()
+            self._waiting.append(turn)
+        return turn.get()
+
+    def _give_back(self, helper: H) -> None:
+        """Hand over to who waits longest: who gives back cannot take again before."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().put(helper)
+                return
+            self._idle.append(helper)
+            if self._is_closed:
+                helper.close()
 
 
 def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:

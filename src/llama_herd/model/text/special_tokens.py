@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.text.tokenizer_steps import decoder_kinds
+from llama_herd.model.text.tokenizer_engine import decoder_kinds
 
 #: Most bytes of each file beside a tokenizer.json.
 MAX_CONFIG_BYTES = 16 << 20

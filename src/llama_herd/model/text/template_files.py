@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.reading.file_errors import quoted
 from llama_herd.model.reading.json_file import read_text
-from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata, quoted
 
 #: The template that a model means when nobody names one, and the one it means for a chat with tools.
 DEFAULT = "default"

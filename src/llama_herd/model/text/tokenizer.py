@@ -6,8 +6,7 @@ from typing import Protocol, Self
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import BadInput, GenerationError, ModelFileError
-from llama_herd.model.reading.file_errors import quoted
-from llama_herd.model.reading.metadata import OTHER_MODEL, Metadata
+from llama_herd.model.reading.metadata import OTHER_MODEL, Metadata, quoted
 from llama_herd.model.text.byte_level import ByteLevelCodec
 from llama_herd.model.text.spm import SpmCodec
 from llama_herd.model.text.template_files import metadata_templates
@@ -22,17 +21,6 @@ class Codec(Protocol):
     pieces: tuple[bytes, ...]
 
     def encode(self, text: str) -> list[int]: ...
-
-
-class PaddedCodec:
-    """A codec for a model with more rows than tokens: the ids beyond its tokens add nothing to a text."""
-
-    def __init__(self, codec: Codec, num_tokens: int) -> None:
-        self.pieces = codec.pieces + (b"",) * (num_tokens - len(codec.pieces))
-        self._codec = codec
-
-    def encode(self, text: str) -> list[int]:
-        return self._codec.encode(text)
 
 
 @dataclass(frozen=True)
@@ -61,7 +49,9 @@ class Tokenizer:
             problem = f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
             raise metadata.error(MODEL_KEY, problem, OTHER_MODEL)
         vocabulary = Vocabulary.from_metadata(metadata)
-        with no_panic(ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")):
+        with no_panic(
+            lambda: ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")
+        ):
             codec = (
                 SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
             )
@@ -114,9 +104,7 @@ class Tokenizer:
         """
         if add_bos and self.bos_id is None:
             raise BadInput("this vocabulary has no BOS token; encode with add_bos=False")
-        with no_panic(
-            GenerationError(ErrorCode.TOKENIZER_ERROR, "prompt: the model's tokenizer fails on this text")
-        ):
+        with no_panic(_failure):
             ids = self.codec.encode(_well_formed(text))
         if add_bos is False:
             return ids
@@ -133,6 +121,10 @@ class Tokenizer:
         text = self.decode(ids)
         puts_space = self.decode(self.encode("a", add_bos=False)).startswith(" ")
         return text.removeprefix(" ") if puts_space else text
+
+
+def _failure() -> GenerationError:
+    return GenerationError(ErrorCode.TOKENIZER_ERROR, "prompt: the model's tokenizer fails on this text")
 
 
 def _well_formed(text: str) -> str:

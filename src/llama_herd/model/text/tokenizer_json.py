@@ -1,25 +1,29 @@
 """A Hugging Face tokenizer.json with the files beside it, which name its special tokens."""
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Self
 
 from tokenizers import AddedToken, Tokenizer as Engine
 
-from llama_herd.errors import ModelFileError
-from llama_herd.model.reading.file_errors import quoted
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.reading.json_file import read_json
-from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.reading.metadata import Metadata, quoted
 from llama_herd.model.text.byte_level import byte_level_piece
-from llama_herd.model.text.end_tokens import end_names
-from llama_herd.model.text.joined_text import JoinedText
 from llama_herd.model.text.special_tokens import SpecialTokens, entry_of, made_special, read_beside
 from llama_herd.model.text.spm import spm_piece
 from llama_herd.model.text.template_files import folder_templates
-from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES, Surroundings, load_engine, no_panic
-from llama_herd.model.text.tokenizer_steps import decoder_kinds
-from llama_herd.model.text.vocabulary import MAX_TOKENS
+from llama_herd.model.text.tokenizer_engine import (
+    MAX_FILE_BYTES,
+    Surroundings,
+    decoder_kinds,
+    load_engine,
+    no_panic,
+)
+from llama_herd.model.text.vocabulary import MAX_TOKENS, end_names
 
 #: Marks a generation_config.json that somebody's program wrote from a config.json.
 COPY_KEY = "_from_model_config"
@@ -33,11 +37,12 @@ class TokenizerJson:
     out where a file says what cannot be, and `complaints` name it.
     """
 
-    def __init__(self, path: Path, num_rows: int = MAX_TOKENS) -> None:
+    def __init__(self, path: Path, num_rows: int | None = None) -> None:
+        """Read a file for a model with so many rows: those beyond its tokens add nothing to a text."""
         if not path.is_file():
             raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
-        self._folder, self._num_rows = path.parent, num_rows
-        file = _read_object(path, MAX_FILE_BYTES)
+        self._folder, self._num_rows = path.parent, MAX_TOKENS if num_rows is None else num_rows
+        file = read_json(path, MAX_FILE_BYTES).without_nulls()
         special = SpecialTokens.from_files(file, self._folder)
         self.complaints = [*special.complaints]
         file = self._load(file, special)
@@ -45,7 +50,7 @@ class TokenizerJson:
         self.eos_ids = frozenset(self._read_ends())
         self.bos_id = self._read_bos()
         self.first_ids, self.last_ids = self._read_surroundings(file)
-        self.pieces = self._read_pieces(file)
+        self.pieces = self._read_pieces(file, num_rows or 0)
         silent_ids = [token_id for token_id, piece in enumerate(self.pieces) if not piece]
         #: Every control token with its id: those that add nothing to a text.
         self.control_ids = {token: token_id for token_id in silent_ids if (token := self.token(token_id))}
@@ -55,9 +60,9 @@ class TokenizerJson:
         )
 
     @classmethod
-    def open(cls, path: str | PathLike[str], num_rows: int = MAX_TOKENS) -> Self:
-        """Open a tokenizer.json of a model with so many rows. Raises ModelFileError."""
-        with no_panic(ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
+    def open(cls, path: str | PathLike[str], num_rows: int | None = None) -> Self:
+        """Open a tokenizer.json of a model with so many rows; None: any. Raises ModelFileError."""
+        with no_panic(lambda: ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
             return cls(Path(path), num_rows)
 
     def encode(self, text: str) -> list[int]:
@@ -179,14 +184,14 @@ class TokenizerJson:
         self._added = _added_tokens(self._engine)
         self._engine.encode_special_tokens = True
 
-    def _read_pieces(self, file: Metadata) -> tuple[bytes, ...]:
+    def _read_pieces(self, file: Metadata, least: int) -> tuple[bytes, ...]:
         piece_of = byte_level_piece if _is_byte_level(file) else spm_piece
         pieces = {token_id: piece_of(token) for token, token_id in self._engine.get_vocab().items()}
         for token_id, token in self._added.items():
             pieces[token_id] = b"" if token.special else token.content.encode()
         if not pieces or max(pieces) >= MAX_TOKENS:
             raise file.error("model.vocab", f"has ids up to {max(pieces, default=0)}, limit {MAX_TOKENS}")
-        return tuple(pieces.get(token_id, b"") for token_id in range(max(pieces) + 1))
+        return tuple(pieces.get(token_id, b"") for token_id in range(max(max(pieces) + 1, least)))
 
 
 def _engine_of(
@@ -212,6 +217,78 @@ def _is_byte_level(file: Metadata) -> bool:
     raise file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
 
 
-def _read_object(path: Path, max_bytes: int) -> Metadata:
-    """A JSON file's keys, without the null ones."""
-    return read_json(path, max_bytes).without_nulls()
+class JoinedText:
+    """Encodes what stands beside control tokens as their tokenizer.json says.
+
+    Some files have the white space beside a control token left out (Phi-3), or a space put before the very
+    first text only (Mistral). Here each control token has a name that nobody can guess, so no text holds it.
+    """
+
+    def __init__(self, file: Metadata, ids: Mapping[str, int]) -> None:
+        """`ids` are the control tokens of a tokenizer.json. Raises ModelFileError."""
+        secret = secrets.token_hex(16)
+        names = {token: f"<{secret}:{token_id}>" for token, token_id in ids.items()}
+        self._names = {token_id: names[token] for token, token_id in ids.items()}
+        self._engine = load_engine(_renamed(file, names))
+        listed = {entry.get("content") for entry in _listed_tokens(file)}
+        self._engine.add_special_tokens(
+            [AddedToken(name, normalized=False) for token, name in names.items() if token not in listed]
+        )
+
+    @classmethod
+    def where_needed(cls, file: Metadata, ids: Mapping[str, int]) -> Self | None:
+        """None for a file to which texts beside control tokens are texts like any other."""
+        flags = ("lstrip", "rstrip", "single_word", "normalized")
+        added = [entry for entry in _listed_tokens(file) if entry.get("content") in ids]
+        has_flag = any(entry.get(flag) for entry in added for flag in flags)
+        return cls(file, ids) if has_flag or _begins_once(file.get("pre_tokenizer")) else None
+
+    def encode(self, parts: Sequence[int | str]) -> list[int]:
+        """The ids of texts and control tokens in a row. Raises GenerationError "tokenizer_error"."""
+        text = "".join(self._names[part] if isinstance(part, int) else part for part in parts)
+        with no_panic(_failure):
+            ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _failure() -> GenerationError:
+    return GenerationError(ErrorCode.TOKENIZER_ERROR, "messages: the model's tokenizer fails on this text")
+
+
+def _listed_tokens(file: Metadata) -> list[dict[str, object]]:
+    entries = file.get("added_tokens")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _begins_once(step: object) -> bool:
+    """Whether only the first text of several gets a space before it."""
+    if not isinstance(step, dict):
+        return False
+    inner = step.get("pretokenizers")
+    is_first = step.get("type") == "Metaspace" and step.get("prepend_scheme") == "first"
+    return is_first or (isinstance(inner, list) and any(map(_begins_once, inner)))
+
+
+def _is_of(merge: object, names: Mapping[str, str]) -> bool:
+    """Whether a merge needs or makes one of these tokens."""
+    parts = merge.split(" ") if isinstance(merge, str) else merge if isinstance(merge, list) else []
+    return any(isinstance(part, str) and part in names for part in (*parts, "".join(map(str, parts))))
+
+
+def _renamed(file: Metadata, names: Mapping[str, str]) -> Metadata:
+    """The file with other names for its control tokens, each of the same id as before."""
+    model = dict(file.nested("model"))
+    vocabulary = file.nested("model").nested("vocab")
+    model["vocab"] = {names.get(token, token): token_id for token, token_id in vocabulary.items()}
+    merges = model.get("merges")
+    if isinstance(merges, list) and not names.keys().isdisjoint(vocabulary.keys()):
+        model["merges"] = [merge for merge in merges if not _is_of(merge, names)]
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = names.get(str(model["unk_token"]), model["unk_token"])
+    added = [
+        {**entry, "content": names[content], "special": True}
+        if isinstance(content := entry.get("content"), str) and content in names
+        else entry
+        for entry in _listed_tokens(file)
+    ]
+    return Metadata({**file, "model": model, "added_tokens": added}, file.source)

@@ -1,4 +1,9 @@
-"""The tokens that a GGUF file lists, and which of them are text."""
+"""The tokens that a GGUF file lists, which of them are text, and the names of those that end a generation.
+
+Files often say only one of the ends that their model has. The names are llama.cpp's. Unlike there, a token of
+such a name among the words of a vocabulary, as is "</s>" in Qwen 2's, is text: callers ask about added tokens
+only.
+"""
 
 import re
 from collections import Counter
@@ -8,9 +13,7 @@ from typing import Self
 
 from gguf import TokenType
 
-from llama_herd.model.reading.file_errors import quoted
-from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.text.end_tokens import CODE_ENDS, end_names
+from llama_herd.model.reading.metadata import Metadata, quoted
 
 MAX_TOKENS = 1 << 20
 #: Llama-2's longest token has 16 characters, Llama-3's 128. Merges are looked for at every cut of a token.
@@ -38,6 +41,32 @@ _MARK = re.compile(r"<[^<>\s]{1,64}>|\[[^\[\]\s]{1,64}\]")
 
 _ADDED = (int(TokenType.CONTROL), int(TokenType.USER_DEFINED))
 _ID_SUFFIX = "_token_id"
+
+#: Ends of a text, of a turn, of a message, of a call.
+ENDS = frozenset(
+    (
+        *("</s>", "<eos>", "[EOS]", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"),
+        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>", "[e~["),
+        *("<EOT>", "_<EOT>", "[EOT]", "<|eom_id|>"),
+        *("<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<|tool_response>"),
+    )
+)
+
+#: Where completed code ends, by the key of a GGUF file that names it and else by its name.
+_FIM = "tokenizer.ggml.fim_{}_token_id"
+CODE_ENDS = {
+    _FIM.format("pad"): {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"},
+    _FIM.format("rep"): {"<|fim_repo|>", "<fim-repo>", "<|repo_name|>", "<reponame>", "<REPO>"},
+    _FIM.format("sep"): {"<|file_sep|>"},
+}
+
+#: Names that end nothing in a vocabulary that has all of these, too.
+_NO_ENDS = (
+    ("<|end|>", {"<|return|>", "<|call|>"}),
+    ("<|end|>", {"<|calls|>", "<|flush|>"}),
+    ("</s>", {"<|tool_response>"}),
+    ("</s>", {"<|plamo:eos|>"}),
+)
 
 
 @dataclass(frozen=True)
@@ -163,6 +192,13 @@ class _Reader:
 
     def _complain(self, key: str, problem: str) -> None:
         self._complaints.append(f"{self._metadata.source}: {key} {problem}")
+
+
+def end_names(tokens: Collection[str], known_roles: Collection[str] = ()) -> set[str]:
+    """Filter added tokens to those that end a generation; ends of code only for roles not known by id."""
+    code = {name for role, names in CODE_ENDS.items() if role not in known_roles for name in names}
+    no_ends = {name for name, company in _NO_ENDS if company <= set(tokens)}
+    return set(tokens) & ((ENDS - no_ends) | code)
 
 
 def read_id(metadata: Metadata, key: str, num_tokens: int) -> int | None:

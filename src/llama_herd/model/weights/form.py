@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
-from llama_herd.model.kernels.tile_layout import NUMBERS_OF_BLOCK
+from llama_herd.model.kernels.block_types import NUMBERS_OF_BLOCK
 from llama_herd.model.kernels.unloaded import NO_KERNELS, UnloadedKernels
 from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
 

@@ -39,15 +39,3 @@ class Weight:
     def blocks(self) -> Tensor:
         """All rows at once: uint8 (rows, bytes of a row)."""
         return self.rows[:]
-
-
-def unpermute_rows(blocks: Tensor, num_heads: int) -> Tensor:
-    """Reorder the rows of a Q or K projection from RoPE's interleaved pairs to half-split, a head at a time.
-
-    llama.cpp's converter stores rows i and i + D/2 of each head side by side; its RoPE turns neighbours.
-    Rows move as a whole, so this holds for quantised types too. Returns a copy.
-    Source: `permute` in https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
-    """
-    num_rows, row_bytes = blocks.shape
-    pairs = blocks.view(num_heads, num_rows // num_heads // 2, 2, row_bytes)
-    return pairs.transpose(1, 2).reshape(num_rows, row_bytes)

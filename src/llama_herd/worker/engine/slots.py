@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llama_herd.model.decode_batch import DecodeBatch
+from llama_herd.model.batch import DecodeBatch
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.worker.engine.sampling.noise import hash_prefix_of
 from llama_herd.worker.engine.sampling.parameters import PARAMETERS, Parameter

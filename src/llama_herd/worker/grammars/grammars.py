@@ -10,14 +10,17 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer, TokenizerWrapper
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.model.text.helper import HelperAnswer
-from llama_herd.model.text.helper_pool import HelperPool
+from llama_herd.model.text.helper import Helper, HelperAnswer, HelperLimits, HelperPool
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.grammars.figures import GrammarFigures
-from llama_herd.worker.grammars.form_judge import FormJudge
 from llama_herd.worker.grammars.judge import parser_limits
+
+#: The helper's program.
+JUDGE = "llama_herd.worker.grammars.judge"
+
+JUDGE_LIMITS = HelperLimits(cpu_s=1.0, wall_s=10.0, memory_bytes=256 << 20)
 
 #: Stands before a text that is cut into tokens, so that no codec puts a space there. No token holds it
 #: beside other characters.
@@ -58,6 +61,20 @@ class _Pieces:
     def _uncut(self, text: str) -> list[int]:
         """Encode nothing, until there is a vocabulary: llguidance only tries whether bytes are taken."""
         return []
+
+
+class FormJudge:
+    """Judges forms in a helper, so that a bad one can neither hang nor bloat this process."""
+
+    def __init__(self, limits: HelperLimits = JUDGE_LIMITS) -> None:
+        self._helper = Helper(JUDGE, limits)
+
+    def judge(self, form: OutputForm) -> HelperAnswer:
+        """The form's grammar, or why there is none."""
+        return self._helper.ask((form.kind, form.text))
+
+    def close(self) -> None:
+        self._helper.close()
 
 
 #: Forms whose grammars, or refusals, are kept for the next job with the same one.

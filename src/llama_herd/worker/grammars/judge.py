@@ -17,11 +17,9 @@ from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
-from llama_herd.worker.grammars.json_options import json_grammar
-from llama_herd.worker.grammars.narrowed_schema import narrowed_schema
-from llama_herd.worker.grammars.output_grammar import ANSWER, output_grammar
+from llama_herd.worker.grammars.narrowed_schema import json_grammar, narrowed_schema
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, told, values
-from llama_herd.worker.grammars.whole_output import WholeOutput
+from llama_herd.worker.grammars.whole_output import ANSWER, WholeOutput, exactly
 
 #: What the engine says of keywords that it does not know.
 _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
@@ -86,16 +84,7 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
         grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
 
     def whole(mark_ids: Mapping[str, int]) -> str:
-        lark = output_grammar(
-            output.reasoning,
-            output.format,
-            tools,
-            begins_in_reasoning=output.begins_in_reasoning,
-            must_call=output.must_call,
-            is_parallel=output.is_parallel,
-            answer=answer,
-            mark_ids=mark_ids,
-        )
+        lark = output.grammar(tools, answer, mark_ids)
         return json.dumps({"grammars": [{"lark_grammar": lark}, *grammars]})
 
     made = whole(output.mark_ids)
@@ -143,13 +132,8 @@ def _grammar(kind: str, text: str) -> str:
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "choice":  # as an expression: the engine's own choices are parsed, and few thousand are too many
-            return LLMatcher.grammar_from_regex("|".join(map(_escaped, json.loads(text))))
+            return LLMatcher.grammar_from_regex("|".join(map(exactly, json.loads(text))))
     return grammar_from("grammar", gbnf_to_lark(text) if is_gbnf(text) else text)
-
-
-def _escaped(text: str) -> str:
-    """An expression that only this text matches."""
-    return "".join(one if one.isalnum() and one.isascii() else f"\\x{{{ord(one):x}}}" for one in text)
 
 
 def _tried(grammar: str) -> HelperAnswer | None:

@@ -1,5 +1,6 @@
 """Schemas as llguidance follows them: narrowed where it would let more through than they say, or refused."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -12,12 +13,29 @@ from urllib.parse import unquote
 from llguidance import LLMatcher, LLTokenizer
 
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
-from llama_herd.worker.grammars.json_options import json_grammar
 from llama_herd.worker.grammars.patterns import as_llguidance
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
 
+#: With little white space, since a model may draw it without end, and as schemas say, whatever a schema's own
+#: `x-guidance` wants. Each text has one spelling: an escape of another character would spell a name that a
+#: schema declares as one that it does not.
+JSON_OPTIONS: Any = {
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    "whitespace_pattern": r" |\n[ \t]{0,24}",
+    "coerce_one_of": False,
+    "lenient": False,
+    "json_allowed_escapes": 'nrbtf\\"',
+}
+
 #: Keywords whose schemas hold at the place of the schema that they stand in.
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
+
+
+def json_grammar(schema: Any) -> str:
+    """The grammar of a schema that llguidance holds as it is."""
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
 
 
 def check_references(found: Mapping[Path, Any]) -> None:

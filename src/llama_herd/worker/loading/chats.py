@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.parsers.formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.model.text.chat import Chat
 from llama_herd.model.text.tokenizer import Tokenizer

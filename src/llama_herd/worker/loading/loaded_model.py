@@ -18,8 +18,7 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.thread import EngineThread
-from llama_herd.worker.grammars.form_judge import FormJudge
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.grammars import FormJudge, Grammars
 from llama_herd.worker.loading.loading_bar import LoadingBar
 from llama_herd.worker.loading.machine import device_key, num_threads
 from llama_herd.worker.loading.memory_plan import MemoryPlan, torch_dtype

@@ -10,8 +10,7 @@ from typing import Any, Self
 from llama_herd.errors import BadInput, SettingsError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.sketch import Sketch, TensorFact, kind_of
-from llama_herd.model.parsers.formats import ReasoningFormat, ToolFormat
-from llama_herd.model.parsers.output_formats import AUTO, NONE
+from llama_herd.model.parsers.formats import AUTO, NONE, ReasoningFormat, ToolFormat
 from llama_herd.model.text.token_facts import TokenFacts
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.memory_plan import MemoryPlan

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Self
 
 from llama_herd.errors import SettingsError
-from llama_herd.model.files.model_file import ModelFile, open_model
-from llama_herd.model.parsers.output_formats import OutputFormats
+from llama_herd.model.files.model_file import ModelFile
+from llama_herd.model.files.open_model import open_model
+from llama_herd.model.parsers.formats import OutputFormats
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ import torch
 from benchmarks.compiled import form
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.kernels.gpu.attention import launches
-from llama_herd.model.kernels.scoring import Scoring
+from llama_herd.model.attention_inputs import Scoring
 
 for num_rows in range(1, 6):
     seen = Batch.from_chunks([Chunk((row,), 7, [3], 1) for row in range(num_rows)]).seen

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 
-from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.batch import Batch, Chunk, DecodeBatch
 from llama_herd.model.cache import Cache
-from llama_herd.model.decode_batch import DecodeBatch
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
 from tests.model.forwards import random_ids

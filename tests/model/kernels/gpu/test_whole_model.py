@@ -13,7 +13,7 @@ from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import Pages
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.triton_segment import TritonSegment
+from llama_herd.model.weights.linear import TritonSegment
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids
 from tests.tiny import WIDE, write_tiny_gguf

@@ -14,10 +14,8 @@ from torch import Tensor
 from triton import next_power_of_2
 from triton.language import constexpr
 
-from llama_herd.model.attention_inputs import Seen
+from llama_herd.model.attention_inputs import Scoring, Seen, are_readable
 from llama_herd.model.kernels.gpu.launch import Launch
-from llama_herd.model.kernels.layout import are_readable
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS
 
 LOG2_E = constexpr(1.4426950408889634)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Packed, Seen
-from llama_herd.model.kernels.scoring import Scoring
+from llama_herd.model.attention_inputs import Packed, Scoring, Seen
 from llama_herd.model.pages import PAGE_TOKENS
 
 #: What a kernel may be off, in parts of the sum of its terms' sizes. A factor and the result are rounded to

@@ -12,7 +12,7 @@ import triton
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Seen
+from llama_herd.model.attention_inputs import Scoring, Seen
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
 from llama_herd.model.kernels.gpu.attention import TritonAttention, launches
@@ -28,7 +28,6 @@ from llama_herd.model.kernels.gpu.plain import (
 from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, product, values
 from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
 from llama_herd.model.kernels.gpu.varlen import VarlenAttention
-from llama_herd.model.kernels.scoring import Scoring
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 #: Lengths of the sequences that are tried, and in how many parts.

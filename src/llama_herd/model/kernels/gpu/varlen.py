@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from llama_herd.model.attention_inputs import Packed, Prompts
+from llama_herd.model.attention_inputs import MAX_HEAD_DIM, Packed, Prompts, Scoring
 from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.model.kernels.gpu.plain import ROUNDING, attend_packed_plainly, complaint_of_check, packed_of
-from llama_herd.model.kernels.layout import MAX_HEAD_DIM
-from llama_herd.model.kernels.scoring import Scoring
 
 DTYPES = (torch.float16, torch.bfloat16)
 

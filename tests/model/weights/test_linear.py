@@ -8,11 +8,9 @@ from gguf import GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from benchmarks.stored_blocks import stored_blocks
-from llama_herd.model.kernels.supported_types import SUPPORTED_TYPES
-from llama_herd.model.linear import Linear
-from llama_herd.model.weights import segment
+from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.weights.form import WeightForm
-from llama_herd.model.weights.segment import BlockSegment, DenseSegment, rows_per_slab
+from llama_herd.model.weights.linear import BlockSegment, DenseSegment, Linear, rows_per_slab
 from llama_herd.model.weights.weight import Weight
 from tests.closeness import assert_close
 
@@ -66,7 +64,7 @@ def test_blocks_multiply_and_look_up_as_their_numbers_do(type: GGMLType) -> None
 def test_blocks_multiply_bfloat16_in_float32_where_the_processor_does_not(
     monkeypatch: pytest.MonkeyPatch, is_native: bool
 ) -> None:
-    monkeypatch.setattr(segment, "multiplies_bfloat16", lambda: is_native)
+    monkeypatch.setattr("llama_herd.model.weights.linear.multiplies_bfloat16", lambda: is_native)
     weight, x = stored(torch.randn(300, 1024), GGMLType.Q4_0), torch.randn(37, 1024).bfloat16()
     wide, narrow = (
         Linear.load([weight], CPU, dtype, form=WeightForm.QUANTIZED)

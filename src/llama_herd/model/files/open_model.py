@@ -1,0 +1,66 @@
+"""A model as a person names it: a GGUF file, or a Hugging Face folder. One opener for both."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+
+from llama_herd.errors import ModelFileError
+from llama_herd.model.files.gguf import GGUFFile
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.files.model_file import ModelFile
+from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
+from llama_herd.model.hub.name import how_to_pull
+from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.tokenizer import Tokenizer
+
+_ACCEPTED = (
+    "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"
+)
+#: Ends of the names of files in such a folder.
+_PARTS = (".safetensors", ".json")
+
+
+def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
+    """The tokenizer of a model, or of a GGUF file that holds a vocabulary alone. Raises ModelFileError."""
+    path = Path(path)
+    with _naming_the_path(path):
+        is_alone = path.is_file() and path.suffix not in _PARTS
+    if not is_alone:
+        with open_model(path) as model:
+            tokenizer = model.read_tokenizer()
+            return tokenizer, model.read_control_tokens(tokenizer)
+    with GGUFFile.open(path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        return tokenizer, ControlTokens.from_metadata(file.metadata, tokenizer)
+
+
+def open_model(path: str | PathLike[str]) -> ModelFile:
+    """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
+    path = Path(path)
+    with _naming_the_path(path):
+        return _open(path)
+
+
+@contextmanager
+def _naming_the_path(path: Path) -> Iterator[None]:
+    """Raise ModelFileError where the system refuses: a name that is too long, a folder that is not ours."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
+
+
+def _open(path: Path) -> ModelFile:
+    if (path / CONFIG_NAME).is_file():
+        return SafetensorsModel.open(path)
+    if path.is_dir():
+        found = "".join(
+            f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))[:1]
+        )
+        raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
+    if not path.exists():
+        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}. {how_to_pull(path)}".rstrip())
+    if path.suffix in _PARTS:
+        raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
+    return GGUFModel.open(path)
