@@ -17,18 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError, error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.gateway import (
-    batch_routes,
-    docs_page,
-    file_routes,
-    health,
-    herd_routes,
-    job_routes,
-    openai_routes,
-    openapi,
-    page_files,
-    tokenize_routes,
-)
+from llama_herd.tasks.gateway import openapi, page_files
 from llama_herd.tasks.gateway.answer_count import NO_ROUTE, NO_STATUS, AnswerCount
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext
@@ -36,6 +25,7 @@ from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.request_log import log_request
+from llama_herd.tasks.gateway.routes import OPERATIONS
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.protocol.message import TRACEPARENT, trace_id_of
 
@@ -98,33 +88,9 @@ class CrossOrigin(CORSMiddleware):
 ROUTES = (
     Route("/", page_files.show_page, methods=["GET"]),
     Route("/page/{name}", page_files.show_page_file, methods=["GET"]),
-    Route("/docs", docs_page.show_docs, methods=["GET"]),
+    Route("/docs", openapi.show_docs, methods=["GET"]),
     Route("/openapi.json", openapi.show_document, methods=["GET"]),
-    Route("/health", health.ready, methods=["GET"]),
-    Route("/health/live", health.live, methods=["GET"]),
-    Route("/health/ready", health.ready, methods=["GET"]),
-    Route("/v1/herd", herd_routes.show_herd, methods=["GET"]),
-    Route("/version", herd_routes.show_version, methods=["GET"]),
-    Route("/v1/models", openai_routes.list_models, methods=["GET"]),
-    Route("/v1/models/{model}", openai_routes.get_model, methods=["GET"]),
-    Route("/v1/completions", openai_routes.create_completion, methods=["POST"]),
-    Route("/v1/chat/completions", openai_routes.create_chat_completion, methods=["POST"]),
-    Route("/tokenize", tokenize_routes.tokenize_prompt, methods=["POST"]),
-    Route("/detokenize", tokenize_routes.detokenize_ids, methods=["POST"]),
-    Route("/v1/files", file_routes.create_file, methods=["POST"]),
-    Route("/v1/files", file_routes.list_files, methods=["GET"]),
-    Route("/v1/files/{id}", file_routes.get_file, methods=["GET"]),
-    Route("/v1/files/{id}", file_routes.delete_file, methods=["DELETE"]),
-    Route("/v1/files/{id}/content", file_routes.get_file_content, methods=["GET"]),
-    Route("/v1/batches", batch_routes.create_batch, methods=["POST"]),
-    Route("/v1/batches", batch_routes.list_batches, methods=["GET"]),
-    Route("/v1/batches/{id}", batch_routes.get_batch, methods=["GET"]),
-    Route("/v1/batches/{id}/cancel", batch_routes.cancel_batch, methods=["POST"]),
-    Route("/v1/jobs", job_routes.submit_job, methods=["POST"]),
-    Route("/v1/jobs/{id}", job_routes.get_job, methods=["GET"]),
-    Route("/v1/jobs/{id}", job_routes.cancel_job, methods=["DELETE"]),
-    Route("/v1/jobs/{id}/events", job_routes.stream_events, methods=["GET"]),
-    Route("/v1/jobs/{id}/purge", job_routes.forget_job, methods=["POST"]),
+    *(Route(one.path, one.endpoint, methods=[one.method.upper()]) for one in OPERATIONS),
 )
 
 _WRONG_ROUTES = {
