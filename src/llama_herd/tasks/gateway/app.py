@@ -1,9 +1,11 @@
 """The gateway as an ASGI application."""
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from time import monotonic
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -19,6 +21,7 @@ from llama_herd.errors import HerdError, error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
 from llama_herd.tasks.gateway import openapi, page_files
 from llama_herd.tasks.gateway.answer_count import NO_ROUTE, NO_STATUS, AnswerCount
+from llama_herd.tasks.gateway.body import CLOSE
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.problem import Problem
@@ -73,6 +76,43 @@ class RequestMiddleware:
             )
 
 
+#: A whole URL as the target of a request, which any server must understand.
+_WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
+
+
+class HeadMiddleware:
+    """Refuses a head of more than `most` bytes. A whole URL as target becomes a path, and its host counts."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            plain = self._plain(scope)
+        except Problem as problem:
+            return await _answer(scope, problem)(scope, receive, send)
+        await self._app(plain, receive, send)
+
+    def _plain(self, scope: Scope) -> Scope:
+        """The scope with a path as its target. Raises Problem, also for a URL that names nobody."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        num_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        if num_bytes + sum(len(name) + len(value) + 4 for name, value in headers) > self._most:
+            raise Problem(431, "bad_request", "the head of the request is too long", headers=CLOSE)
+        found = _WHOLE_URL.fullmatch(scope["raw_path"])
+        if found is None:
+            return scope
+        host, path = found[1], found[2] or b"/"
+        if not host or b"@" in host:
+            raise Problem(400, "bad_request", "this is not HTTP/1.1", headers=CLOSE)
+        others = [(name, value) for name, value in headers if name != b"host"]
+        path_text = unquote(path.decode("ascii"))
+        return {**scope, "path": path_text, "raw_path": path, "headers": [(b"host", host), *others]}
+
+
 class CrossOrigin(CORSMiddleware):
     """Starlette's middleware, whose refusals are errors in the shape of all others."""
 
@@ -110,6 +150,7 @@ def make_gateway_app(
         async with app.state.context.open():
             yield
 
+    check_heads = Middleware(HeadMiddleware, most=settings.gateway_max_header_bytes)
     paths: dict[object, str] = {route.endpoint: route.path for route in ROUTES}
     log_requests = Middleware(
         RequestMiddleware, settings=settings, count=answers or AnswerCount(), routes=paths
@@ -123,7 +164,12 @@ def make_gateway_app(
     )
     app = Starlette(
         routes=ROUTES,
-        middleware=[log_requests, *([cors] if settings.origins else []), Middleware(ErrorMiddleware)],
+        middleware=[
+            check_heads,
+            log_requests,
+            *([cors] if settings.origins else []),
+            Middleware(ErrorMiddleware),
+        ],
         exception_handlers={HerdError: _on_error, HTTPException: _on_http_error},
         lifespan=lifespan,
     )
