@@ -94,7 +94,7 @@ class HeadMiddleware:
             plain = self._plain(scope)
         except Problem as problem:
             return await _answer(scope, problem)(scope, receive, send)
-        await self._app(plain, receive, send)
+        return await self._app(plain, receive, send)
 
     def _plain(self, scope: Scope) -> Scope:
         """The scope with a path as its target. Raises Problem, also for a URL that names nobody."""

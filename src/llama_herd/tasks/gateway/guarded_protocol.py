@@ -10,7 +10,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import h11
@@ -198,25 +197,11 @@ class GuardedProtocol(H11Protocol):
         self._restart_idle_timer()
 
     def _drop(self, data: bytes) -> None:
-        """Take what still comes after the answer, up to the end of the body, or until the client closes."""
+        """Take what still comes after the answer, until the client closes: it has as long as for a head."""
         self._num_to_drop -= len(data)
-        if self._num_to_drop <= 0 or self._feed_until_end(data):
+        if self._num_to_drop <= 0:
             self._waiting = b""
             self.transport.close()
-
-    def _feed_until_end(self, data: bytes) -> bool:
-        """Parse data of a request and drop it; return whether the request is over.
-
-        What is not HTTP has no known end.
-        """
-        if self.conn.their_state is h11.ERROR:
-            return False
-        self.conn.receive_data(data)
-        with suppress(h11.RemoteProtocolError):
-            while isinstance(event := self.conn.next_event(), h11.Data):
-                pass
-            return event is not h11.NEED_DATA
-        return False
 
     def _restart_idle_timer(self) -> None:
         """Give the client `idle_s` from now to send its next head, or what is still to be dropped."""
