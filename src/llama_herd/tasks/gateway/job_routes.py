@@ -16,10 +16,9 @@ from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem
-from llama_herd.tasks.gateway.request_facts import RequestFacts, facts_of
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_seen_of, traceparent_of
-from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
-from llama_herd.tasks.gateway.stream_body import stream_body
+from llama_herd.tasks.gateway.request_log import RequestFacts, facts_of
+from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse, stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
 from llama_herd.tasks.protocol.events import Event

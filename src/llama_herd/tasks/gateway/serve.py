@@ -18,11 +18,10 @@ from starlette.applications import Starlette
 from llama_herd.errors import BadInput
 from llama_herd.tasks.connection.connect import connect, redis_errors
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol
 from llama_herd.tasks.gateway.identity import NO_KEYS
-from llama_herd.tasks.gateway.request_log import JsonLogFormatter
+from llama_herd.tasks.gateway.request_log import AnswerCount, JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_api_keys import num_keys

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, check_end
 from llama_herd.tasks.gateway.context import GatewayContext, context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
-from llama_herd.tasks.gateway.request_facts import facts_of
 from llama_herd.tasks.gateway.request_headers import traceparent_of
+from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
