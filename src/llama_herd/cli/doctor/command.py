@@ -9,7 +9,7 @@ import typer
 from llama_herd.cli.terminal import show
 
 if TYPE_CHECKING:
-    from llama_herd.cli.doctor.finding import Finding
+    from llama_herd.cli.doctor.checkup import Finding
 
 COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
