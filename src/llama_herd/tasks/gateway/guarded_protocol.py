@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import h11
@@ -31,23 +32,6 @@ _REFUSALS = {
     431: (431, "the head of the request is too long"),
     501: (400, "only chunked is supported as Transfer-Encoding"),
 }
-
-
-class LingeringTransport:
-    """The transport that uvicorn's response gets: its `close` waits until the client has sent its request.
-
-    A connection that is closed while the client sends gives the client an error instead of the answer.
-    """
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        write: Callable[[bytes], None],
-        close_after_request: Callable[[], None],
-    ) -> None:
-        self.write = write
-        self.is_closing = transport.is_closing
-        self.close = close_after_request
 
 
 class GuardedProtocol(H11Protocol):
@@ -125,7 +109,10 @@ class GuardedProtocol(H11Protocol):
         if self.cycle is not before:
             _cancel(self._idle)
             self._is_resting = False
-            self.cycle.transport = LingeringTransport(self.transport, self._write, self._close_after_request)  # type: ignore[assignment]
+            # A connection that is closed while the client sends gives it an error instead of the answer.
+            self.cycle.transport = SimpleNamespace(  # type: ignore[assignment]
+                write=self._write, is_closing=self.transport.is_closing, close=self._close_after_request
+            )
             # With both lengths a proxy may see another end: what follows could be another client's.
             if {name for name, _ in self.headers} >= _TWO_LENGTHS:
                 self.cycle.keep_alive = False

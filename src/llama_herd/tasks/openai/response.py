@@ -16,14 +16,11 @@ from llama_herd.tasks.protocol.result import Output, Result
 FINGERPRINT = f"llama-herd-{own_version()}"
 
 
-def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> dict[str, Any]:
-    """The result in the form of its endpoint."""
-    choices = list(choices_of(endpoint, result))
-    return {**response_frame(endpoint, job_id, model, result), "choices": choices}
-
-
 def response_pieces(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> Iterator[str]:
-    """The same as JSON in pieces: no more than one of the outputs is held, and none is written in one go."""
+    """The result in the form of its endpoint, as JSON in pieces.
+
+    No more than one of the outputs is held, and none is written in one go.
+    """
     yield f'{compact_json(response_frame(endpoint, job_id, model, result))[:-1]},"choices":['
     for number, choice in enumerate(choices_of(endpoint, result)):
         yield "," if number else ""
