@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
-        ),
-    ] = None,
+    model: ModelFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     web: Annotated[
         bool, typer.Option("--web", help="Stay, with two workers and a page for the browser, until Ctrl-C.")

@@ -1,11 +1,11 @@
 """`herd doctor`: what is ready on this machine and what is not, with the fixes."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import show
 
 if TYPE_CHECKING:
@@ -15,12 +15,7 @@ COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.
 
 
 def doctor(
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
-        ),
-    ] = None,
+    model: ModelFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check the machine, the settings, Redis and the model file.

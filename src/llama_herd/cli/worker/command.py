@@ -5,10 +5,11 @@ import re
 import sys
 import warnings
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from llama_herd.cli.job_options import ModelFile
 
 if TYPE_CHECKING:
     from llama_herd.worker.settings import WorkerSettings
@@ -17,12 +18,6 @@ APP = "llama_herd.tasks.app"
 #: The exit code of a command that Ctrl-C ends: 128 + SIGINT.
 EXIT_INTERRUPTED = 130
 
-Model = Annotated[
-    Path | None,
-    typer.Option(
-        help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
-    ),
-]
 ServedModelName = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
@@ -48,7 +43,7 @@ WaitForRedis = Annotated[
 
 
 def worker(
-    model: Model = None,
+    model: ModelFile = None,
     served_model_name: ServedModelName = None,
     device: Device = None,
     slots: Slots = None,
