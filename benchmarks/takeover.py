@@ -18,7 +18,6 @@ from typing import Any
 
 from benchmarks.harness import Benchmark, main, merged, percentile
 from benchmarks.report import Row, Table
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -28,6 +27,7 @@ from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.sabotage import Sabotage
+from tests.local.tended_worker import TendedWorker
 
 #: Tokens of a job: so many that none ends before it is measured.
 SAMPLING = {"max_tokens": 80, "temperature": 0.8, "ignore_eos": True}
@@ -84,7 +84,7 @@ def submit(herd: Herd, prefix: str, num_jobs: int) -> list[str]:
     return job_ids
 
 
-def _killed(herd: Herd, owner: WorkerProcess, heir: WorkerProcess, job_ids: list[str]) -> Times:
+def _killed(herd: Herd, owner: TendedWorker, heir: TendedWorker, job_ids: list[str]) -> Times:
     owner.kill()
     killed_s, expected = monotonic(), set(job_ids)
     wait_until(lambda: set(first_in_queue(herd, len(expected))) == expected, "all are first in the queue")
@@ -100,12 +100,12 @@ def first_in_queue(herd: Herd, num_messages: int) -> list[str]:
     return [json.loads(message)["headers"]["id"] for message in messages]
 
 
-def _worker(herd: Herd, slots: int, **settings: Any) -> WorkerProcess:
+def _worker(herd: Herd, slots: int, **settings: Any) -> TendedWorker:
     sabotage = Sabotage(stand_in=True, step_s=STEP_S)
     return herd.start_worker(sabotage=sabotage, slots=slots, prefill_tokens=MANY, silence_s=600, **settings)
 
 
-def _frozen(herd: Herd, slots: int) -> WorkerProcess:
+def _frozen(herd: Herd, slots: int) -> TendedWorker:
     """A worker that asks for no messages and is in no list, so that no other worker counts on it."""
     worker = herd.wait_until_ready(_worker(herd, slots))
     worker.signal(signal.SIGSTOP)

@@ -9,10 +9,10 @@ from time import perf_counter
 
 from benchmarks.jobs import prompts
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.settings import WorkerSettings
+from tests.local.tended_worker import TendedWorker
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def warm_worker(num_rows: int, sampling: SamplingParams, **changes: object) -> I
         fields = {"dtype": "float32", **changes, "redis_url": server.url, "slots": num_rows}
         settings = WorkerSettings.read(**fields)
         with (
-            WorkerProcess(settings, "warm@benchmark", Path(folder) / "log") as worker,
+            TendedWorker(settings, "warm@benchmark", Path(folder) / "log") as worker,
             Client(server.url, model=settings.served_model) as client,
         ):
             queue = Queue(server.url, client, worker.process.pid)

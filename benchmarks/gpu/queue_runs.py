@@ -15,10 +15,10 @@ from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import random_prompts, sampling
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.events import Timings
 from llama_herd.tasks.protocol.result import Result
+from tests.local.tended_worker import TendedWorker
 
 FORMAT = Format.BF16
 #: Bytes and operations a second of an H200, for what depends on their ratio only.
@@ -85,7 +85,7 @@ def _worker(bench: Bench) -> Iterator[Client]:
     with tempfile.TemporaryDirectory(prefix="herd-worker-") as folder, EmbeddedRedis() as server:
         settings = settings.model_copy(update={"redis_url": server.url})
         name, log = f"measured@{gethostname()}", Path(folder) / "worker.log"
-        process = WorkerProcess(settings, name, log, command=command, cwd=ROOT)
+        process = TendedWorker(settings, name, log, command=command, cwd=ROOT)
         with Client(server.url, model=settings.served_model) as client:
             process.start()
             started = perf_counter()

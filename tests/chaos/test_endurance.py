@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import pytest
 
-from llama_herd.local.worker_process import WorkerProcess
 from tests.chaos.harness.faults import network
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.sampling import SAMPLED
+from tests.local.tended_worker import TendedWorker
 
 NUM_RESETS = 8
 #: Connections that a worker may keep besides, once two threads have used a pool at the same moment.
@@ -27,7 +27,7 @@ class Footprint(NamedTuple):
     num_clients: int
 
     @classmethod
-    def of(cls, worker: WorkerProcess, herd: Herd) -> "Footprint":
+    def of(cls, worker: TendedWorker, herd: Herd) -> "Footprint":
         num_clients = herd.jobs.redis.info("clients")["connected_clients"]
         return cls(worker.num_fds, worker.num_threads, num_clients)
 

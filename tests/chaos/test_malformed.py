@@ -10,13 +10,13 @@ from time import monotonic
 
 import pytest
 
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.ledger.answers import DeadLetter
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.malformed import ODD, REFUSED, UNREADABLE, mutants
 from tests.chaos.harness.patience import PATIENCE_S
+from tests.local.tended_worker import TendedWorker
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -78,7 +78,7 @@ def batched(messages: Iterator[bytes], num_messages: int) -> Iterator[list[bytes
         yield list(islice(messages, min(BATCH, num_messages - start)))
 
 
-def seconds_until_a_good_job_has_run(herd: Herd, worker: WorkerProcess, kind: str, raw: bytes) -> float:
+def seconds_until_a_good_job_has_run(herd: Herd, worker: TendedWorker, kind: str, raw: bytes) -> float:
     """Push a message that is none and a good job behind it."""
     herd.jobs.redis.lpush(herd.queue, raw)
     pushed_s = monotonic()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from benchmarks.takeover import MANY, first_in_queue
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.worker.process import NUM_LOOK_AHEAD
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
@@ -16,6 +15,7 @@ from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.sabotage import Sabotage
 from tests.chaos.harness.stand_in import StandInReference
 from tests.chaos.sampling import SAMPLED
+from tests.local.tended_worker import TendedWorker
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -56,7 +56,7 @@ def test_only_jobs_that_ran_are_counted_when_workers_of_256_slots_die_in_a_row(
         assert herd.verdict().violations == ()
 
 
-def kill_at_work(herd: Herd, victim: WorkerProcess, job_ids: list[str], epoch: int) -> float:
+def kill_at_work(herd: Herd, victim: TendedWorker, job_ids: list[str], epoch: int) -> float:
     """Kill a worker that computes as much as it can; when that was."""
     wait_until(lambda: len(computing(herd, job_ids, epoch)) == NUM_SLOTS, "all rows run")
     victim.kill()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from llama_herd.local.worker_process import WorkerProcess
 from tests.chaos.harness.faults.catalogue import FAULTS
 from tests.chaos.harness.faults.fault import Fault, Strike
 from tests.chaos.harness.faults.standstill import frozen
@@ -15,6 +14,7 @@ from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.plan import ChaosPlan
 from tests.chaos.harness.report import ChaosReport
 from tests.chaos.harness.run import ChaosRun
+from tests.local.tended_worker import TendedWorker
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
@@ -36,7 +36,7 @@ def test_a_worker_that_does_not_stop_and_one_that_does_not_start_break_a_law_and
 ) -> None:
     start, broken = herd.start_worker, [{"model": Path("nowhere")}]
 
-    def stillborn(**options: Any) -> WorkerProcess:
+    def stillborn(**options: Any) -> TendedWorker:
         """The next one has no model."""
         return start(**(options | (broken.pop() if broken else {})))
 
@@ -44,7 +44,7 @@ def test_a_worker_that_does_not_stop_and_one_that_does_not_start_break_a_law_and
     def deaf(herd: Herd) -> Iterator[list[str]]:
         victim = herd.busiest()
         with monkeypatch.context() as patched, frozen([victim]):
-            patched.setattr("llama_herd.local.worker_process.PATIENCE_S", 0.1)
+            patched.setattr("tests.local.tended_worker.PATIENCE_S", 0.1)
             victim.stop()
         yield []
 

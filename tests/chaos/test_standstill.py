@@ -10,7 +10,6 @@ import pytest
 from celery.result import AsyncResult
 from redis import Redis
 
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
@@ -18,6 +17,7 @@ from llama_herd.worker.process import EXIT_SILENT, EXIT_STUCK
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
+from tests.local.tended_worker import TendedWorker
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
@@ -49,8 +49,8 @@ def client(settings: WorkerSettings) -> Iterator[Client]:
 
 
 @pytest.fixture
-def worker(settings: WorkerSettings, tmp_path: Path) -> WorkerProcess:
-    return WorkerProcess(
+def worker(settings: WorkerSettings, tmp_path: Path) -> TendedWorker:
+    return TendedWorker(
         settings,
         f"held@{gethostname()}",
         tmp_path / "log",
@@ -59,19 +59,19 @@ def worker(settings: WorkerSettings, tmp_path: Path) -> WorkerProcess:
     )
 
 
-def status(client: Client, worker: WorkerProcess) -> WorkerStatus:
+def status(client: Client, worker: TendedWorker) -> WorkerStatus:
     (status,) = [one for one in client.workers() if one.name == worker.name]
     return status
 
 
-def wait_for_beats(client: Client, worker: WorkerProcess, seconds: int) -> None:
+def wait_for_beats(client: Client, worker: TendedWorker, seconds: int) -> None:
     """Wait until the worker has lived on for some seconds."""
     until_ms = status(client, worker).beat_ms + 1000 * seconds
     wait_until(lambda: status(client, worker).beat_ms >= until_ms, "the worker lives on")
 
 
 def test_a_worker_that_takes_no_messages_ends_itself(
-    worker: WorkerProcess, client: Client, tmp_path: Path
+    worker: TendedWorker, client: Client, tmp_path: Path
 ) -> None:
     with worker:
         client.result(client.submit(**SHORT), timeout_s=30)
@@ -83,7 +83,7 @@ def test_a_worker_that_takes_no_messages_ends_itself(
 
 
 def test_a_worker_with_a_full_batch_may_leave_messages_waiting(
-    worker: WorkerProcess, client: Client, redis: Redis
+    worker: TendedWorker, client: Client, redis: Redis
 ) -> None:
     with worker:
         jobs = [client.submit(**LONG) for _ in range(12)]
@@ -99,7 +99,7 @@ def test_a_rate_limit_may_leave_messages_waiting(
     settings: WorkerSettings, client: Client, redis: Redis, tmp_path: Path
 ) -> None:
     slow = {"STANDSTILL": str(tmp_path), "STANDSTILL_RATE": "1/m"}
-    with WorkerProcess(settings, "slow@test", tmp_path / "log", include=INCLUDE, env=slow) as worker:
+    with TendedWorker(settings, "slow@test", tmp_path / "log", include=INCLUDE, env=slow) as worker:
         for _ in range(12):
             client.submit(**SHORT)
         wait_until(lambda: redis.llen("herd.m") == 2, "one has run, and nine are held for their time")
@@ -109,7 +109,7 @@ def test_a_rate_limit_may_leave_messages_waiting(
 
 
 def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
-    worker: WorkerProcess, client: Client, settings: WorkerSettings, tmp_path: Path
+    worker: TendedWorker, client: Client, settings: WorkerSettings, tmp_path: Path
 ) -> None:
     environment = {"HERD_REDIS_URL": settings.redis_url}
     with worker:
@@ -119,7 +119,7 @@ def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
         (tmp_path / "engine").touch()
         wait_until(lambda: status(client, worker).state == "stalled", "the worker calls itself stalled")
         assert invoke("health", **environment).exit_code == 1
-        with WorkerProcess(settings, "other@test", tmp_path / "other"):
+        with TendedWorker(settings, "other@test", tmp_path / "other"):
             result = client.result(job, timeout_s=60)
         assert (result.finish_reason, len(result.ids), result.attempts) == ("length", 600, 2)
         (tmp_path / "engine").unlink()
@@ -128,7 +128,7 @@ def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
 
 
 def test_a_worker_whose_results_stand_still_says_so_and_ends(
-    worker: WorkerProcess, client: Client, settings: WorkerSettings, tmp_path: Path
+    worker: TendedWorker, client: Client, settings: WorkerSettings, tmp_path: Path
 ) -> None:
     environment = {"HERD_REDIS_URL": settings.redis_url}
     with worker:
@@ -142,13 +142,13 @@ def test_a_worker_whose_results_stand_still_says_so_and_ends(
         assert worker.wait_for_end() == EXIT_STUCK
         assert '"part": "finisher"' in worker.log
     (tmp_path / "finisher").unlink()
-    with WorkerProcess(settings, "other@test", tmp_path / "other"):
+    with TendedWorker(settings, "other@test", tmp_path / "other"):
         assert AsyncResult(job, app=make_app(settings)).get(timeout=60)["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_worker_that_is_still_loading_its_model_leaves_at_once(
-    worker: WorkerProcess,
+    worker: TendedWorker,
     client: Client,
     settings: WorkerSettings,
     tmp_path: Path,
@@ -170,7 +170,7 @@ def test_a_worker_that_is_still_loading_its_model_leaves_at_once(
 
 
 def test_a_signal_that_a_library_swallows_while_the_model_is_loaded_ends_the_worker_after_it(
-    worker: WorkerProcess, tmp_path: Path
+    worker: TendedWorker, tmp_path: Path
 ) -> None:
     for name in ("load", "swallow"):
         (tmp_path / name).touch()

@@ -38,7 +38,7 @@ def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
 
 LOADING = """
 import os, signal, sys
-from llama_herd.cli.torch_import import load_torch
+from llama_herd.cli.signals import load_torch
 try:
     load_torch()
 except KeyboardInterrupt:

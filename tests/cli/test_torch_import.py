@@ -7,7 +7,7 @@ from pathlib import Path
 
 IMPORTING = """
 import gc
-from llama_herd.cli.torch_import import load_torch
+from llama_herd.cli.signals import load_torch
 
 def num_looks():
     return sum(generation["collections"] for generation in gc.get_stats())

@@ -8,18 +8,18 @@ from typing import Any, Self
 
 from redis import Redis
 
-from llama_herd.local import worker_process
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until as wait_until
 from tests.local.forked_python import start_forked
+from tests.local.tended_worker import TendedWorker
 
 #: How long a worker may take to load torch, or a condition to come true; far more than it needs.
 PATIENCE_S = 40.0
 
 
-class ForkedWorker(worker_process.WorkerProcess):
-    """As that of `llama_herd.local`, but no new Python: forked off a process that has loaded torch."""
+class ForkedWorker(TendedWorker):
+    """No new Python: it is forked off a process that has loaded torch."""
 
     def start(self) -> Self:
         forked = start_forked(self._command, self._env, self.log_path, self._cwd)

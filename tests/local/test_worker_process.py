@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.local.worker_process import WorkerDied, WorkerProcess, starting_worker
+from llama_herd.local.worker_process import WorkerDied, starting_worker
 from llama_herd.worker.settings import WorkerSettings
+from tests.local.tended_worker import PATIENCE_S, TendedWorker
 
 DEAF = "trap '' TERM; echo deaf; exec sleep 60"
 
@@ -14,8 +15,8 @@ DEAF = "trap '' TERM; echo deaf; exec sleep 60"
 def test_one_that_does_not_stop_is_killed_and_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_herd.local.worker_process.PATIENCE_S", 0.1)
-    worker = WorkerProcess(WorkerSettings.read(), "deaf@test", tmp_path / "log")
+    monkeypatch.setattr("tests.local.tended_worker.PATIENCE_S", 0.1)
+    worker = TendedWorker(WorkerSettings.read(), "deaf@test", tmp_path / "log")
     with subprocess.Popen(["sh", "-c", DEAF], stdout=subprocess.PIPE) as worker.process:
         assert worker.process.stdout is not None
         worker.process.stdout.readline()
@@ -31,8 +32,9 @@ def test_one_that_cannot_start_is_told_of_with_its_last_words(redis_url: str, tm
     settings = WorkerSettings.read(redis_url=redis_url, model=tmp_path / "nowhere.gguf")
     with starting_worker(settings, "lost") as worker:
         folder = worker.log_path.parent
+        worker.process.wait(PATIENCE_S)
         with pytest.raises(WorkerDied, match=r"worker lost@\S+ ended with exit code 2.*\n.*nowhere\.gguf"):
-            worker.wait_until_ready()
+            worker.check()
     assert not folder.exists()
 
 

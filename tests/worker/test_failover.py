@@ -8,13 +8,13 @@ import pytest
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.local.watched_redis import WatchedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.local.processes import ForkedWorker
+from tests.local.watched_redis import WatchedRedis
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.program]

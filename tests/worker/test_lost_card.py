@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from llama_herd.local import worker_process
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.events import Token
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess, held
+from tests.local.tended_worker import TendedWorker
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
@@ -57,7 +57,7 @@ def test_a_card_that_is_lost_while_it_loads_is_tried_once_more_without_kernels(
     fault.write_text(ERROR)
     settings = WorkerSettings.read(redis_url=server.url, model=model)
     environment = {"LOST_CARD": str(fault)}
-    worker = worker_process.WorkerProcess(
+    worker = TendedWorker(
         settings, "again@test", tmp_path / "log", include="tests.worker.lost_card", env=environment, cwd=ROOT
     )
     with worker, Client(server.url, model="tried-again") as client:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import pytest
 
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import wait_until
+from tests.local.tended_worker import TendedWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -106,11 +106,11 @@ class Herd:
         self._old_folder, self._folder, self._stack = old_folder, folder, stack
         self._num_workers = 0
 
-    def start(self, version: Version) -> WorkerProcess:
+    def start(self, version: Version) -> TendedWorker:
         """A worker of this version, ready."""
         self._num_workers += 1
         name = f"{version}{self._num_workers}"
-        worker = WorkerProcess(
+        worker = TendedWorker(
             settings_of(self.url),
             f"{name}@test",
             self._folder / f"{name}.log",

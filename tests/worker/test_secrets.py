@@ -10,7 +10,6 @@ import psutil
 import pytest
 from redis import Redis
 
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -23,6 +22,7 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
 from tests.guarded_redis import GuardedRedis, write_users
+from tests.local.tended_worker import TendedWorker
 from tests.tasks.herd import Herd, started
 from tests.tiny import write_tiny_gguf
 
@@ -66,7 +66,7 @@ def server(tmp_path: Path) -> Iterator[GuardedRedis]:
 
 
 @pytest.fixture
-def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) -> Iterator[WorkerProcess]:
+def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) -> Iterator[TendedWorker]:
     model = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=TEMPLATE, eos=False)
     own = {"redis_url": server.url_of("worker"), "model": model, "model_name": "m", "log_level": "debug"}
     settings = WorkerSettings.read(**tiny_settings.model_dump() | own)
@@ -74,7 +74,7 @@ def worker(server: GuardedRedis, tiny_settings: WorkerSettings, tmp_path: Path) 
         "CELERY_WORKER_TASK_EVENTS": "1",
         "STANDSTILL": str(tmp_path),
     }
-    with WorkerProcess(
+    with TendedWorker(
         settings, "loud@test", tmp_path / "log", include="tests.worker.standstill", env=loud
     ) as worker:
         yield worker
@@ -92,7 +92,7 @@ def give_up(root: Redis) -> None:
     root.lpush(QUEUE, Envelope.for_job("poison", QUEUE).with_tag("poison"))
 
 
-def arguments_of(worker: WorkerProcess) -> str:
+def arguments_of(worker: TendedWorker) -> str:
     """Those of the worker and of its helpers."""
     process = psutil.Process(worker.process.pid)
     return str([one.cmdline() for one in (process, *process.children(recursive=True))])
@@ -109,7 +109,7 @@ def events_of_celery(channel: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.program
 def test_no_prompt_and_no_password_is_shown_by_anything(
-    worker: WorkerProcess, server: GuardedRedis, tmp_path: Path
+    worker: TendedWorker, server: GuardedRedis, tmp_path: Path
 ) -> None:
     settings = Settings.read(redis_url=server.url_of("operator"), model_name="m")
     root = Redis.from_url(server.url)

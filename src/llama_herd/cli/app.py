@@ -29,8 +29,7 @@ from llama_herd.cli.purge import purge
 from llama_herd.cli.redis import redis
 from llama_herd.cli.settings import settings
 from llama_herd.cli.status import status
-from llama_herd.cli.streams import safe_output, speak_utf8
-from llama_herd.cli.terminal import say
+from llama_herd.cli.terminal import safe_output, say, speak_utf8
 from llama_herd.cli.tokenize import tokenize
 from llama_herd.cli.watch import watch
 from llama_herd.cli.webhooks import webhooks

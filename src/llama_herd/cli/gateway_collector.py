@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 from llama_herd.ops.families import Values, counter, gauge
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.gateway.answer_count import AnswerCount
+from llama_herd.tasks.gateway.request_log import AnswerCount
 
 
 class GatewayCollector(Collector):

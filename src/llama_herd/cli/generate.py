@@ -154,8 +154,7 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
     """Run the job in this process, with a model of its own; the first Ctrl-C cancels it."""
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.cli.signals import on_interrupt
-    from llama_herd.cli.torch_import import load_torch
+    from llama_herd.cli.signals import load_torch, on_interrupt
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings

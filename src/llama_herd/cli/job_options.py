@@ -1,4 +1,4 @@
-"""Options of the commands that make or list jobs."""
+"""Options that several commands have."""
 
 import json
 import re
@@ -13,6 +13,12 @@ from llama_herd.errors import BadInput
 #: The seconds of each unit of time.
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
+    ),
+]
 # Absent, a field is not sent; the defaults shown are the job's own, whose import would take time here.
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.", show_default="256")]
 Temperature = Annotated[

@@ -1,8 +1,10 @@
-"""Signals: the actions of a command when it is asked to end."""
+"""Signals: the actions of a command when it is asked to end, and an import that Ctrl-C must not break."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 
 @contextmanager
@@ -26,3 +28,30 @@ def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
 
     with on_signals((signal.SIGINT,), first):
         yield
+
+
+def load_torch() -> None:
+    """Import torch. A Ctrl-C waits for the end of the import, which it could abort; a second one does not.
+
+    From the main thread only.
+    """
+    asked = []
+
+    def first() -> None:
+        asked.append(True)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with on_signals((signal.SIGINT,), first):
+        _import_to_stay("torch")
+    if asked:
+        raise KeyboardInterrupt
+
+
+def _import_to_stay(name: str) -> None:
+    """Import what lives to the end: looking through it for garbage again and again takes a quarter second."""
+    gc.disable()
+    try:
+        import_module(name)
+        gc.freeze()
+    finally:
+        gc.enable()

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from celery import Celery
 
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.webhooks.setup import store_webhooks
@@ -27,6 +26,7 @@ from tests.chaos.harness.proxy import FaultProxy
 from tests.chaos.harness.reference import Reference, ReferenceOutputs
 from tests.chaos.harness.sabotage import Sabotage
 from tests.chaos.harness.verdict import Verdict
+from tests.local.tended_worker import TendedWorker
 
 #: Slow enough that a fault meets a job of a few hundred tokens in its middle, fast enough for a short run.
 STEP_S = 0.01
@@ -85,7 +85,7 @@ class Herd:
         self.jobs = Jobs(self.settings)
         self._folder = folder
         self._reference = reference
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[TendedWorker] = []
         self._numbers = count()
         self._listener = EventListener(self.settings.redis_url, self.jobs.ledger)
         self._stack = ExitStack()
@@ -101,12 +101,12 @@ class Herd:
         sabotage: Sabotage | None = None,
         is_behind_proxy: bool = False,
         **settings: Any,
-    ) -> WorkerProcess:
+    ) -> TendedWorker:
         """Start a worker process and do not wait until it is ready. `settings` override the herd's."""
         name = f"{self.settings.served_model}-{next(self._numbers)}"
         if is_behind_proxy:
             settings["redis_url"] = self.proxy.url
-        worker = WorkerProcess(
+        worker = TendedWorker(
             self.settings.model_copy(update=settings),
             f"{name}@chaos",
             self._folder / f"{name}.log",
@@ -116,7 +116,7 @@ class Herd:
         self._workers.append(worker)
         return worker.start()
 
-    def start_workers(self, num_workers: int, **options: Any) -> list[WorkerProcess]:
+    def start_workers(self, num_workers: int, **options: Any) -> list[TendedWorker]:
         """Start several and wait until all of them are ready."""
         return [
             self.wait_until_ready(worker)
@@ -124,7 +124,7 @@ class Herd:
         ]
 
     @contextmanager
-    def guest(self, **options: Any) -> Iterator[WorkerProcess]:
+    def guest(self, **options: Any) -> Iterator[TendedWorker]:
         """A ready worker beside the others, which leaves at the end of the block."""
         guest = self.start_worker(**options)
         try:
@@ -132,10 +132,10 @@ class Herd:
         finally:
             guest.stop()
 
-    def wait_until_ready(self, worker: WorkerProcess) -> WorkerProcess:
+    def wait_until_ready(self, worker: TendedWorker) -> TendedWorker:
         return worker.wait_until_ready(self.settings.redis_url)
 
-    def replenish(self, num_workers: int) -> list[WorkerProcess]:
+    def replenish(self, num_workers: int) -> list[TendedWorker]:
         """Start workers until `num_workers` live, every other one behind the proxy; return the new ones."""
         started = []
         while len(self.alive) < num_workers:
@@ -150,25 +150,25 @@ class Herd:
         return Counter(job_id for line in lines for job_id in re.findall(JOB_ID, line))
 
     @property
-    def alive(self) -> list[WorkerProcess]:
+    def alive(self) -> list[TendedWorker]:
         return [worker for worker in self._workers if worker.is_alive]
 
     @property
-    def killed(self) -> list[WorkerProcess]:
+    def killed(self) -> list[TendedWorker]:
         """Workers that ended as by kill -9 and were not returned by `take_ended` yet."""
         return [one for one in self._workers if one.process.poll() == -signal.SIGKILL]
 
-    def take_ended(self) -> list[WorkerProcess]:
+    def take_ended(self) -> list[TendedWorker]:
         """The workers that have ended since the last call, which are then forgotten."""
         dead = [worker for worker in self._workers if not worker.is_alive]
         self._workers = [worker for worker in self._workers if worker not in dead]
         return dead
 
-    def busiest(self) -> WorkerProcess:
+    def busiest(self) -> TendedWorker:
         """The worker with the most running jobs."""
         return max(self.alive, key=lambda worker: len(self.jobs.running(worker.name)))
 
-    def state_of(self, worker: WorkerProcess) -> str:
+    def state_of(self, worker: TendedWorker) -> str:
         """A worker's reported state; empty if it no longer reports."""
         return next((one.state for one in self.jobs.client.workers() if one.name == worker.name), "")
 

@@ -9,7 +9,6 @@ import pytest
 from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.client.batch.window import LOOK_AHEAD
 from llama_herd.tasks.client.client import Client
@@ -18,6 +17,7 @@ from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.cli.batch.batch_command import BatchCommand
 from tests.cli.batch.killing import SLOTS, deterministic_workers, size
 from tests.local.processes import held
+from tests.local.tended_worker import TendedWorker
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
@@ -27,21 +27,21 @@ CHAT = "{{ bos_token }}{% for turn in messages %}{{ turn.role }}: {{ turn.conten
 
 
 @pytest.fixture(scope="module")
-def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TendedWorker]:
     folder = tmp_path_factory.mktemp("worker")
     model = write_tiny_gguf(folder / "tiny.gguf", eos=False, context_length=4096, chat_template=CHAT)
     with deterministic_workers(1, server, model, folder) as (worker,):
         yield worker
 
 
-def ended(worker: WorkerProcess) -> list[str]:
+def ended(worker: TendedWorker) -> list[str]:
     """The jobs that have ended in it, in this order."""
     whole_lines = worker.log.split("\n")[:-1]
     return [json.loads(line)["job_id"] for line in whole_lines if '"job ended"' in line]
 
 
 def test_an_interactive_job_overtakes_a_batch(
-    server: EmbeddedRedis, worker: WorkerProcess, tmp_path: Path
+    server: EmbeddedRedis, worker: TendedWorker, tmp_path: Path
 ) -> None:
     command = BatchCommand(tmp_path, server.url)
     command.write({"prompt": "a tale ", "max_tokens": 50} for _ in range(200))
@@ -59,7 +59,7 @@ def test_an_interactive_job_overtakes_a_batch(
 
 
 def test_chats_use_the_models_template_and_share_their_beginning(
-    server: EmbeddedRedis, worker: WorkerProcess, tmp_path: Path
+    server: EmbeddedRedis, worker: TendedWorker, tmp_path: Path
 ) -> None:
     command = BatchCommand(tmp_path, server.url)
     system = {"role": "system", "content": "a llama is in the herd " * 60}
@@ -87,7 +87,7 @@ def cache_hits(client: Client) -> int:
 
 
 def test_rows_under_way_go_on_while_the_command_is_dead(
-    server: EmbeddedRedis, worker: WorkerProcess, tmp_path: Path
+    server: EmbeddedRedis, worker: TendedWorker, tmp_path: Path
 ) -> None:
     command = BatchCommand(tmp_path, server.url)
     command.write({"prompt": f"tale {n} ", "max_tokens": 250} for n in range(4))

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from llama_herd.cli.demo.demo_job import PROMPTS, DemoJob
-from llama_herd.cli.demo.live_screen import JobPanel
-from llama_herd.cli.demo.next_steps import next_steps
-from llama_herd.cli.demo.report import RoundFigures
+from llama_herd.cli.demo.command import next_steps
+from llama_herd.cli.demo.demo import PROMPTS, UNSERVED_S, DemoJob, JobPanel, Round, demo_settings
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.events import End, Started, Token
 from llama_herd.worker.settings import WorkerSettings
@@ -56,7 +54,7 @@ def test_a_job_that_does_not_end_by_itself_has_failed() -> None:
 
 
 def test_figures_count_from_the_first_submission() -> None:
-    figures = RoundFigures.from_jobs([written(10.5, 10.6, 10.8), written(11.0, 11.4)], seconds=2.0)
+    figures = Round([written(10.5, 10.6, 10.8), written(11.0, 11.4)], seconds=2.0)
     assert (figures.num_tokens, figures.tokens_per_s) == (5, 2.5)
     assert (figures.ttft.p50_s, figures.ttft.p95_s) == pytest.approx((0.5, 1.0))
     assert (figures.itl.p50_s, figures.itl.p95_s) == pytest.approx((0.2, 0.4))
@@ -82,7 +80,13 @@ def test_the_panel_keeps_its_size_and_shows_no_control_character(
 
 def test_next_steps_name_a_model_only_if_it_is_another_than_the_bundled(tmp_path: Path) -> None:
     bundled = next_steps(WorkerSettings(model=BUNDLED_MODEL))
-    assert not any("--model" in step.command for step in bundled)
+    assert not any("--model" in command for command in bundled)
     other = next_steps(WorkerSettings(model=tmp_path / "my model.gguf"))
-    assert all("--model" in step.command for step in other)
-    assert str(tmp_path / "my model.gguf") in shlex.split(other[0].command)
+    assert all("--model" in command for command in other)
+    assert str(tmp_path / "my model.gguf") in shlex.split(next(iter(other)))
+
+
+def test_a_demo_keeps_to_its_own_redis_and_waits_for_no_other_model() -> None:
+    own = demo_settings(WorkerSettings(tenants="acme", slots=3), "redis://here")
+    assert (own.redis_url, own.tenants, own.slots) == ("redis://here", "", 3)
+    assert 0 < own.unserved_timeout_s == UNSERVED_S < WorkerSettings().unserved_timeout_s

@@ -14,9 +14,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from llama_herd.cli.demo.demo import Demo
-from llama_herd.cli.demo.report import Phase
-from llama_herd.cli.demo.screen import DemoScreen
+from llama_herd.cli.demo.demo import DemoScreen, Phase, run_demo
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import invoke, start_herd
 from tests.local.processes import PATIENCE_S, wait_until
@@ -158,7 +156,7 @@ def test_an_exception_leaves_nothing(tiny_settings: WorkerSettings) -> None:
     screen = BrokenScreen(Console(quiet=True))
     before = set(family(os.getpid()))
     with pytest.raises(RuntimeError, match="broken screen"):
-        Demo(tiny_settings, screen).run()
+        run_demo(tiny_settings, screen)
     assert len(set(screen.seen) - before) == 2
     assert set(family(os.getpid())) <= before
 

@@ -10,11 +10,11 @@ from redis import Redis
 
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, NotReplicated, RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.local.watched_redis import WatchedRedis
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.settings import Settings
 from tests.cli.herd_command import invoke
+from tests.local.watched_redis import WatchedRedis
 from tests.tasks.herd import commands
 
 pytestmark = [pytest.mark.redis, pytest.mark.program]

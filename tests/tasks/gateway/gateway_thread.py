@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp
 
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.context import GatewayContext
+from llama_herd.tasks.gateway.request_log import AnswerCount
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from tests.chaos.harness.patience import PATIENCE_S, wait_until

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.gateway.answer_count import AnswerCount
+from llama_herd.tasks.gateway.request_log import AnswerCount
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key

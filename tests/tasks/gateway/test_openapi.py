@@ -9,9 +9,8 @@ from jsonschema import Draft202012Validator
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.gateway.app import ROUTES
-from llama_herd.tasks.gateway.docs_page import page
-from llama_herd.tasks.gateway.openapi import document
-from llama_herd.tasks.gateway.operations import OPERATIONS
+from llama_herd.tasks.gateway.openapi import document, page
+from llama_herd.tasks.gateway.routes import OPERATIONS
 from llama_herd.tasks.openai.body_schema import body_schema
 from llama_herd.tasks.openai.request_body import CHAT, ENDPOINTS, Endpoint, RequestBody
 from llama_herd.tasks.protocol.job import GenerationJob

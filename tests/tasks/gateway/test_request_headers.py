@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.gateway.operations import OPERATIONS, Operation
 from llama_herd.tasks.gateway.request_headers import GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
+from llama_herd.tasks.gateway.routes import OPERATIONS, Operation, Schema
+from llama_herd.tasks.openai.batch_object import BatchBody
+from llama_herd.tasks.protocol.job import GenerationJob
 from tests.batch_api import BatchApi, lines, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
@@ -18,15 +20,15 @@ def taking(header: str) -> list[Operation]:
     return [one for one in OPERATIONS if header in dict(one.headers)]
 
 
-def bodies(gateway: GatewayThread) -> dict[str, Any]:
+def bodies(gateway: GatewayThread) -> dict[Schema, Any]:
     """A good body of each schema."""
     file_id = BatchApi(lambda: gateway.url).upload(lines(rows(1))).json["id"]
     window = {"endpoint": "/v1/completions", "completion_window": "24h"}
     return {
         "CompletionBody": {"model": "tales", "prompt": "x"},
         "ChatBody": {"model": "tales", "messages": [{"role": "user", "content": "x"}]},
-        "GenerationJob": {"model": "tales", "prompt": "x"},
-        "BatchBody": {"input_file_id": file_id, **window},
+        GenerationJob: {"model": "tales", "prompt": "x"},
+        BatchBody: {"input_file_id": file_id, **window},
     }
 
 

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, QueryParams
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.gateway.app import ROUTES
-from llama_herd.tasks.gateway.operations import OPERATIONS
+from llama_herd.tasks.gateway.routes import OPERATIONS
 from tests.batch_api import BatchApi, form, lines, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd

@@ -7,7 +7,7 @@ import pytest
 
 from llama_herd.tasks.openai.answer_schema import ChatCompletion, Completion
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
-from llama_herd.tasks.openai.response import response_body
+from llama_herd.tasks.openai.response import response_pieces
 from llama_herd.tasks.protocol.events import ToolCall, Usage
 from llama_herd.tasks.protocol.result import Result, ResultChoice
 
@@ -27,7 +27,9 @@ RESULT = Result(
 
 def body(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
     """The answer, which is as the API's description says."""
-    found = response_body(endpoint, "j", "tales", RESULT.model_copy(update=fields))
+    found: dict[str, Any] = json.loads(
+        "".join(response_pieces(endpoint, "j", "tales", RESULT.model_copy(update=fields)))
+    )
     described = ChatCompletion if endpoint == CHAT else Completion
     described.model_validate_json(json.dumps(found), strict=True)
     return found

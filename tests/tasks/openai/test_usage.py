@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_herd.tasks.openai.usage import summed_usage, usage_object
+from llama_herd.tasks.openai.response import summed_usage, usage_object
 from llama_herd.tasks.protocol.events import Usage
 
 USAGE = Usage(prompt_tokens=70, completion_tokens=2, total_tokens=72)

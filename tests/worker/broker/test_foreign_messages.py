@@ -19,13 +19,13 @@ from redis import Redis
 
 from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.message import TASK_NAME
 from tests.local.processes import PATIENCE_S, wait_until
+from tests.local.tended_worker import TendedWorker
 from tests.worker.broker.kombu_values import HEADERS, nested
 from tests.worker.broker.test_hostile_messages import (
     BOMBS,
@@ -47,7 +47,7 @@ NO_IDS = ("64 MiB", "a byte too long", "deep message", "huge integer in the mess
 
 
 @pytest.fixture
-def shop(server: EmbeddedRedis, worker: WorkerProcess) -> Celery:
+def shop(server: EmbeddedRedis, worker: TendedWorker) -> Celery:
     """Somebody's own app, which knows nothing of us."""
     return Celery(broker=server.url, backend=server.url, set_as_current=False)
 

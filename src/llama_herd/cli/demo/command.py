@@ -1,25 +1,26 @@
 """`herd demo`: everything in one terminal, with nothing to set up."""
 
+import asyncio
 import json
+import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import say
 
 if TYPE_CHECKING:
-    from llama_herd.cli.demo.screen import DemoScreen
+    from llama_herd.cli.demo.demo import DemoScreen
     from llama_herd.worker.settings import WorkerSettings
 
 
 def demo(
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
-        ),
-    ] = None,
+    model: ModelFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     web: Annotated[
         bool, typer.Option("--web", help="Stay, with two workers and a page for the browser, until Ctrl-C.")
@@ -41,48 +42,65 @@ def demo(
     override_settings(model=model)
     named = read_settings(WorkerSettings)
     settings = with_model_here(named)
-    if web:
-        _serve_page(settings, as_json)
-        return
-    from llama_herd.cli.demo.demo import Demo
-    from llama_herd.cli.demo.next_steps import next_steps
+    if web and as_json:
+        raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
+
+    from llama_herd.cli.demo.demo import run_demo, serve_page
     from llama_herd.local.worker_process import WorkerDied
 
-    screen = _open_screen(as_json)
     try:
-        report = Demo(settings, screen).run()
+        if web:
+            return asyncio.run(serve_page(settings))
+        screen = _screen(as_json)
+        report = run_demo(settings, screen)
     except (WorkerDied, TimeoutError) as error:
         say(str(error))
         raise typer.Exit(1) from None
     steps = next_steps(named)
     if as_json:
-        print(json.dumps(report.to_dict() | {"next": [step._asdict() for step in steps]}))
+        told = [{"command": command, "purpose": purpose} for command, purpose in steps.items()]
+        print(json.dumps(report.to_dict() | {"next": told}))
     else:
         screen.show_report(report, steps)
     raise typer.Exit(report.exit_code)
 
 
-def _serve_page(settings: "WorkerSettings", as_json: bool) -> None:
-    """Serve the page for the browser until Ctrl-C."""
-    from llama_herd.cli.demo.web_demo import WebDemo
-    from llama_herd.local.worker_process import WorkerDied
-
-    if as_json:
-        raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
-    try:
-        WebDemo(settings).run()
-    except WorkerDied as error:
-        say(str(error))
-        raise typer.Exit(1) from None
-
-
-def _open_screen(as_json: bool) -> "DemoScreen":
+def _screen(as_json: bool) -> "DemoScreen":
     from rich.console import Console
 
-    from llama_herd.cli.demo.live_screen import LiveDemoScreen
-    from llama_herd.cli.demo.screen import DemoScreen
+    from llama_herd.cli.demo.demo import DemoScreen
 
     terminal = Console(highlight=False)
     if terminal.is_interactive and not as_json:
-        return LiveDemoScreen(terminal)
+        return DemoScreen(terminal, is_live=True)
     return DemoScreen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))
+
+
+def next_steps(settings: "WorkerSettings") -> dict[str, str]:
+    """Commands to copy after the demo, each with what it is good for: one without a queue, then three more.
+
+    They work unchanged in the folder where the demo was started.
+    """
+    from llama_herd.ops.settings import BUNDLED_MODEL
+
+    herd, prompt = _program(), '"Once upon a time"'
+    file, name = "", ""
+    if settings.model != BUNDLED_MODEL:
+        file, name = f" --model {shlex.quote(str(settings.model))}", f" --model {settings.served_model}"
+    return {
+        f"{herd} generate --local{file} {prompt}": "one job in this process: no queue, no Redis",
+        f"{herd} worker --with-redis{file}": "a worker that stays, with a Redis that ends with it",
+        f"{herd} generate{name} {prompt}": "a job through the queue; from a second terminal",
+        f"{herd} status{name} --watch": "workers, batch, KV cache and queue, once a second",
+    }
+
+
+def _program() -> str:
+    """The command that calls this same `herd` from here."""
+    own = Path(sys.executable).with_name("herd")
+    found = shutil.which("herd")
+    if found is not None and own.exists() and own.samefile(found):
+        return "herd"
+    if not own.exists():
+        return f"{shlex.quote(sys.executable)} -m llama_herd.cli"
+    return shlex.quote(min(os.path.relpath(own), str(own), key=len))

@@ -5,14 +5,13 @@ import re
 import resource
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from llama_herd.cli.doctor.finding import Finding
 from llama_herd.cli.environment import unknown_variables
-from llama_herd.cli.torch_import import load_torch
+from llama_herd.cli.signals import load_torch
 from llama_herd.errors import BadInput, HerdError, RedisUnavailable
 from llama_herd.extras import install_command, missing_modules, own_version
 from llama_herd.local.own_redis import is_port_taken, local_port
@@ -35,6 +34,24 @@ _UNFIT = {"cluster": CLUSTER, "sentinel": SENTINEL, "replica": READ_ONLY}
 
 #: What is said of what this user may not see, and the fix.
 _UNSEEN = ("not seen: this user of Redis may not run INFO", "run it as a worker or an operator of herd acl")
+
+
+FindingState = Literal["ok", "warn", "fail"]
+
+
+class Finding(NamedTuple):
+    """The state of one subject. With a warning the herd may still work; with a failure it will not."""
+
+    subject: str
+    state: FindingState
+    detail: str
+    fix: str = ""
+
+    @classmethod
+    def from_error(cls, error: HerdError, subject: str, state: FindingState = "fail", fix: str = "") -> Self:
+        """A finding from an error. `fix` is used if the error names none."""
+        detail, _, own_fix = str(error).partition(" Fix: ")
+        return cls(subject, state, detail.removesuffix("."), own_fix or fix)
 
 
 def check_redis(url: str) -> list[Finding]:

@@ -1,26 +1,21 @@
 """`herd doctor`: what is ready on this machine and what is not, with the fixes."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import show
 
 if TYPE_CHECKING:
-    from llama_herd.cli.doctor.finding import Finding
+    from llama_herd.cli.doctor.checkup import Finding
 
 COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
 
 def doctor(
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
-        ),
-    ] = None,
+    model: ModelFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check the machine, the settings, Redis and the model file.

@@ -1,19 +1,23 @@
 """`herd worker`: Celery's worker with our pool, in this process or in one process per GPU."""
 
+import os
 import re
 import sys
+import warnings
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-Model = Annotated[
-    Path | None,
-    typer.Option(
-        help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
-    ),
-]
+from llama_herd.cli.job_options import ModelFile
+
+if TYPE_CHECKING:
+    from llama_herd.worker.settings import WorkerSettings
+
+APP = "llama_herd.tasks.app"
+#: The exit code of a command that Ctrl-C ends: 128 + SIGINT.
+EXIT_INTERRUPTED = 130
+
 ServedModelName = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
@@ -39,7 +43,7 @@ WaitForRedis = Annotated[
 
 
 def worker(
-    model: Model = None,
+    model: ModelFile = None,
     served_model_name: ServedModelName = None,
     device: Device = None,
     slots: Slots = None,
@@ -58,7 +62,6 @@ def worker(
 
     need_extra("worker", "herd worker")
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.cli.worker.celery_worker import run_celery_worker
     from llama_herd.cli.worker.children import run_together
     from llama_herd.local.own_redis import own_redis
     from llama_herd.ops.logs import set_up_logs
@@ -75,11 +78,38 @@ def worker(
     settings = read_settings(WorkerSettings)
     with own_redis(settings.redis_url, "--with-redis") if with_redis else nullcontext():
         if gpus is None:
-            exit_code = run_celery_worker(settings, name, waits=wait_for_redis)
+            exit_code = _run_celery_worker(settings, name, waits=wait_for_redis)
         else:
             set_up_logs(settings.log_format, settings.log_level.upper())
             exit_code = run_together(card_commands(gpus, settings.metrics_port))
     raise typer.Exit(exit_code)
+
+
+def _run_celery_worker(settings: "WorkerSettings", name: str | None, *, waits: bool = False) -> int:
+    """Run Celery's worker in this process to its end, and return its exit code.
+
+    It shows no banner: the pool tells what one wants to know.
+
+    waits: whether it waits for a Redis that is away; else RedisUnavailable is raised.
+    """
+    from celery.bin.celery import celery
+    from celery.exceptions import SecurityWarning
+    from click.exceptions import Abort
+
+    from llama_herd.tasks.connection.connect import connect, redis_errors
+
+    if not waits:
+        with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+            redis.ping()
+    # Celery warns about root because of pickles, which are refused here. In containers root is common.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    node = f"{name or f'herd-{os.getpid()}'}@%h"
+    command = ["--app", APP, "--quiet", "worker", "--without-gossip", "--without-mingle"]
+    try:
+        code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)
+    except Abort:  # Ctrl-C before Celery handles it
+        return EXIT_INTERRUPTED
+    return int(code or 0)
 
 
 def _check_options(name: str | None, device: str | None, gpus: str | None) -> None:

@@ -1,9 +1,9 @@
 """The gateway as an ASGI application."""
 
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http import HTTPStatus
-from time import monotonic
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -17,70 +17,50 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError, error_place
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.gateway import (
-    batch_routes,
-    docs_page,
-    file_routes,
-    health,
-    herd_routes,
-    job_routes,
-    openai_routes,
-    openapi,
-    page_files,
-    tokenize_routes,
-)
-from llama_herd.tasks.gateway.answer_count import NO_ROUTE, NO_STATUS, AnswerCount
+from llama_herd.tasks.gateway import openapi, page_files
+from llama_herd.tasks.gateway.body import CLOSE
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.problem import Problem
-from llama_herd.tasks.gateway.request_facts import facts_of
-from llama_herd.tasks.gateway.request_headers import traceparent_of
-from llama_herd.tasks.gateway.request_log import log_request
+from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
+from llama_herd.tasks.gateway.routes import OPERATIONS
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.protocol.message import TRACEPARENT, trace_id_of
+
+#: A whole URL as the target of a request, which any server must understand.
+_WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
-class RequestMiddleware:
-    """Counts and logs the requests of an application, each by the path of its route, not by its own."""
+class HeadMiddleware:
+    """Refuses a head of more than `most` bytes. A whole URL as target becomes a path, and its host counts."""
 
-    def __init__(
-        self, app: ASGIApp, settings: GatewaySettings, count: AnswerCount, routes: Mapping[object, str]
-    ) -> None:
-        """routes: the path of each endpoint."""
+    def __init__(self, app: ASGIApp, most: int) -> None:
         self._app = app
-        self._wanted = settings.gateway_request_log
-        self._count = count
-        self._routes = routes
+        self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        status: int = NO_STATUS
-        began_s = monotonic()
-        facts_of(scope).trace_id = trace_id_of({TRACEPARENT: traceparent_of(Headers(scope=scope))})
-
-        async def pass_on(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        self._count.begin()
         try:
-            await self._app(scope, receive, pass_on)
-        except Exception:
-            status = HTTPStatus.INTERNAL_SERVER_ERROR  # as is answered, unless the answer had begun
-            raise
-        finally:
-            route = self._routes.get(scope.get("endpoint"), NO_ROUTE)
-            self._count.end(route, status)
-            self._log_request(scope, route, status, monotonic() - began_s)
+            plain = self._plain(scope)
+        except Problem as problem:
+            return await _answer(scope, problem)(scope, receive, send)
+        return await self._app(plain, receive, send)
 
-    def _log_request(self, scope: Scope, route: str, status: int, took_s: float) -> None:
-        if self._wanted != "off":
-            only_errors = self._wanted == "errors"
-            log_request(
-                scope["method"], route, status or None, took_s, facts_of(scope), only_errors=only_errors
-            )
+    def _plain(self, scope: Scope) -> Scope:
+        """The scope with a path as its target. Raises Problem, also for a URL that names nobody."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        num_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        if num_bytes + sum(len(name) + len(value) + 4 for name, value in headers) > self._most:
+            raise Problem(431, "bad_request", "the head of the request is too long", headers=CLOSE)
+        found = _WHOLE_URL.fullmatch(scope["raw_path"])
+        if found is None:
+            return scope
+        host, path = found[1], found[2] or b"/"
+        if not host or b"@" in host:
+            raise Problem(400, "bad_request", "this is not HTTP/1.1", headers=CLOSE)
+        others = [(name, value) for name, value in headers if name != b"host"]
+        path_text = unquote(path.decode("ascii"))
+        return {**scope, "path": path_text, "raw_path": path, "headers": [(b"host", host), *others]}
 
 
 class CrossOrigin(CORSMiddleware):
@@ -98,33 +78,9 @@ class CrossOrigin(CORSMiddleware):
 ROUTES = (
     Route("/", page_files.show_page, methods=["GET"]),
     Route("/page/{name}", page_files.show_page_file, methods=["GET"]),
-    Route("/docs", docs_page.show_docs, methods=["GET"]),
+    Route("/docs", openapi.show_docs, methods=["GET"]),
     Route("/openapi.json", openapi.show_document, methods=["GET"]),
-    Route("/health", health.ready, methods=["GET"]),
-    Route("/health/live", health.live, methods=["GET"]),
-    Route("/health/ready", health.ready, methods=["GET"]),
-    Route("/v1/herd", herd_routes.show_herd, methods=["GET"]),
-    Route("/version", herd_routes.show_version, methods=["GET"]),
-    Route("/v1/models", openai_routes.list_models, methods=["GET"]),
-    Route("/v1/models/{model}", openai_routes.get_model, methods=["GET"]),
-    Route("/v1/completions", openai_routes.create_completion, methods=["POST"]),
-    Route("/v1/chat/completions", openai_routes.create_chat_completion, methods=["POST"]),
-    Route("/tokenize", tokenize_routes.tokenize_prompt, methods=["POST"]),
-    Route("/detokenize", tokenize_routes.detokenize_ids, methods=["POST"]),
-    Route("/v1/files", file_routes.create_file, methods=["POST"]),
-    Route("/v1/files", file_routes.list_files, methods=["GET"]),
-    Route("/v1/files/{id}", file_routes.get_file, methods=["GET"]),
-    Route("/v1/files/{id}", file_routes.delete_file, methods=["DELETE"]),
-    Route("/v1/files/{id}/content", file_routes.get_file_content, methods=["GET"]),
-    Route("/v1/batches", batch_routes.create_batch, methods=["POST"]),
-    Route("/v1/batches", batch_routes.list_batches, methods=["GET"]),
-    Route("/v1/batches/{id}", batch_routes.get_batch, methods=["GET"]),
-    Route("/v1/batches/{id}/cancel", batch_routes.cancel_batch, methods=["POST"]),
-    Route("/v1/jobs", job_routes.submit_job, methods=["POST"]),
-    Route("/v1/jobs/{id}", job_routes.get_job, methods=["GET"]),
-    Route("/v1/jobs/{id}", job_routes.cancel_job, methods=["DELETE"]),
-    Route("/v1/jobs/{id}/events", job_routes.stream_events, methods=["GET"]),
-    Route("/v1/jobs/{id}/purge", job_routes.forget_job, methods=["POST"]),
+    *(Route(one.path, one.endpoint, methods=[one.method.upper()]) for one in OPERATIONS),
 )
 
 _WRONG_ROUTES = {
@@ -144,6 +100,7 @@ def make_gateway_app(
         async with app.state.context.open():
             yield
 
+    check_heads = Middleware(HeadMiddleware, most=settings.gateway_max_header_bytes)
     paths: dict[object, str] = {route.endpoint: route.path for route in ROUTES}
     log_requests = Middleware(
         RequestMiddleware, settings=settings, count=answers or AnswerCount(), routes=paths
@@ -157,7 +114,12 @@ def make_gateway_app(
     )
     app = Starlette(
         routes=ROUTES,
-        middleware=[log_requests, *([cors] if settings.origins else []), Middleware(ErrorMiddleware)],
+        middleware=[
+            check_heads,
+            log_requests,
+            *([cors] if settings.origins else []),
+            Middleware(ErrorMiddleware),
+        ],
         exception_handlers={HerdError: _on_error, HTTPException: _on_http_error},
         lifespan=lifespan,
     )

@@ -15,13 +15,16 @@ from llama_herd.tasks.gateway.completion_request import CompletionRequest
 from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.long_answers import WholeAnswer, is_long, make_aside
 from llama_herd.tasks.gateway.problem import Problem, bad_request
-from llama_herd.tasks.gateway.request_facts import RequestFacts
-from llama_herd.tasks.gateway.sse import ClientGone, EventStream, sse, unless_gone
-from llama_herd.tasks.gateway.stream_body import (
+from llama_herd.tasks.gateway.request_log import RequestFacts
+from llama_herd.tasks.gateway.sse import (
+    ClientGone,
+    EventStream,
     error_event,
     merge_streams,
     prepend,
+    sse,
     stream_body,
+    unless_gone,
 )
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.openai.answer_size import MAX_BYTES

@@ -9,7 +9,12 @@ from starlette.datastructures import Headers
 
 from llama_herd.errors import FieldError
 from llama_herd.tasks.gateway.identity import Caller
-from llama_herd.tasks.gateway.request_headers import idempotency_key_of, keeps_jobs_of, traceparent_of
+from llama_herd.tasks.gateway.request_headers import (
+    KEY_HEADER,
+    idempotency_key_of,
+    keeps_jobs_of,
+    traceparent_of,
+)
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
@@ -66,11 +71,13 @@ class CompletionRequest:
         found.errors += errors
         if body.get("priority") is not None:
             found.fields["priority"] = body["priority"]
+        if (
+            not is_stream and KEY_HEADER not in headers
+        ):  # under a key the same job may be asked for as a stream
+            found.fields["flush_ms"] = UNWATCHED_MS
         jobs = found.jobs(settings, settings.gateway_max_prompts)
         caller.check_priority(jobs[0].priority)
         key = idempotency_key_of(headers)
-        if not is_stream and not key:  # under a key the same job may be asked for as a stream
-            jobs = [job.model_copy(update={"flush_ms": UNWATCHED_MS}) for job in jobs]
         keeps_jobs = keeps_jobs_of(headers, "stay" if key else settings.gateway_on_disconnect)
         model = foreign or jobs[0].model or settings.default_model
         trace, size = traceparent_of(headers), check_answer_size(endpoint, jobs)

@@ -66,7 +66,7 @@ class MultipartForm:
         self._num_parts = 0
         self._file = bytearray()
         self._header = (bytearray(), bytearray())
-        self._headers: dict[bytes, bytes] = {}
+        self._disposition = b""
 
     def feed(self, body: bytes) -> bytes:
         """Read a part of the body. Returns the bytes of the file in it. Raises Problem."""
@@ -89,8 +89,7 @@ class MultipartForm:
         self._num_parts += 1
         if self._num_parts > MAX_FIELDS:
             raise bad_request(f"the form must have at most {MAX_FIELDS} fields", "invalid_form")
-        self._headers = {}
-        self._header = (bytearray(), bytearray())
+        self._disposition = b""
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
         self._header[0].extend(data[start:end])
@@ -100,11 +99,12 @@ class MultipartForm:
 
     def _end_header(self) -> None:
         name, value = self._header
-        self._headers[bytes(name).lower()] = bytes(value)
+        if name.lower() == b"content-disposition":
+            self._disposition = bytes(value)
         self._header = (bytearray(), bytearray())
 
     def _end_headers(self) -> None:
-        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        _, options = parse_options_header(self._disposition)
         self._name = _text(options, b"name")
         self._is_file = self._name == "file"
         if not self._is_file:

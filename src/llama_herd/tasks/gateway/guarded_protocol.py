@@ -3,42 +3,30 @@
 uvicorn limits the bytes of an unfinished head, but not its time: half a request would hold a connection for
 ever, and so would a client that does not read its answer. uvicorn parses all bytes that have come in one go,
 which delays all other connections. It closes a connection while the client still sends, or once the client
-sends no more, and then the client loses the answer. It takes a whole URL as the target of a request, which
-any server must understand, for a path.
+sends no more, and then the client loses the answer.
 """
 
 import asyncio
 import json
-import re
-import resource
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import h11
-from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llama_herd.tasks.gateway.problem import Problem
 
-IDLE_S = 30.0
-KEEP_ALIVE_S = 75.0
 #: A client that sends no more may have gone away altogether: it counts as gone once it was sent nothing for
 #: so long.
 ONE_WAY_S = 0.5
-MAX_HEAD_BYTES = 32_768
 #: Bytes of a connection that are parsed before others have their turn. In chunks of one byte: some 15 ms.
 TURN_BYTES = 8192
 #: Most bytes of a body that are still taken, and dropped, after its answer.
 MAX_DROPPED_BYTES = 1 << 26
-#: Open files that the gateway itself needs: for Redis, the page, logs.
-OWN_FILES = 128
-#: Most open files that are asked for, even if the system would allow more.
-MOST_FILES = 1 << 20
 
 _TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
-_WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 #: By h11's hint of a status. What a client must mend is not answered with 501, at which clients try again.
 _REFUSALS = {
     431: (431, "the head of the request is too long"),
@@ -46,92 +34,14 @@ _REFUSALS = {
 }
 
 
-def room_for_connections() -> int:
-    """Raise the limit of open files as far as allowed; return how many clients fit, at least OWN_FILES."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (ValueError, OSError):  # macOS allows less than it says
-            wanted = soft
-    return max(wanted - OWN_FILES, OWN_FILES)
-
-
-class BoundedConnection(h11.Connection):
-    """h11's connection of a server. It refuses a head of more than `max_head_bytes`, finished or not.
-
-    A target with scheme and host becomes a path, and its host is the request's.
-    """
-
-    def __init__(self, max_head_bytes: int) -> None:
-        super().__init__(h11.SERVER, max_head_bytes)
-        self._max_head_bytes = max_head_bytes
-        #: Whether the request is a HEAD, whose answer has no body.
-        self.is_head = False
-
-    def start_next_cycle(self) -> None:
-        super().start_next_cycle()
-        self.is_head = False
-
-    def next_event(self) -> Any:
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            self.is_head = event.method == b"HEAD"
-        if isinstance(event, h11.Request) and _num_head_bytes(event) > self._max_head_bytes:
-            raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
-        return _with_path(event) if isinstance(event, h11.Request) else event
-
-
-def _num_head_bytes(request: h11.Request) -> int:
-    return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
-
-
-def _with_path(request: h11.Request) -> h11.Request:
-    """The request with a path as its target. Raises RemoteProtocolError for a URL that names nobody."""
-    found = _WHOLE_URL.fullmatch(request.target)
-    if found is None:
-        return request
-    host, path = found.groups()
-    if not host or b"@" in host:
-        raise h11.RemoteProtocolError("the target has no host, or a user")
-    others = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"host"]
-    return h11.Request(
-        method=request.method,
-        target=path if path.startswith(b"/") else b"/" + path,
-        headers=[(b"Host", host), *others],
-        http_version=request.http_version,
-    )
-
-
-class LingeringTransport:
-    """The transport that uvicorn's response gets: its `close` waits until the client has sent its request.
-
-    A connection that is closed while the client sends gives the client an error instead of the answer.
-    """
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        write: Callable[[bytes], None],
-        close_after_request: Callable[[], None],
-    ) -> None:
-        self.write = write
-        self.is_closing = transport.is_closing
-        self.close = close_after_request
-
-
 class GuardedProtocol(H11Protocol):
     """Cuts off a client that takes longer than `idle_s` to send a head, or reads nothing for so long.
 
-    Between two requests a connection may rest for `keep_alive_s`. Connections beyond `max_connections` are
-    closed at once.
+    Connections beyond `max_connections` are closed at once.
     """
 
-    idle_s = IDLE_S
-    keep_alive_s = KEEP_ALIVE_S
-    max_head_bytes = MAX_HEAD_BYTES
-    max_connections = MOST_FILES
+    idle_s: float
+    max_connections: int
     _idle: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _turn: asyncio.Handle | None = None
@@ -144,10 +54,6 @@ class GuardedProtocol(H11Protocol):
     #: Whether its last answer is over, and how many bytes may still come and be dropped.
     _is_closing_soon = False
     _num_to_drop = MAX_DROPPED_BYTES
-
-    def __init__(self, config: Config, *args: Any, **options: Any) -> None:
-        super().__init__(config, *args, **options)
-        self.conn: BoundedConnection = BoundedConnection(self.max_head_bytes)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -203,7 +109,10 @@ class GuardedProtocol(H11Protocol):
         if self.cycle is not before:
             _cancel(self._idle)
             self._is_resting = False
-            self.cycle.transport = LingeringTransport(self.transport, self._write, self._close_after_request)  # type: ignore[assignment]
+            # A connection that is closed while the client sends gives it an error instead of the answer.
+            self.cycle.transport = SimpleNamespace(  # type: ignore[assignment]
+                write=self._write, is_closing=self.transport.is_closing, close=self._close_after_request
+            )
             # With both lengths a proxy may see another end: what follows could be another client's.
             if {name for name, _ in self.headers} >= _TWO_LENGTHS:
                 self.cycle.keep_alive = False
@@ -243,13 +152,18 @@ class GuardedProtocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        problem = Problem(status, "bad_request", message)
-        body = json.dumps(problem.body).encode()
+        body = json.dumps(Problem(status, "bad_request", message).body).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         head = h11.Response(status_code=status, headers=[*headers, ("connection", "close")])
-        for event in (head, h11.Data(data=b"" if self.conn.is_head else body), h11.EndOfMessage()):
+        for event in (head, h11.Data(data=b"" if self._is_head else body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self._close_after_request()
+
+    @property
+    def _is_head(self) -> bool:
+        """Whether a HEAD is being answered, to which no body belongs."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and cycle.scope["method"] == "HEAD"
 
     def shutdown(self) -> None:
         """End in order, unless what was sent last was no HTTP: that must not hold up the others."""
@@ -270,25 +184,11 @@ class GuardedProtocol(H11Protocol):
         self._restart_idle_timer()
 
     def _drop(self, data: bytes) -> None:
-        """Take what still comes after the answer, up to the end of the body, or until the client closes."""
+        """Take what still comes after the answer, until the client closes: it has as long as for a head."""
         self._num_to_drop -= len(data)
-        if self._num_to_drop <= 0 or self._feed_until_end(data):
+        if self._num_to_drop <= 0:
             self._waiting = b""
             self.transport.close()
-
-    def _feed_until_end(self, data: bytes) -> bool:
-        """Parse data of a request and drop it; return whether the request is over.
-
-        What is not HTTP has no known end.
-        """
-        if self.conn.their_state is h11.ERROR:
-            return False
-        self.conn.receive_data(data)
-        with suppress(h11.RemoteProtocolError):
-            while isinstance(event := self.conn.next_event(), h11.Data):
-                pass
-            return event is not h11.NEED_DATA
-        return False
 
     def _restart_idle_timer(self) -> None:
         """Give the client `idle_s` from now to send its next head, or what is still to be dropped."""

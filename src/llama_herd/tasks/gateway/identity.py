@@ -13,10 +13,9 @@ from starlette.requests import Request
 
 from llama_herd.errors import FieldError, InvalidJob, RecordUnreadable, RedisUnavailable
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.gateway.address import is_forwarded, names_loopback
-from llama_herd.tasks.gateway.origin import origin_host
+from llama_herd.tasks.gateway.origin import is_forwarded, names_loopback, origin_host
 from llama_herd.tasks.gateway.problem import PASSES, Problem
-from llama_herd.tasks.gateway.request_facts import facts_of
+from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.stored_api_keys import num_keys
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY

@@ -12,15 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from llama_herd.errors import InvalidJob, JobNotFound
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.place_watch import PlaceWatch
-from llama_herd.tasks.client.readers import Reader
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
-from llama_herd.tasks.gateway.context import GatewayContext, context_of
+from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem
-from llama_herd.tasks.gateway.request_facts import RequestFacts, facts_of
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_seen_of, traceparent_of
-from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse
-from llama_herd.tasks.gateway.stream_body import stream_body
+from llama_herd.tasks.gateway.request_log import RequestFacts, facts_of
+from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse, stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
 from llama_herd.tasks.ledger.redis_call import both
@@ -136,60 +134,40 @@ async def stream_events(request: Request) -> ASGIApp:
         return Response(status_code=204)  # an EventSource that has all of it does not come again
     if request.method == "HEAD":
         return Response(headers={**HEADERS, JOB_HEADER: job_id})
-    return _EventAnswer(context, client, facts_of(request.scope), job_id, after)
+    facts = facts_of(request.scope)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        with context.concurrency.slots(client.settings.tenant):
+            parts = _event_parts(client, facts, job_id, after)
+            stream = EventStream(parts, headers={JOB_HEADER: job_id}, until=context.is_closing)
+            await stream(scope, receive, send)
+
+    return answer
 
 
-class _EventAnswer:
-    """Streams a job's events; it takes one of the slots for answers."""
+async def _event_parts(
+    client: TenantClient, facts: RequestFacts, job_id: str, after: int
+) -> AsyncGenerator[bytes]:
+    """The job's events, and between them each new place in the queue, as long as the job has not begun."""
+    yield f"retry: {RECONNECT_MS}\n".encode()  # for some readers a blank line would make it an event
+    async with client.reading(job_id, after=after, asks_place=True) as reader:
+        places = PlaceWatch(client.core.ledger, job_id, after=after)
 
-    def __init__(
-        self, context: GatewayContext, client: TenantClient, facts: RequestFacts, job_id: str, after: int
-    ) -> None:
-        self._context = context
-        self._client = client
-        self._facts = facts
-        self._job_id = job_id
-        self._after = after
+        def place_event() -> bytes:
+            told = places.changes((), reader.place) if reader.is_waiting else ()
+            return b"".join(sse(queued.model_dump_json(), name=queued.type) for queued in told)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._context.concurrency.slots(self._client.settings.tenant):
-            answer = EventStream(
-                self._parts(),
-                headers={JOB_HEADER: self._job_id},
-                until=self._context.is_closing,
-            )
-            await answer(scope, receive, send)
-
-    async def _parts(self) -> AsyncGenerator[bytes]:
-        heartbeat_s = self._context.settings.gateway_heartbeat_s
-        yield f"retry: {RECONNECT_MS}\n".encode()  # for some readers a blank line would make it an event
-        async with self._client.reading(self._job_id, after=self._after, asks_place=True) as reader:
-            events = self._client.events_of(reader)
-            waiting = _PlaceEvents(
-                PlaceWatch(self._client.core.ledger, self._job_id, after=self._after), reader
-            )
-            parts = stream_body(events, _sse_event, self._facts, heartbeat_s=heartbeat_s, idle=waiting)
-            async with aclosing(parts):
-                async for part in parts:
-                    yield part
+        heartbeat_s = client.settings.gateway_heartbeat_s
+        events = client.events_of(reader)
+        parts = stream_body(events, _sse_event, facts, heartbeat_s=heartbeat_s, idle=place_event)
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
 
 
 def _sse_event(event: Event) -> Iterator[bytes]:
     """An event of the job as one server-sent event, whose id is its number."""
     yield sse(event.to_json(), name=event.type, number=event.seq)
-
-
-class _PlaceEvents:
-    """Makes an event of each new place of a job in the queue, as long as it has not begun."""
-
-    def __init__(self, waiting: PlaceWatch, reader: Reader) -> None:
-        self._waiting = waiting
-        self._reader = reader
-
-    def __call__(self) -> bytes:
-        """The event, or nothing if the place has not changed."""
-        told = self._waiting.changes((), self._reader.place) if self._reader.is_waiting else ()
-        return b"".join(sse(queued.model_dump_json(), name=queued.type) for queued in told)
 
 
 async def cancel_job(request: Request) -> Response:

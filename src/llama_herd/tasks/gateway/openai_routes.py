@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from llama_herd.tasks.gateway.completion_answer import CompletionAnswer
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
 from llama_herd.tasks.gateway.context import context_of
-from llama_herd.tasks.gateway.request_facts import facts_of
+from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.tenant_client import model_not_found
 from llama_herd.tasks.openai.answer_schema import Model, ModelList
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint

@@ -1,47 +1,26 @@
-"""The OpenAPI description of all routes, made of the classes that parse requests and write answers."""
+"""The description of all routes, as OpenAPI and as a page, made of the classes that read and write bodies."""
 
 from collections.abc import Mapping
 from functools import cache
+from html import escape
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from llama_herd.extras import own_version
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.gateway.context import context_of
-from llama_herd.tasks.gateway.health import Health
-from llama_herd.tasks.gateway.herd_routes import HerdView, Version
-from llama_herd.tasks.gateway.job_routes import Accepted, Cancelled, JobView
 from llama_herd.tasks.gateway.long_answers import make_aside
-from llama_herd.tasks.gateway.operations import ERRORS, OPERATIONS, Operation
-from llama_herd.tasks.openai.answer_schema import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    Completion,
-    ErrorAnswer,
-    Model,
-    ModelList,
-)
-from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
+from llama_herd.tasks.gateway.routes import ERRORS, OPERATIONS, Operation, Schema
+from llama_herd.tasks.openai.answer_schema import ErrorAnswer
 from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_schema, tokenize_schema
-from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
-from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.events import End, Started, Token
-from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.security.api_keys import KeyRole
 
-MODELS: tuple[type[BaseModel], ...] = (
-    *(FileObject, FileList, FileDeleted, BatchBody, BatchObject, BatchList),
-    *(GenerationJob, Accepted, JobView, Cancelled, HerdView, Version),
-    *(Queued, Started, Token, End),
-    *(TokenizeAnswer, DetokenizeAnswer),
-    *(Completion, ChatCompletion, ChatCompletionChunk, Model, ModelList, ErrorAnswer, Health),
-)
-
+EVENTS = (Queued, Started, Token, End)
 
 JSON, STREAM = "application/json", "text/event-stream"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
@@ -70,8 +49,11 @@ _OF_ALL = (401, 431)
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI document."""
-    _, found = models_json_schema([(model, "serialization") for model in MODELS], ref_template=REF)
-    events = [{"$ref": REF.format(model=model.__name__)} for model in (Queued, Started, Token, End)]
+    told = [schema for one in OPERATIONS for schema in (one.body, one.answer, one.events)]
+    classes = {schema for schema in (*told, *EVENTS, ErrorAnswer) if not isinstance(schema, str)}
+    ordered = sorted(classes, key=_name)
+    _, found = models_json_schema([(one, "serialization") for one in ordered], ref_template=REF)
+    events = [{"$ref": REF.format(model=_name(event))} for event in EVENTS]
     own = {
         "CompletionBody": body_schema(COMPLETIONS),
         "TokenizeBody": tokenize_schema(),
@@ -103,11 +85,10 @@ def _operation_object(operation: Operation) -> dict[str, Any]:
         for place, given in (("query", operation.queries), ("header", operation.headers))
         for name, what in given
     ]
-    kinds = {_media_type(operation.answer): operation.answer, STREAM: operation.events}
-    body = {_media_type(operation.body): operation.body}
-    answer = _content({kind: schema for kind, schema in kinds.items() if schema})
+    answer = _content({_media_type(operation.answer): operation.answer, STREAM: operation.events})
+    body = _content({_media_type(operation.body): operation.body})
     errors = {
-        str(status): {"description": what, **_content({JSON: "ErrorAnswer"})}
+        str(status): {"description": what, **_content({JSON: ErrorAnswer})}
         for status, what in ERRORS.items()
         if operation.role or status in _OF_ALL
     }
@@ -116,7 +97,7 @@ def _operation_object(operation: Operation) -> dict[str, Any]:
         "summary": operation.what,
         "description": operation.what + needs,
         "parameters": [*path, *told],
-        **({"requestBody": {"required": True, **_content(body)}} if operation.body else {}),
+        **({"requestBody": {"required": True, **body}} if body else {}),
         "responses": {
             str(status): {
                 "description": _OUTCOMES.get(status, "as asked"),
@@ -130,20 +111,94 @@ def _operation_object(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _media_type(schema: str) -> str:
-    return _MEDIA.get(schema, JSON)
+def _name(schema: Schema) -> str:
+    return schema if isinstance(schema, str) else schema.__name__
 
 
-def _content(schemas: Mapping[str, str]) -> dict[str, Any]:
-    """A body, by its media types: the name of the schema of each."""
-    if not schemas:
-        return {}
-    return {
-        "content": {kind: {"schema": {"$ref": REF.format(model=schema)}} for kind, schema in schemas.items()}
+def _media_type(schema: Schema) -> str:
+    return _MEDIA.get(_name(schema), JSON)
+
+
+def _content(schemas: Mapping[str, Schema]) -> dict[str, Any]:
+    """A body, by its media types: the schema of each; those without one are left out."""
+    told = {
+        kind: {"schema": {"$ref": REF.format(model=_name(schema))}}
+        for kind, schema in schemas.items()
+        if schema
     }
+    return {"content": told} if told else {}
 
 
 async def show_document(request: Request) -> Response:
     """The OpenAPI document."""
     await context_of(request).admit(request, KeyRole.SUBSCRIBER)
     return JSONResponse(await make_aside(document))
+
+
+#: Of the page.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+
+
+async def show_docs(request: Request) -> Response:
+    """All operations, all fields, all errors."""
+    await context_of(request).admit(request, KeyRole.SUBSCRIBER)
+    return HTMLResponse(await make_aside(page), headers={"Content-Security-Policy": POLICY})
+
+
+@cache
+def page() -> str:
+    """The description as a page."""
+    routes = "".join(
+        f"<tr><td><code>{one.method.upper()} {escape(one.path)}</code><td>{escape(one.what)}"
+        f"<td>{_link(one.body)}<td>{one.status} {_link(one.answer)}<td>{one.role or ''}"
+        for one in OPERATIONS
+    )
+    errors = "".join(f"<tr><td>{status}<td>{escape(what)}" for status, what in ERRORS.items())
+    schemas = document()["components"]["schemas"]
+    fields = "".join(_table(name, schema) for name, schema in sorted(schemas.items()))
+    head = "<tr><th>request<th>what<th>body<th>answer<th>role"
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>llama-herd</title><style>{STYLE}</style>"
+        "<h1>llama-herd</h1><p>Machines read <a href=openapi.json>openapi.json</a>."
+        f"<table>{head}{routes}</table>"
+        f"<h2>Errors</h2><table>{errors}</table>{fields}</html>"
+    )
+
+
+STYLE = """
+:root { color-scheme: light dark } body { font: 15px/1.5 sans-serif; margin: 2rem auto; max-width: 70rem;
+padding: 0 1rem } table { border-collapse: collapse } td, th { text-align: left; vertical-align: top;
+padding: .2rem .8rem .2rem 0 } td { border-top: 1px solid #8884 }
+"""
+
+BOUNDS = ("minimum", "maximum", "maxLength", "maxItems")
+
+
+def _table(name: str, schema: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td><code>{escape(field)}</code><td>{escape(_kind(given))}<td>{_about(given)}"
+        for field, given in schema.get("properties", {}).items()
+    )
+    return f"<h2 id={name}>{name}</h2><p>{_about(schema)}<table>{rows}</table>"
+
+
+def _about(schema: dict[str, Any]) -> str:
+    return escape(schema.get("description", ""))
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A field's type in a few words."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_kind, schema["anyOf"])))
+    if "enum" in schema or "const" in schema:
+        return " or ".join(map(str, schema.get("enum", [schema.get("const")])))
+    kind = str(schema.get("type", "anything"))
+    bounds = [f"{name} {schema[name]}" for name in BOUNDS if name in schema]
+    default = [f"default {schema['default']}"] if schema.get("default") not in (None, [], {}) else []
+    return ", ".join((kind, *bounds, *default))
+
+
+def _link(schema: Schema) -> str:
+    return f"<a href=#{_name(schema)}>{_name(schema)}</a>" if schema else ""

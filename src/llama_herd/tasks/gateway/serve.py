@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 import threading
@@ -17,11 +18,10 @@ from starlette.applications import Starlette
 from llama_herd.errors import BadInput
 from llama_herd.tasks.connection.connect import connect, redis_errors
 from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.gateway.answer_count import AnswerCount
 from llama_herd.tasks.gateway.app import make_gateway_app
-from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol, room_for_connections
+from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol
 from llama_herd.tasks.gateway.identity import NO_KEYS
-from llama_herd.tasks.gateway.request_log import JsonLogFormatter
+from llama_herd.tasks.gateway.request_log import AnswerCount, JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_api_keys import num_keys
@@ -29,6 +29,10 @@ from llama_herd.tasks.ledger.stored_api_keys import num_keys
 #: How many more objects there are before Python looks for cycles, and how often it does so before it looks at
 #: older ones, too. A stream leaves some thirty objects in cycles.
 COLLECT_AT = (50_000, 20, 10)
+#: Open files that the gateway itself needs: for Redis, the page, logs.
+OWN_FILES = 128
+#: Most open files that are asked for, even if the system would allow more.
+MOST_FILES = 1 << 20
 
 
 def serve_gateway(
@@ -70,12 +74,7 @@ class Server(uvicorn.Server):
     """uvicorn, told to end by a signal, and to say where it listens: it calls `on_start` with its address."""
 
     def __init__(self, app: Starlette, settings: GatewaySettings, on_start: Callable[[str], None]) -> None:
-        limits = {
-            "idle_s": settings.gateway_idle_s,
-            "keep_alive_s": settings.gateway_keep_alive_s,
-            "max_head_bytes": settings.gateway_max_header_bytes,
-            "max_connections": room_for_connections(),
-        }
+        limits = {"idle_s": settings.gateway_idle_s, "max_connections": _room_for_connections()}
         self.protocol: type[GuardedProtocol] = type("Protocol", (GuardedProtocol,), limits)
         config = uvicorn.Config(
             app,
@@ -91,6 +90,7 @@ class Server(uvicorn.Server):
             server_header=False,
             ssl_certfile=settings.gateway_cert_file or None,
             ssl_keyfile=settings.gateway_key_file or None,
+            h11_max_incomplete_event_size=settings.gateway_max_header_bytes,
             timeout_keep_alive=settings.gateway_keep_alive_s,  # type: ignore[arg-type]  # any number
             timeout_graceful_shutdown=settings.gateway_grace_s,  # type: ignore[arg-type]  # any number
             backlog=4096,
@@ -130,3 +130,15 @@ class Server(uvicorn.Server):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
+
+
+def _room_for_connections() -> int:
+    """Raise the limit of open files as far as allowed; return how many clients fit, at least OWN_FILES."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError):  # macOS allows less than it says
+            wanted = soft
+    return max(wanted - OWN_FILES, OWN_FILES)

@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from llama_herd.tasks.gateway.address import is_loopback
-from llama_herd.tasks.gateway.origin import read_origins
+from llama_herd.tasks.gateway.origin import is_loopback, read_origins
 from llama_herd.tasks.settings import MAX_TTL_S, ReadableFile, Settings
 
 

@@ -7,8 +7,13 @@ from typing import Any
 from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.logprobs import Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
-from llama_herd.tasks.openai.response import FINGERPRINT, answer_id, call_object, finish_reason_of
-from llama_herd.tasks.openai.usage import usage_object
+from llama_herd.tasks.openai.response import (
+    FINGERPRINT,
+    answer_id,
+    call_object,
+    finish_reason_of,
+    usage_object,
+)
 from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, StopReason, Token
 
 #: How a stream may end that is an answer. Other ends are errors.

@@ -6,8 +6,7 @@ from typing import Any
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.request_body import Endpoint
-from llama_herd.tasks.openai.response import choices_of, response_frame
-from llama_herd.tasks.openai.usage import summed_usage
+from llama_herd.tasks.openai.response import choices_of, response_frame, summed_usage
 from llama_herd.tasks.protocol.events import End, Event
 from llama_herd.tasks.protocol.result import Result
 

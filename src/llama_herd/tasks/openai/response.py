@@ -1,6 +1,6 @@
 """A job's result as the body of an OpenAI response."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
@@ -9,22 +9,18 @@ from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_name
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
-from llama_herd.tasks.openai.usage import usage_object
-from llama_herd.tasks.protocol.events import FinishReason, Pieces, ToolCall
+from llama_herd.tasks.protocol.events import FinishReason, Pieces, ToolCall, Usage
 from llama_herd.tasks.protocol.result import Output, Result
 
 #: Which version of ours made an answer.
 FINGERPRINT = f"llama-herd-{own_version()}"
 
 
-def response_body(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> dict[str, Any]:
-    """The result in the form of its endpoint."""
-    choices = list(choices_of(endpoint, result))
-    return {**response_frame(endpoint, job_id, model, result), "choices": choices}
-
-
 def response_pieces(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> Iterator[str]:
-    """The same as JSON in pieces: no more than one of the outputs is held, and none is written in one go."""
+    """The result in the form of its endpoint, as JSON in pieces.
+
+    No more than one of the outputs is held, and none is written in one go.
+    """
     yield f'{compact_json(response_frame(endpoint, job_id, model, result))[:-1]},"choices":['
     for number, choice in enumerate(choices_of(endpoint, result)):
         yield "," if number else ""
@@ -116,3 +112,24 @@ def _prompt_logprobs(result: Result) -> list[dict[str, Any] | None]:
     tops = result.top_prompt_logprobs or ((),) * len(logprobs)
     rows = zip(logprobs, tops, strict=False)
     return [None, *({"logprob": own, "top": top_by_name(top, result.pieces)} for own, top in rows)]
+
+
+DETAILS = "prompt_tokens_details"
+
+
+def usage_object(usage: Usage | None, cached_tokens: int | None) -> dict[str, Any] | None:
+    """The tokens of one job; without details if its worker did not count those from the prefix cache."""
+    if usage is None:
+        return None
+    details = {} if cached_tokens is None else {DETAILS: {"cached_tokens": cached_tokens}}
+    return {**usage.model_dump(), **details}
+
+
+def summed_usage(usages: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The sums over several jobs; None if one usage is not known, and without details if one has none."""
+    known = [usage for usage in usages if usage is not None]
+    if len(known) < len(usages):
+        return None
+    total = Usage(**{name: sum(usage[name] for usage in known) for name in Usage.model_fields})
+    cached = [usage[DETAILS]["cached_tokens"] for usage in known if DETAILS in usage]
+    return usage_object(total, sum(cached) if len(cached) == len(known) else None)

@@ -12,11 +12,11 @@ from time import sleep, time
 
 from redis import Redis
 
-from llama_herd.local.watched_redis import WatchedRedis
 from tests.chaos.harness.faults.redis_faults import ENDURING
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.verdict import BrokenLaw
+from tests.local.watched_redis import WatchedRedis
 
 #: Jobs that run meanwhile, and jobs that are submitted meanwhile.
 NUM_RUNNING, NUM_SUBMITTED = 6, 6

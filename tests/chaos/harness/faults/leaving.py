@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from llama_herd.local.worker_process import WorkerProcess
 from llama_herd.tasks.ledger.answers import JobRecord
 from tests.chaos.harness.faults.fault import Strike
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.verdict import BrokenLaw
+from tests.local.tended_worker import TendedWorker
 
 #: More jobs than two workers hold, so that some go back to the queue.
 NUM_QUEUED = 100
@@ -52,7 +52,7 @@ def rolling(herd: Herd) -> Iterator[list[str]]:
         raise BrokenLaw("nobody notices a restart", f"{NUM_QUEUED} jobs ended by {sorted(ends)}")
 
 
-def replace_worker(herd: Herd, worker: WorkerProcess) -> None:
+def replace_worker(herd: Herd, worker: TendedWorker) -> None:
     """Stop a worker that runs jobs; return when another one is ready in its place."""
     num_workers = len(herd.alive)
     wait_until(lambda: herd.jobs.running(worker.name), f"{worker.name} at work")
@@ -61,7 +61,7 @@ def replace_worker(herd: Herd, worker: WorkerProcess) -> None:
         herd.wait_until_ready(successor)
 
 
-def stop_worker(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> list[str]:
+def stop_worker(herd: Herd, worker: TendedWorker, *signals: signal.Signals) -> list[str]:
     """Send signals to a worker and wait for its end; return the jobs that it has handed over.
 
     Raises BrokenLaw if it left a job to its lease, or if its end counted as a death of a job.
@@ -88,7 +88,7 @@ def check_release(job_id: str, held: JobRecord, left: JobRecord) -> None:
         raise BrokenLaw("jobs are handed over", f"{left.attempts} deaths, not {held.attempts}", job_id)
 
 
-def seconds_to_exit(herd: Herd, worker: WorkerProcess, *signals: signal.Signals) -> float:
+def seconds_to_exit(herd: Herd, worker: TendedWorker, *signals: signal.Signals) -> float:
     """Send signals, each after the worker has reacted to the last; return seconds from the first to its end.
 
     Raises BrokenLaw if that took too long, or if its exit code was not 0.

@@ -4,13 +4,13 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from llama_herd.local.worker_process import WorkerProcess
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until
+from tests.local.tended_worker import TendedWorker
 
 
 @contextmanager
-def frozen(workers: Sequence[WorkerProcess]) -> Iterator[None]:
+def frozen(workers: Sequence[TendedWorker]) -> Iterator[None]:
     for worker in workers:
         worker.signal(signal.SIGSTOP)
     try:
