@@ -126,11 +126,9 @@ class BatchFiles:
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
             self._errors.repair()
-            self._done = DoneRows(self._answers.lines(self.run.run_id))
-            self.num_done = len(self._done)
+            self.done = DoneRows(self._answers.lines(self.run.run_id))
             for line in self._errors.lines(self.run.run_id):
-                self._done.add(line)
-            self.num_failed = len(self._done) - self.num_done
+                self.done.add(line, has_failed=True)
             self._open = stack.pop_all()
         return self
 
@@ -151,7 +149,7 @@ class BatchFiles:
     def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
         """The rows without an answer; None while the next row has not arrived."""
         reader = RequestReader(settings, self._plan.options, self.run.run_id)
-        return reader.rows_left(self._source.rows(), self._done)
+        return reader.rows_left(self._source.rows(), self.done)
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write answers to disk. Raises CannotWrite."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, Self
 
+from llama_herd.tasks.batch.done_rows import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 
@@ -42,21 +43,18 @@ class _Mark(NamedTuple):
 
 
 class BatchProgress:
-    """Counts the rows of a batch as they end. num_before, num_failed: rows that ended before this start."""
+    """Counts the rows of a batch as they end. done: the rows that ended before this start."""
 
-    def __init__(
-        self, run_id: str, input_name: str, num_rows: int | None, num_before: int, num_failed: int
-    ) -> None:
+    def __init__(self, run_id: str, input_name: str, num_rows: int | None, done: DoneRows) -> None:
         self._first = BatchStatus(
             run_id=run_id,
             state="running",
             input_name=input_name,
             num_rows=num_rows or 0,
-            num_before=num_before + num_failed,
+            num_before=len(done),
         )
-        self._num_before = num_before
-        self._num_done = num_before
-        self.num_failed = num_failed
+        self._num_before = self._num_done = done.num_answered
+        self.num_failed = done.num_failed
         self._codes: Counter[str] = Counter()
         self._messages: dict[str, str] = {}  # the first of each code
         self._prompt_tokens = 0

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Collection, Sequence
-from time import monotonic
+from dataclasses import dataclass
+from threading import Event as Flag
+from time import monotonic, sleep
 from typing import TypeVar
 
 import redis
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.batch.batch_run import BatchLeft
 from llama_herd.tasks.connection.connect import redis_errors
 from llama_herd.tasks.ledger import redis_call
 from llama_herd.tasks.ledger.batch_record import BatchState
@@ -21,6 +24,21 @@ T = TypeVar("T")
 MAX_UNSERVED = 20
 #: How often a lease is renewed at least, and with it what is known of the batch's progress.
 RENEW_S = 1.0
+
+
+@dataclass(frozen=True)
+class FeederLimits:
+    """The most that the feeder of a process takes on.
+
+    max_batches: at a time. max_rows: of a batch. rows: under way in all batches. lease_s: how long a lease
+    lasts. storage_lost_s: after so long a storage that no gateway reaches counts as lost.
+    """
+
+    max_batches: int
+    max_rows: int
+    rows: Quota
+    lease_s: float
+    storage_lost_s: float
 
 
 class Fenced(HerdError):
@@ -144,3 +162,26 @@ class BatchLease:
         """Make the calls of a dialogue."""
         with redis_errors(self._url):
             return redis_call.run_dialogue(self._redis, dialogue)
+
+
+#: How long work goes on without a pause. The pause itself takes 50 microseconds.
+TURN_S = 0.002
+
+
+class YieldPoint:
+    """Call it often: it lets other threads of the gateway run, and renews the lease."""
+
+    def __init__(self, lease: BatchLease, leaving: Flag) -> None:
+        self._lease = lease
+        self._leaving = leaving
+        self._paused_s = monotonic()
+
+    def __call__(self) -> None:
+        """Raises Fenced, BatchLeft, RedisUnavailable."""
+        if monotonic() - self._paused_s < TURN_S:
+            return
+        sleep(0)
+        self._lease.renew_if_due()
+        if self._leaving.is_set():
+            raise BatchLeft
+        self._paused_s = monotonic()

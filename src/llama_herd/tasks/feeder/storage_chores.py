@@ -1,4 +1,4 @@
-"""Ends the batches of a storage that no gateway has reached for so long that it counts as lost."""
+"""What a feeder does for storages: it deletes files that are due, and ends the batches of lost storages."""
 
 import json
 from collections.abc import Callable
@@ -7,13 +7,58 @@ from time import monotonic
 import redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.feeder.batch_lease import BatchLease
-from llama_herd.tasks.feeder.feeder_limits import FeederLimits
+from llama_herd.errors import StorageUnavailable
+from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits
 from llama_herd.tasks.ledger.batch_record import LineError
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.stored_files import DueItem, due_items, lost_storages, storage_seen
+from llama_herd.tasks.ledger.stored_files import (
+    DueItem,
+    StoredFiles,
+    due_items,
+    lost_storages,
+    storage_seen,
+)
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
+
+#: Most files that are looked at in one round.
+_MOST_DUE_FILES = 100
+
+
+class Janitor:
+    """Deletes the bytes of files that are due. A file that cannot be deleted holds up no other."""
+
+    def __init__(self, connection: redis.Redis, storage: Storage) -> None:
+        self._redis = connection
+        self._storage = storage
+        #: What Redis has refused in the last round, and will refuse again.
+        self._num_refused = 0
+
+    def delete_due(self) -> None:
+        """One round. Raises RedisError, StorageUnavailable."""
+        key = StoredFiles(storage=self._storage.id).due_key
+        due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
+        refusals = [error for one in due if (error := self._delete_or_refusal(one))]
+        self._num_refused = len(refusals)
+        if refusals:
+            raise refusals[0]
+
+    def _delete_or_refusal(self, due: DueItem) -> ResponseError | None:
+        files = StoredFiles(due.tenant, self._storage.id)
+        try:
+            self._delete(files, due)
+        except ResponseError as error:
+            return error
+        except StorageUnavailable:
+            run_call(self._redis, files.put_off(due.id))
+            raise
+        return None
+
+    def _delete(self, files: StoredFiles, due: DueItem) -> None:
+        if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
+            self._storage.delete(StoragePlace(due.tenant, due.id))
+            run_call(self._redis, files.note_deleted(due.id))
+
 
 #: How often a gateway tells that it reaches its storage, and looks for lost ones.
 SEEN_S = 30.0
@@ -26,7 +71,10 @@ _NOWHERE = StoragePlace("nobody", "nothing")
 
 
 class LostStorages:
-    """Call `look` often. cancel: ends the jobs of a tenant's batch."""
+    """Ends the batches of a storage that no gateway has reached for so long that it counts as lost.
+
+    Call `look` often. cancel: ends the jobs of a tenant's batch.
+    """
 
     def __init__(
         self,
