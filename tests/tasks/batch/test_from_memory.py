@@ -13,12 +13,10 @@ import pytest
 import llama_herd.tasks.batch
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks import Client
-from llama_herd.tasks.batch.answer_line import answered_row, error_line, output_line
-from llama_herd.tasks.batch.batch_progress import BatchProgress
+from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
+from llama_herd.tasks.batch.batch_progress import BatchProgress, DoneRows
 from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
-from llama_herd.tasks.batch.done_rows import DoneRows
-from llama_herd.tasks.batch.row_options import RowOptions
-from llama_herd.tasks.batch.row_request import RequestReader
+from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.protocol.batch_status import BatchStatus

@@ -8,8 +8,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.batch.batch_run import BatchLeft
-from llama_herd.tasks.batch.numbered_lines import NumberedLine
-from llama_herd.tasks.batch.source_row import SourceRow, parse_row
+from llama_herd.tasks.batch.source_row import NumberedLine, SourceRow, parse_row
 from llama_herd.tasks.feeder import batch_execution, batch_feeder, batch_input
 from llama_herd.tasks.feeder.batch_execution import MAX_VAIN_CLAIMS, BatchExecution
 from llama_herd.tasks.feeder.batch_input import LONG_BYTES

@@ -1,16 +1,47 @@
-"""A run's answers as a flat table, a row for each output: JSON lines, CSV, TSV or Parquet."""
+"""The formats of a run's answers, and the flat tables among them: JSON lines, CSV, TSV or Parquet.
+
+A table has a row for each output.
+"""
 
 import csv
 import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llama_herd.cli.batch.output_format import OutputFormat
-from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
+from llama_herd.errors import BadInput
+
+if TYPE_CHECKING:  # the command's options name a format, and come before anything is loaded
+    from llama_herd.tasks.batch.answers import AnswerFile
+
+
+class OutputFormat(StrEnum):
+    """`openai` is written row by row as rows end; the others are made of such lines at the end of the run."""
+
+    OPENAI = "openai"
+    FLAT = "flat"
+    CSV = "csv"
+    TSV = "tsv"
+    PARQUET = "parquet"
+
+    @classmethod
+    def from_suffix(cls, output: Path) -> "OutputFormat":
+        """The format that a file's suffix names. Raises BadInput."""
+        match output.suffix:
+            case ".jsonl" | ".ndjson":
+                return cls.OPENAI
+            case ".csv" | ".tsv" | ".parquet" as suffix:
+                return cls(suffix[1:])
+            case suffix:
+                raise BadInput(
+                    f"-o {output}: its suffix {suffix!r} names no format. "
+                    "Fix: end it with .jsonl, .csv, .tsv or .parquet, or say --format"
+                )
+
 
 #: Rows that are in memory at a time.
 _LOT = 1024
@@ -33,7 +64,7 @@ _TYPES = {
 
 
 def write_answer_table(
-    answers: AnswerFile, run_id: str, path: Path, format: OutputFormat, *, has_prompts: bool
+    answers: "AnswerFile", run_id: str, path: Path, format: OutputFormat, *, has_prompts: bool
 ) -> int:
     """Write a run's answers in the order of its input, whole or not at all; return how many rows.
 
@@ -47,6 +78,8 @@ def write_answer_table(
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
+        from llama_herd.tasks.batch.answers import CannotWrite
+
         draft.unlink(missing_ok=True)
         reason = error.strerror or type(error).__name__
         raise CannotWrite(
@@ -56,7 +89,7 @@ def write_answer_table(
     return num_rows
 
 
-def _rows(answers: AnswerFile, run_id: str) -> Iterator[TableRow]:
+def _rows(answers: "AnswerFile", run_id: str) -> Iterator[TableRow]:
     lines, starts = array("q"), array("q")
     for line, start in answers.line_offsets(run_id):
         lines.append(line)

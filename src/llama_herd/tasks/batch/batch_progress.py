@@ -1,4 +1,4 @@
-"""The progress of a batch: rows, tokens, speed."""
+"""The progress of a batch: which rows are done, tokens, speed."""
 
 import math
 from array import array
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, Self
 
-from llama_herd.tasks.batch.done_rows import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 
@@ -32,6 +31,38 @@ def nearest_rank(seconds: Sequence[float], share: float) -> float | None:
     """The smallest value that this share of the values does not exceed; None without values."""
     ordered = sorted(seconds)
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
+
+
+class DoneRows:
+    """The numbers of rows that have an answer or have failed: a set that is small if they are dense."""
+
+    def __init__(self, lines: Iterable[int] = ()) -> None:
+        self.num_failed = 0
+        self._bits = bytearray()
+        self._num = 0
+        for line in lines:
+            self.add(line)
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __contains__(self, line: int) -> bool:
+        byte, bit = divmod(line, 8)
+        return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
+
+    @property
+    def num_answered(self) -> int:
+        return self._num - self.num_failed
+
+    def add(self, line: int, *, has_failed: bool = False) -> None:
+        if line in self:
+            return
+        self.num_failed += has_failed
+        byte, bit = divmod(line, 8)
+        if byte >= len(self._bits):
+            self._bits.extend(bytes(byte + 1 - len(self._bits)))
+        self._bits[byte] |= 1 << bit
+        self._num += 1
 
 
 class _Mark(NamedTuple):

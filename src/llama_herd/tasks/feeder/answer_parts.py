@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Literal, NamedTuple
 
-from llama_herd.tasks.batch.answer_line import answered_row, error_line, output_line
-from llama_herd.tasks.batch.done_rows import DoneRows
+from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
+from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_record import BatchRecord, SealedPart

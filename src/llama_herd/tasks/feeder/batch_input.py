@@ -7,9 +7,15 @@ from threading import Lock
 from time import monotonic, sleep
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, LineStream, NumberedLine, read_lines
 from llama_herd.tasks.batch.row_request import RequestReader
-from llama_herd.tasks.batch.source_row import SourceRow, parse_row
+from llama_herd.tasks.batch.source_row import (
+    MAX_LINE_BYTES,
+    LineStream,
+    NumberedLine,
+    SourceRow,
+    parse_row,
+    read_lines,
+)
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_record import LineError
