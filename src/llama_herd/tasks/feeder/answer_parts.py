@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_record import BatchRecord, SealedPart
-from llama_herd.tasks.ledger.stored_files import OUTPUT, NewFile
+from llama_herd.tasks.ledger.stored_files import OUTPUT, NewFile, StoredFiles
 from llama_herd.tasks.storage.storage import Journal, Storage, StoragePlace
 
 PartKind = Literal["output", "errors"]
@@ -91,15 +91,16 @@ class AnswerParts:
         for epoch, extent in [*self._extents(kind), (self.record.epoch, self._storage.extent(own))]:
             yield from self._storage.lines(self._place(kind, epoch), extent)
 
-    def file_id(self, kind: PartKind) -> str:
+    def _file_id(self, kind: PartKind) -> str:
         """The id of a file that this feeder makes. Another one makes another: nothing is written over."""
         name = f"{self.record.id}/{kind}/{self.record.epoch}"
         return f"file-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
-    def write_file(self, kind: PartKind, yield_turn: Callable[[], object]) -> OutputFile:
-        """Make a file of all lines of a kind. yield_turn: is called after each line."""
+    def write_file(self, kind: PartKind) -> OutputFile:
+        """Make a file of all lines of a kind. Raises Fenced, and what Redis and the storage raise."""
         prompt_tokens, completion_tokens = 0, 0
-        file_id = self.file_id(kind)
+        file_id = self._file_id(kind)
+        self._lease.run(StoredFiles(self._folder.tenant, self._storage.id).begin_upload(file_id))
         with self._storage.draft(StoragePlace(self._folder.tenant, file_id)) as draft:
             piece = bytearray()
             for line in self.lines(kind):
@@ -107,7 +108,7 @@ class AnswerParts:
                     prompt_tokens += int(found[1])
                     completion_tokens += int(found[2])
                 piece += line
-                yield_turn()
+                self._lease.yield_turn()
                 if len(piece) >= _PIECE_BYTES:
                     draft.write(bytes(piece))
                     piece.clear()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from threading import Event as Flag, Lock
+from threading import Lock
 from time import monotonic
 
 from llama_herd.error_code import ErrorCode
@@ -20,12 +20,11 @@ from llama_herd.tasks.client.batch.begun_rows import BegunRows
 from llama_herd.tasks.client.batch.row_job import forget_jobs
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.feeder.answer_parts import PART_KINDS, AnswerParts, OutputFile, PartKind, parts_place
+from llama_herd.tasks.feeder.answer_parts import PART_KINDS, AnswerParts, parts_place
 from llama_herd.tasks.feeder.batch_input import check_input, input_rows
-from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced, YieldPoint
+from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced
 from llama_herd.tasks.ledger.batch_record import BatchOutcome, LineError
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.settings import Settings
@@ -82,22 +81,17 @@ HARMLESS_S = 30.0
 
 @dataclass
 class LeasedRows:
-    """Owns the run of a batch's rows: as long as its lease lasts, and no other batch gets the turn.
-
-    leaving, stalled: as in BatchExecution.
-    """
+    """Owns the run of a batch's rows: as long as its lease lasts, and no other batch gets the turn."""
 
     lease: BatchLease
     parts: AnswerParts
     count: BatchCount
     flush_s: float
-    leaving: Flag
-    stalled: Flag
     begun_s: float = field(default_factory=monotonic)
 
     def attend(self, run: BatchRun) -> None:
         """Renew the lease, and end early what is to. Raises BatchLeft, Fenced, RedisUnavailable."""
-        if self.leaving.is_set():
+        if self.lease.leaving.is_set():
             raise BatchLeft
         if self.parts.has_own_lines or monotonic() - self.begun_s >= HARMLESS_S:
             self.lease.get_on()
@@ -109,7 +103,7 @@ class LeasedRows:
         if self.lease.is_to_end:
             run.cancel(DRAIN_S)
         self.lease.unserved = run.window.without_worker
-        (self.stalled.set if run.window.is_stalled else self.stalled.clear)()
+        self.lease.waits = run.window.is_stalled
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Raises StorageUnavailable."""
@@ -141,10 +135,7 @@ _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers 
 
 @dataclass(frozen=True)
 class BatchExecution:
-    """Runs one batch under this feeder's lease.
-
-    leaving: set when it is to be left to another feeder. stalled: set while no row of it can run.
-    """
+    """Runs one batch under this feeder's lease."""
 
     lease: BatchLease
     client: Client
@@ -152,8 +143,6 @@ class BatchExecution:
     storage: Storage
     limits: FeederLimits
     count: BatchCount
-    leaving: Flag = field(default_factory=Flag)
-    stalled: Flag = field(default_factory=Flag)
 
     def run(self) -> None:
         """Run the batch to its end. Raises Fenced, BatchLeft, and what Redis and the storage raise."""
@@ -190,7 +179,7 @@ class BatchExecution:
         """Let the rows run if all are valid and within the quota. Returns why not; empty if they run."""
         endpoint, max_rows = self.lease.record.request.endpoint, self.limits.max_rows
         with self._rows() as rows:
-            found = check_input(rows, self._reader(), endpoint, max_rows, self._yield_point())
+            found = check_input(rows, self._reader(), endpoint, max_rows, self.lease.yield_turn)
         if found.errors:
             return found.errors
         model = found.models.pop() if len(found.models) == 1 else ""
@@ -211,7 +200,7 @@ class BatchExecution:
             self._end_begun_jobs(parts)
             return self._early_outcome()
         num_rows = self.lease.num_rows
-        owner = LeasedRows(self.lease, parts, self.count, self.storage.flush_s, self.leaving, self.stalled)
+        owner = LeasedRows(self.lease, parts, self.count, self.storage.flush_s)
         with self._rows() as rows:
             left = self._reader().rows_left(rows, parts.done)
             batch = self.client.batch(left, run_id=record.run_id)
@@ -222,14 +211,13 @@ class BatchExecution:
     def _forget_answered_jobs(self, parts: AnswerParts) -> None:
         """Let Redis forget jobs whose answers were written by a feeder that was killed before it did this."""
         ledger, rows = Ledger.from_settings(self.settings), iter(parts.last_rows)
-        yield_turn = self._yield_point()
         while lot := list(islice(rows, _LOT)):
             self.lease.run_dialogue(forget_jobs(ledger, self.lease.record.run_id, lot))
-            yield_turn()
+            self.lease.yield_turn()
 
     def _end_begun_jobs(self, parts: AnswerParts) -> None:
         """End the jobs that an earlier feeder has left, and write the answers of those that had ended."""
-        run_id, yield_turn = self.lease.record.run_id, self._yield_point()
+        run_id = self.lease.record.run_id
         self.client.cancel_jobs(run_id=run_id)
         give_up_s = monotonic() + DRAIN_S
         with self._rows() as rows:
@@ -238,8 +226,8 @@ class BatchExecution:
             while not begun.is_over and monotonic() < give_up_s:
                 items = self.lease.run_dialogue(begun.round(monotonic()))
                 parts.write([one for one in items if not is_cancelled(one)])
-                yield_turn()
-                self.leaving.wait(begun.pause_s)
+                self.lease.yield_turn()
+                self.lease.leaving.wait(begun.pause_s)
 
     def _early_outcome(self) -> BatchOutcome:
         return "cancelled" if self.lease.state == "cancelling" else "expired"
@@ -249,7 +237,7 @@ class BatchExecution:
         self.lease.renew("finalizing", outcome=outcome)
         if outcome != "completed":
             self._write_undone(parts, _UNDONE_FAILURES[outcome])
-        files = {kind: self._write_file(parts, kind) for kind in PART_KINDS if parts.num_lines(kind)}
+        files = {kind: parts.write_file(kind) for kind in PART_KINDS if parts.num_lines(kind)}
         self.lease.end(
             outcome,
             [one.file for one in files.values()],
@@ -265,15 +253,9 @@ class BatchExecution:
         with self._rows() as rows:
             left = self._reader().rows_left(rows, parts.done)
             items = (BatchItem(row, rejection=why) for row in left if row is not None)
-            yield_turn = self._yield_point()
             while lot := list(islice(items, _LOT)):
                 parts.write(lot)
-                yield_turn()
-
-    def _write_file(self, parts: AnswerParts, kind: PartKind) -> OutputFile:
-        files = StoredFiles(self.settings.tenant, self.storage.id)
-        self.lease.run(files.begin_upload(parts.file_id(kind)))
-        return parts.write_file(kind, self._yield_point())
+                self.lease.yield_turn()
 
     @property
     def _in_vain(self) -> LineError:
@@ -301,6 +283,3 @@ class BatchExecution:
 
     def _reader(self) -> RequestReader:
         return RequestReader(self.settings, RowOptions(), self.lease.record.run_id)
-
-    def _yield_point(self) -> YieldPoint:
-        return YieldPoint(self.lease, self.leaving)

@@ -16,7 +16,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.connect import connect, redis_errors, unavailable
 from llama_herd.tasks.feeder.batch_execution import BatchCount, BatchExecution
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced
-from llama_herd.tasks.feeder.storage_chores import Janitor, LostStorages
+from llama_herd.tasks.feeder.storage_chores import StorageChores
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.reports import Reports
@@ -67,7 +67,7 @@ class RunningBatch:
     """A batch that this process runs."""
 
     thread: threading.Thread
-    execution: BatchExecution
+    lease: BatchLease
 
 
 class BatchFeeder:
@@ -84,8 +84,7 @@ class BatchFeeder:
         self._clients: dict[str, Client] = {}
         self._look_thread = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
         self._redis = connect(settings.redis_url)
-        self._janitor = Janitor(self._redis, storage)
-        self._lost = LostStorages(self._redis, settings.redis_url, storage, limits, self._cancel)
+        self._chores = StorageChores(self._redis, settings.redis_url, storage, limits, self._cancel)
         self._live: dict[str, frozenset[str]] = {}
         self._is_crowded = False
         #: Batches for which Redis has refused a call.
@@ -117,7 +116,7 @@ class BatchFeeder:
         """Let all batches that run here be left to others, and return them."""
         running = list(self._running.values())
         for batch in running:
-            batch.execution.leaving.set()
+            batch.lease.leaving.set()
         return running
 
     def _look_until_stopped(self) -> None:
@@ -145,12 +144,12 @@ class BatchFeeder:
             self._fill_free_slots(
                 [due for due in run_call(self._redis, self._due_batches) if due not in self._running]
             )
-            self._janitor.delete_due()
+            self._chores.delete_due()
 
     def _check_lost_storages(self) -> None:
         """End the batches of lost storages. An error of Redis there does not keep this one's from running."""
         try:
-            self._lost.look()
+            self._chores.end_lost()
         except ResponseError as error:
             self._complaints.add(str(unavailable(error, self._settings.redis_url)))
 
@@ -169,15 +168,13 @@ class BatchFeeder:
             self._refused = {
                 due for due in order_fairly(waiting, self._running) if self._take_or_note_refusal(due)
             }
-        elif wanting and (
-            stalled := [one for one in self._running.values() if one.execution.stalled.is_set()]
-        ):
+        elif wanting and (stalled := [one for one in self._running.values() if one.lease.waits]):
             for batch, _ in zip(stalled, wanting, strict=False):
-                batch.execution.leaving.set()
-        elif not any(batch.execution.leaving.is_set() for batch in self._running.values()):
+                batch.lease.leaving.set()
+        elif not any(batch.lease.leaving.is_set() for batch in self._running.values()):
             leaves = batch_to_give_way(wanting, list(self._running))
             if leaves is not None:
-                self._running[leaves].execution.leaving.set()
+                self._running[leaves].lease.leaving.set()
 
     def _take_or_note_refusal(self, due: DueItem) -> bool:
         """Take a batch. Returns whether Redis refuses it: for lack of a right, or its record is damaged."""
@@ -204,7 +201,7 @@ class BatchFeeder:
             execution = BatchExecution(lease, client, settings, self._storage, self._limits, self._count)
             args = (due.id, execution)
             thread = threading.Thread(target=self._run_in_thread, args=args, name=due.id, daemon=True)
-            self._running[due] = RunningBatch(thread, execution)
+            self._running[due] = RunningBatch(thread, lease)
             thread.start()
 
     def _live_models(self, tenant: str) -> frozenset[str]:
@@ -215,15 +212,15 @@ class BatchFeeder:
         return self._live[tenant]
 
     def _run_in_thread(self, batch_id: str, execution: BatchExecution) -> None:
-        lease, is_stalled = execution.lease, execution.stalled.is_set
+        lease = execution.lease
         self._count.begin()
         try:
             execution.run()
         except Fenced:
             log.warning("batch %s: another feeder has it", batch_id)
         except BatchLeft:
-            rests = is_stalled() and not self._stopping.is_set()
-            self._give_back(lease, STALLED_REST_S if rests else 0.0, is_stalled=is_stalled())
+            rests = lease.waits and not self._stopping.is_set()
+            self._give_back(lease, STALLED_REST_S if rests else 0.0, is_stalled=lease.waits)
         except HerdError as error:
             log.warning("batch %s rests: %s", batch_id, error)
             self._give_back(lease, REST_S)

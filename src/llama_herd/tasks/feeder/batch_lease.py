@@ -24,6 +24,8 @@ T = TypeVar("T")
 MAX_UNSERVED = 20
 #: How often a lease is renewed at least, and with it what is known of the batch's progress.
 RENEW_S = 1.0
+#: How long work goes on without a pause. The pause itself takes 50 microseconds.
+TURN_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class BatchLease:
 
     state: the batch's. A client may have set it to `cancelling` since the last call.
     unserved: models of its rows that no worker has; each renewal notes them.
+    waits: whether no row of it can run now, for want of workers.
+    leaving: set, by another thread, when the batch is to be left to another feeder.
     """
 
     def __init__(
@@ -63,8 +67,10 @@ class BatchLease:
         self._records = records
         self._lease_ms = int(1000 * lease_s)
         self._renew_s = min(RENEW_S, lease_s / 3)
-        self._renewed_s = monotonic()
+        self._renewed_s = self._paused_s = monotonic()
         self.unserved: Collection[str] = claimed.record.unserved
+        self.waits = False
+        self.leaving = Flag()
         self._vain_claims = claimed.record.vain_claims
         self._expires_s = monotonic() + (claimed.record.expires_ms - claimed.now_ms) / 1000
 
@@ -95,6 +101,16 @@ class BatchLease:
             return False
         self._note(self._lease_ms, None, fields)
         return True
+
+    def yield_turn(self) -> None:
+        """Call it often: it lets other threads run, and renews the lease. Raises Fenced, BatchLeft."""
+        if monotonic() - self._paused_s < TURN_S:
+            return
+        sleep(0)
+        self.renew_if_due()
+        if self.leaving.is_set():
+            raise BatchLeft
+        self._paused_s = monotonic()
 
     def renew(self, enters: BatchState | None = None, **fields: Argument) -> None:
         """Renew the lease, and note fields of the record. Raises Fenced."""
@@ -162,26 +178,3 @@ class BatchLease:
         """Make the calls of a dialogue."""
         with redis_errors(self._url):
             return redis_call.run_dialogue(self._redis, dialogue)
-
-
-#: How long work goes on without a pause. The pause itself takes 50 microseconds.
-TURN_S = 0.002
-
-
-class YieldPoint:
-    """Call it often: it lets other threads of the gateway run, and renews the lease."""
-
-    def __init__(self, lease: BatchLease, leaving: Flag) -> None:
-        self._lease = lease
-        self._leaving = leaving
-        self._paused_s = monotonic()
-
-    def __call__(self) -> None:
-        """Raises Fenced, BatchLeft, RedisUnavailable."""
-        if monotonic() - self._paused_s < TURN_S:
-            return
-        sleep(0)
-        self._lease.renew_if_due()
-        if self._leaving.is_set():
-            raise BatchLeft
-        self._paused_s = monotonic()

@@ -23,19 +23,42 @@ from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
 #: Most files that are looked at in one round.
 _MOST_DUE_FILES = 100
+#: How often a gateway tells that it reaches its storage, and looks for lost ones.
+SEEN_S = 30.0
+#: A lost storage is left alone for so long: a gateway that reaches it may come back after an outage of all.
+GRACE_S = 600.0
+#: Most batches of a lost storage that are looked at in one round.
+_MOST = 10_000
+#: Where nothing lies. To ask how much that is takes a storage that can be reached.
+_NOWHERE = StoragePlace("nobody", "nothing")
 
 
-class Janitor:
-    """Deletes the bytes of files that are due. A file that cannot be deleted holds up no other."""
+class StorageChores:
+    """Call both chores often. cancel: ends the jobs of a tenant's batch."""
 
-    def __init__(self, connection: redis.Redis, storage: Storage) -> None:
+    def __init__(
+        self,
+        connection: redis.Redis,
+        url: str,
+        storage: Storage,
+        limits: FeederLimits,
+        cancel: Callable[[str, str], object],
+    ) -> None:
         self._redis = connection
+        self._url = url
         self._storage = storage
-        #: What Redis has refused in the last round, and will refuse again.
+        self._limits = limits
+        self._cancel = cancel
+        #: Files of which Redis has refused a call in the last round, and will refuse it again.
         self._num_refused = 0
+        self._last_look_s = float("-inf")
+        self._lost_since_s: dict[str, float] = {}
 
     def delete_due(self) -> None:
-        """One round. Raises RedisError, StorageUnavailable."""
+        """Delete the bytes of files that are due. A file that cannot be deleted holds up no other.
+
+        Raises RedisError, StorageUnavailable.
+        """
         key = StoredFiles(storage=self._storage.id).due_key
         due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
         refusals = [error for one in due if (error := self._delete_or_refusal(one))]
@@ -59,47 +82,17 @@ class Janitor:
             self._storage.delete(StoragePlace(due.tenant, due.id))
             run_call(self._redis, files.note_deleted(due.id))
 
+    def end_lost(self) -> None:
+        """End the batches of storages that no gateway has reached for so long that they count as lost.
 
-#: How often a gateway tells that it reaches its storage, and looks for lost ones.
-SEEN_S = 30.0
-#: A lost storage is left alone for so long: a gateway that reaches it may come back after an outage of all.
-GRACE_S = 600.0
-#: Most batches of a lost storage that are looked at in one round.
-_MOST = 10_000
-#: Where nothing lies. To ask how much that is takes a storage that can be reached.
-_NOWHERE = StoragePlace("nobody", "nothing")
-
-
-class LostStorages:
-    """Ends the batches of a storage that no gateway has reached for so long that it counts as lost.
-
-    Call `look` often. cancel: ends the jobs of a tenant's batch.
-    """
-
-    def __init__(
-        self,
-        connection: redis.Redis,
-        url: str,
-        storage: Storage,
-        limits: FeederLimits,
-        cancel: Callable[[str, str], object],
-    ) -> None:
-        self._redis = connection
-        self._url = url
-        self._storage = storage
-        self._limits = limits
-        self._cancel = cancel
-        self._last_look_s = float("-inf")
-        self._lost_since_s: dict[str, float] = {}
-
-    def look(self) -> None:
-        """Raises RedisError, and StorageUnavailable if this gateway's own storage cannot be reached."""
+        Raises RedisError, and StorageUnavailable if this gateway's own storage cannot be reached.
+        """
         if monotonic() - self._last_look_s < SEEN_S:
             return
         try:
             self._report_own_storage()
         finally:
-            self._end_lost()
+            self._end_all_lost()
         self._last_look_s = monotonic()
 
     def _report_own_storage(self) -> None:
@@ -110,7 +103,7 @@ class LostStorages:
             self._storage.extent(_NOWHERE)
             run_call(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
 
-    def _end_lost(self) -> None:
+    def _end_all_lost(self) -> None:
         now_s, before = monotonic(), self._lost_since_s
         self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self._redis, lost_storages())}
         for storage, since_s in self._lost_since_s.items():
