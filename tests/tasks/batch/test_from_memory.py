@@ -12,7 +12,9 @@ import pytest
 
 import llama_herd.tasks.batch
 from benchmarks.stand_in import StandIn
+from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import Client
+from llama_herd.tasks.batch import batch_run
 from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
 from llama_herd.tasks.batch.batch_progress import BatchProgress, DoneRows
 from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
@@ -141,6 +143,38 @@ def test_a_job_that_does_not_end_is_given_up_after_what_has_ended_is_written(red
         run = memory.start(cancel_in_the_middle, window=8)
     assert len(memory.rows) == len(set(memory.rows)) == run.progress.num_here > 0
     assert memory.shown[-1].state == "cancelled"
+
+
+@pytest.mark.redis
+def test_an_outage_costs_no_row_and_ends_no_run(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_run, "RETRY_S", 0.0)
+    outages: list[RedisUnavailable | None] = []
+
+    def lose_redis_twice(run: BatchRun) -> None:
+        outages.append(run.outage)
+        if len(outages) in (2, 3):
+            raise RedisUnavailable(f"round {len(outages)}")
+
+    with Client(redis_url) as client, StandIn(redis_url):
+        memory = Memory(client, [])
+        memory.start(lose_redis_twice)
+    assert sorted(memory.rows) == list(ROWS)
+    assert [str(outage) for outage in outages[:5]] == ["None", "None", "round 2", "round 3", "None"]
+
+
+@pytest.mark.redis
+def test_who_asks_a_batch_to_end_is_heard_by_its_owner(redis_url: str) -> None:
+    def end_when_asked(run: BatchRun) -> None:
+        if run.is_asked_to_end:
+            run.cancel()
+        elif run.window.num_under_way == NUM_ROWS - 1:
+            client.end_batch(RUN_ID)
+
+    with Client(redis_url) as client:
+        memory = Memory(client, [])
+        memory.start(end_when_asked, window=NUM_ROWS)
+    assert memory.rows == [BAD_LINE]
+    assert [status.state for status in memory.shown][-1] == "cancelled"
 
 
 def test_the_engine_of_a_batch_brings_no_tables_no_torch_and_no_command() -> None:
