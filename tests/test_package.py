@@ -182,7 +182,6 @@ def test_a_client_with_a_command_line_needs_no_celery(redis_url: str) -> None:
 OF_CLIENTS = (
     "app",
     "batch.runner",
-    "batch.running_batch",
     "cancel",
     "status_view",
     "transcript",

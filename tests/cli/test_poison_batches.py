@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.feeder.batch_execution import max_line_bytes
+from llama_herd.tasks.feeder.batch_input import max_line_bytes
 from llama_herd.tasks.settings import Settings
 from tests.batch_api import COMPLETIONS, ENDED, rows
 from tests.chaos.harness.patience import wait_until

@@ -51,7 +51,7 @@ def _cancel(client: "Client", job: str) -> str:
 
 def _cancel_all(client: "Client", model: str | None, run_id: str | None, is_sure: bool) -> str:
     """Say how many there are, ask, cancel. Raises BadInput if nobody can be asked."""
-    from llama_herd.cli.batch.running_batch import end_batch
+    from llama_herd.cli.batch.runner import end_batch
 
     whose = f"model {model}" if run_id is None else f"batch {run_id}"
     num_found = client.count_jobs(model=model, run_id=run_id)

@@ -30,7 +30,7 @@ def gateway(
     from llama_herd.cli.gateway_collector import GatewayCollector
     from llama_herd.ops.exporter import Exporter
     from llama_herd.ops.settings import ServedSettings
-    from llama_herd.tasks.feeder.batch_count import BatchCount
+    from llama_herd.tasks.feeder.batch_execution import BatchCount
     from llama_herd.tasks.gateway.request_log import AnswerCount
     from llama_herd.tasks.gateway.serve import serve_gateway
 

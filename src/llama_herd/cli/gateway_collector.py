@@ -6,7 +6,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from llama_herd.ops.families import Values, counter, gauge
-from llama_herd.tasks.feeder.batch_count import BatchCount
+from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway.request_log import AnswerCount
 
 

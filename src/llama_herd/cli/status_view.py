@@ -6,7 +6,7 @@ from dataclasses import replace
 from rich.console import Group
 from rich.table import Table
 
-from llama_herd.cli.batch.summary import progress_line
+from llama_herd.cli.batch.screen import progress_line
 from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
 from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.job_status import JobStatus

@@ -7,10 +7,8 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from llama_herd.cli.batch.source_file import open_source
-from llama_herd.cli.batch.tables import RowColumns
-from llama_herd.tasks.batch.row_options import RowOptions
-from llama_herd.tasks.batch.row_request import RequestReader
+from llama_herd.cli.batch.sources import RowColumns, open_source
+from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
 from llama_herd.tasks.settings import Settings
 
 

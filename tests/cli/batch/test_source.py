@@ -14,12 +14,10 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from llama_herd.cli.batch.source_file import ArrivingLines, StandardInput, open_source
-from llama_herd.cli.batch.tables import RowColumns
+from llama_herd.cli.batch.sources import ArrivingLines, RowColumns, StandardInput, open_source
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
-from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, NumberedLine, read_lines
-from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.batch.source_row import MAX_LINE_BYTES, NumberedLine, SourceRow, read_lines
 
 ROWS = [{"prompt": "a"}, {"prompt": "ä\n"}]
 TEXT = "".join(json.dumps(row) + "\n" for row in ROWS).encode()

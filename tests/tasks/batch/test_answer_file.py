@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.cli.batch.files import BatchFiles, RunFile
-from llama_herd.cli.batch.plan import BatchPlan
+from llama_herd.cli.batch.files import BatchFiles, BatchPlan, RunFile
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
-from llama_herd.tasks.batch.answer_line import line_id
-from llama_herd.tasks.batch.done_rows import DoneRows
-from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite, line_id
+from llama_herd.tasks.batch.batch_progress import DoneRows
+from llama_herd.tasks.batch.row_request import RowOptions
 from tests.full_disk import room_for
 
 

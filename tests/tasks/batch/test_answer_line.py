@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch.answer_line import error_line, output_line
+from llama_herd.tasks.batch.answers import error_line, output_line
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint

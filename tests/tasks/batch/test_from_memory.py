@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pkgutil import iter_modules
 from typing import Any
 
@@ -10,14 +12,16 @@ import pytest
 
 import llama_herd.tasks.batch
 from benchmarks.stand_in import StandIn
+from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks import Client
-from llama_herd.tasks.batch.answer_line import answered_row, error_line, output_line
-from llama_herd.tasks.batch.batch_progress import BatchProgress
-from llama_herd.tasks.batch.batch_run import BatchRun
-from llama_herd.tasks.batch.done_rows import DoneRows
-from llama_herd.tasks.batch.row_options import RowOptions
-from llama_herd.tasks.batch.row_request import RequestReader
+from llama_herd.tasks.batch import batch_run
+from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
+from llama_herd.tasks.batch.batch_progress import BatchProgress, DoneRows
+from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
+from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
 from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.settings import Settings
 
 NUM_ROWS = 40
@@ -26,28 +30,42 @@ RUN_ID = "r"
 ROWS = range(1, NUM_ROWS + 1)
 
 
-class Run:
-    """Rows from memory and answers to memory, under one run's id; each start begins a new one."""
+class Memory:
+    """Rows from memory and answers to memory, under one run's id; each start begins a new run."""
 
-    def __init__(self, client: Client, answers: list[bytes], **options: Any) -> None:
-        done = DoneRows(row for answer in answers if (row := answered_row(answer, RUN_ID)) is not None)
+    flush_s = 0.0
+
+    def __init__(self, client: Client, answers: list[bytes]) -> None:
+        self.answers = answers
+        self.shown: list[BatchStatus] = []
+        self._client = client
+        self._attend: Callable[[BatchRun], object] = lambda run: None
+
+    def start(self, attend: Callable[[BatchRun], object] = lambda run: None, **options: Any) -> BatchRun:
+        done = DoneRows()
+        for answer in self.answers:
+            row = answered_row(answer, RUN_ID)
+            assert row is not None
+            done.add(row, has_failed=json.loads(answer)["error"] is not None)
         rows = (SourceRow(n, {"prompt": "" if n == BAD_LINE else f"tale {n}"}) for n in ROWS)
         left = RequestReader(Settings(), RowOptions(), RUN_ID).rows_left(rows, done)
         max_errors = options.pop("max_errors", None)
-        self.batch = client.batch(left, run_id=RUN_ID, **options)
-        num_failed = sum(json.loads(answer)["error"] is not None for answer in answers)
-        figures = BatchProgress(RUN_ID, "memory", NUM_ROWS, len(answers) - num_failed, num_failed)
-        self.run = BatchRun(self.batch.window, figures, max_errors=max_errors)
-        self.answers = answers
+        batch = self._client.batch(left, run_id=RUN_ID, **options)
+        progress = BatchProgress(RUN_ID, "memory", NUM_ROWS, done)
+        self._attend = attend
+        run = BatchRun(self._client, batch, progress, self, max_errors=max_errors)
+        with suppress(BatchLeft):
+            run.run()
+        return run
 
-    def advance(self) -> None:
-        """One round, whose answers are written before the next."""
-        for item in self.run.answers(self.batch.poll()):
-            self.answers.append((error_line if item.failure else output_line)(RUN_ID, item))
+    def attend(self, run: BatchRun) -> None:
+        self._attend(run)
 
-    def end(self) -> None:
-        while not self.batch.window.is_over:
-            self.advance()
+    def write(self, items: Sequence[BatchItem]) -> None:
+        self.answers += ((error_line if item.failure else output_line)(RUN_ID, item) for item in items)
+
+    def show(self, status: BatchStatus) -> None:
+        self.shown.append(status)
 
     @property
     def rows(self) -> list[int]:
@@ -58,18 +76,22 @@ class Run:
 def test_every_row_is_answered_once_though_the_run_was_interrupted(redis_url: str) -> None:
     """However many rounds a start had, it ends right behind its writing, as a kill would end it."""
     with Client(redis_url) as client, StandIn(redis_url):
-        answers: list[bytes] = []
+        memory = Memory(client, [])
         for num_answers in (1, 15, 16, 33):
-            run = Run(client, answers, window=8)
-            while len(answers) < num_answers:
-                run.advance()
-        run = Run(client, answers)
-        run.end()
-    assert sorted(run.rows) == list(ROWS)
-    found = [json.loads(answer) for answer in answers]
+
+            def leave_behind(_: BatchRun, num: int = num_answers) -> None:
+                if len(memory.answers) >= num:
+                    raise BatchLeft
+
+            memory.start(leave_behind, window=8)
+            assert num_answers <= len(memory.answers) < NUM_ROWS
+        memory.start()
+    assert sorted(memory.rows) == list(ROWS)
+    found = [json.loads(answer) for answer in memory.answers]
     assert [answer["custom_id"] for answer in found if answer["error"]] == [f"line-{BAD_LINE}"]
-    status = run.run.status("done")
-    assert (status.num_done, status.num_failed, status.num_under_way) == (NUM_ROWS - 1, 1, 0)
+    status = memory.shown[-1]
+    assert (status.state, status.num_done, status.num_failed) == ("done", NUM_ROWS - 1, 1)
+    assert status.num_under_way == 0
 
 
 @pytest.mark.redis
@@ -77,30 +99,82 @@ def test_every_row_is_answered_once_though_the_run_was_interrupted(redis_url: st
 def test_a_cancelled_run_writes_no_cancelled_row_and_in_order_none_behind_one(
     redis_url: str, in_order: bool
 ) -> None:
+    def cancel_when_full(run: BatchRun) -> None:
+        if run.window.num_under_way == NUM_ROWS - 1:  # no worker: nothing but the bad line ends
+            run.cancel()
+
     with Client(redis_url) as client:
-        run = Run(client, [], window=NUM_ROWS, in_order=in_order)
-        while run.batch.window.num_under_way < NUM_ROWS - 1:  # no worker: nothing but the bad line ends
-            run.advance()
-        run.batch.cancel()
-        run.end()
-        assert run.rows == ([] if in_order else [BAD_LINE])
+        memory = Memory(client, [])
+        memory.start(cancel_when_full, window=NUM_ROWS, in_order=in_order)
+        assert memory.shown[-1].state == "cancelled"
+        assert memory.rows == ([] if in_order else [BAD_LINE])
         with StandIn(redis_url):
-            again = Run(client, run.answers, in_order=in_order)
-            again.end()
-    assert sorted(again.rows) == list(ROWS)
+            memory.start(in_order=in_order)
+    assert sorted(memory.rows) == list(ROWS)
 
 
 @pytest.mark.redis
 def test_a_run_that_has_too_many_failed_rows_takes_no_more_rows_from_its_start(redis_url: str) -> None:
     with Client(redis_url) as client, StandIn(redis_url):
-        run = Run(client, [], window=2, max_errors=0)
-        run.end()
-        assert BAD_LINE in run.rows
-        assert len(run.rows) < NUM_ROWS
-        assert run.run.stop_reason == "more than 0 rows failed"
-        again = Run(client, list(run.answers), max_errors=0)
-        again.end()
-    assert again.rows == run.rows
+        memory = Memory(client, [])
+        run = memory.start(window=2, max_errors=0)
+        assert BAD_LINE in memory.rows
+        assert len(memory.rows) < NUM_ROWS
+        assert run.stop_reason == "more than 0 rows failed"
+        assert memory.shown[-1].state == "stopped"
+        before = list(memory.rows)
+        memory.start(max_errors=0)
+    assert memory.rows == before
+
+
+@pytest.mark.redis
+def test_a_job_that_does_not_end_is_given_up_after_what_has_ended_is_written(redis_url: str) -> None:
+    """Items that are gathered are written before the run ends."""
+
+    class Gathering(Memory):
+        flush_s = 3600.0
+
+    def cancel_in_the_middle(run: BatchRun) -> None:
+        if run.progress.num_done_here:
+            run.cancel(0.0)
+
+    with Client(redis_url) as client, StandIn(redis_url):
+        memory = Gathering(client, [])
+        run = memory.start(cancel_in_the_middle, window=8)
+    assert len(memory.rows) == len(set(memory.rows)) == run.progress.num_here > 0
+    assert memory.shown[-1].state == "cancelled"
+
+
+@pytest.mark.redis
+def test_an_outage_costs_no_row_and_ends_no_run(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_run, "RETRY_S", 0.0)
+    outages: list[RedisUnavailable | None] = []
+
+    def lose_redis_twice(run: BatchRun) -> None:
+        outages.append(run.outage)
+        if len(outages) in (2, 3):
+            raise RedisUnavailable(f"round {len(outages)}")
+
+    with Client(redis_url) as client, StandIn(redis_url):
+        memory = Memory(client, [])
+        memory.start(lose_redis_twice)
+    assert sorted(memory.rows) == list(ROWS)
+    assert [str(outage) for outage in outages[:5]] == ["None", "None", "round 2", "round 3", "None"]
+
+
+@pytest.mark.redis
+def test_who_asks_a_batch_to_end_is_heard_by_its_owner(redis_url: str) -> None:
+    def end_when_asked(run: BatchRun) -> None:
+        if run.is_asked_to_end:
+            run.cancel()
+        elif run.window.num_under_way == NUM_ROWS - 1:
+            client.end_batch(RUN_ID)
+
+    with Client(redis_url) as client:
+        memory = Memory(client, [])
+        memory.start(end_when_asked, window=NUM_ROWS)
+    assert memory.rows == [BAD_LINE]
+    assert [status.state for status in memory.shown][-1] == "cancelled"
 
 
 def test_the_engine_of_a_batch_brings_no_tables_no_torch_and_no_command() -> None:

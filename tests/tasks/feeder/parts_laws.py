@@ -4,7 +4,7 @@ import random
 
 from redis import Redis
 
-from llama_herd.tasks.batch.answer_line import answered_row
+from llama_herd.tasks.batch.answers import answered_row
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.feeder.answer_parts import AnswerParts

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.feeder.batch_count import BatchCount
+from llama_herd.tasks.feeder.batch_execution import BatchCount
 from tests.batch_api import BatchApi, rows
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread

@@ -9,11 +9,11 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.tasks.batch.batch_run import BatchLeft
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.feeder import row_runner
+from llama_herd.tasks.feeder import batch_execution
 from llama_herd.tasks.feeder.answer_parts import AnswerParts
-from llama_herd.tasks.feeder.row_runner import LeftToOthers
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -113,7 +113,7 @@ def test_a_job_that_does_not_end_costs_no_other_row_its_answer(
     other: GatewayThread, files: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines that a storage gathers are written before the batch gives up waiting."""
-    monkeypatch.setattr(row_runner, "DRAIN_S", 0.2)
+    monkeypatch.setattr(batch_execution, "DRAIN_S", 0.2)
     monkeypatch.setattr(Folder, "flush_s", 3600.0)
     api = api_of(other)
     with GatewayThread(redis_url, files=str(files)), Stuck(redis_url) as worker:
@@ -151,7 +151,7 @@ def test_redis_forgets_what_was_written_just_before_a_feeder_died(
         write(parts, items)
         if items and deaths["early"] < 2:
             deaths["early"] += 1
-            raise LeftToOthers
+            raise BatchLeft
 
     monkeypatch.setattr(AnswerParts, "write", write_and_die)
     api = api_of(gateway)

@@ -9,7 +9,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.feeder import batch_feeder, lost_storages
+from llama_herd.tasks.feeder import batch_feeder, storage_chores
 from llama_herd.tasks.ledger.stored_files import STORAGES
 from tests.batch_api import BatchApi, rows
 from tests.chaos.harness.patience import wait_until
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.redis
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_storages, "SEEN_S", 0.1)
-    monkeypatch.setattr(lost_storages, "GRACE_S", 0.5)
+    monkeypatch.setattr(storage_chores, "SEEN_S", 0.1)
+    monkeypatch.setattr(storage_chores, "GRACE_S", 0.5)
     monkeypatch.setattr(batch_feeder, "REST_S", 0.1)
     monkeypatch.setattr(batch_feeder, "LOOK_S", 0.1)
 
@@ -113,7 +113,7 @@ def test_a_lost_storage_is_left_alone_for_a_while(
     worker: StandIn, redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage of all gateways the first that is back must not end the batches of the others."""
-    monkeypatch.setattr(lost_storages, "GRACE_S", 3600.0)
+    monkeypatch.setattr(storage_chores, "GRACE_S", 3600.0)
     with Client(redis_url) as client:
         with GatewayThread(redis_url, files=str(tmp_path / "one")) as first:
             batch_id = begin(first, redis, client)

@@ -7,11 +7,11 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.batch.numbered_lines import NumberedLine
-from llama_herd.tasks.batch.source_row import SourceRow, parse_row
-from llama_herd.tasks.feeder import batch_execution, batch_feeder, row_runner
-from llama_herd.tasks.feeder.batch_execution import LONG_BYTES, MAX_VAIN_CLAIMS, BatchExecution
-from llama_herd.tasks.feeder.row_runner import LeftToOthers
+from llama_herd.tasks.batch.batch_run import BatchLeft
+from llama_herd.tasks.batch.source_row import NumberedLine, SourceRow, parse_row
+from llama_herd.tasks.feeder import batch_execution, batch_feeder, batch_input
+from llama_herd.tasks.feeder.batch_execution import MAX_VAIN_CLAIMS, BatchExecution
+from llama_herd.tasks.feeder.batch_input import LONG_BYTES
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.storage.folder import Folder
@@ -80,14 +80,14 @@ def test_the_long_line_that_was_begun_is_named(
 ) -> None:
     def die(line: NumberedLine, *limits: int) -> SourceRow | None:
         if len(line.text or b"") >= LONG_BYTES:
-            raise LeftToOthers
+            raise BatchLeft
         return parse_row(line, *limits)
 
     api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
     long = rows(1)[0] | {"custom_id": "long", "body": {"prompt": "x" * LONG_BYTES}}
     poison = api.begin([*rows(3), long, {**rows(1)[0], "custom_id": "last"}])
     with monkeypatch.context() as patched:
-        patched.setattr(batch_execution, "parse_row", die)
+        patched.setattr(batch_input, "parse_row", die)
         with GatewayThread(redis_url, files=str(files)):
             wait_until(lambda: deaths.line(poison) == 4, "the line is begun")
     deaths.strike(poison, MAX_VAIN_CLAIMS)
@@ -100,7 +100,7 @@ def test_a_batch_that_was_given_back_was_not_taken_in_vain(
     other: GatewayThread, files: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No worker is there, so nothing is answered; gateways come and go, as when they are deployed."""
-    monkeypatch.setattr(row_runner, "HARMLESS_S", 3600.0)
+    monkeypatch.setattr(batch_execution, "HARMLESS_S", 3600.0)
     api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
     batch_id = api.begin(rows(3))
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_a_batch_that_was_given_back_was_not_taken_in_vain(
 def test_deaths_beside_a_batch_that_waits_long_are_none_of_its_doing(
     other: GatewayThread, files: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_runner, "HARMLESS_S", 0.1)
+    monkeypatch.setattr(batch_execution, "HARMLESS_S", 0.1)
     api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
     batch_id = api.begin(rows(3))
     with GatewayThread(redis_url, files=str(files)):

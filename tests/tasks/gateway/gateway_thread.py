@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
-from llama_herd.tasks.feeder.batch_count import BatchCount
+from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.request_log import AnswerCount

@@ -9,10 +9,9 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.cli.batch.files import RunFile
-from llama_herd.cli.batch.plan import BatchPlan
+from llama_herd.cli.batch.files import BatchPlan, RunFile
 from llama_herd.errors import BadInput, HerdError, StorageFull
-from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
+from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite
 from llama_herd.tasks.feeder import batch_feeder
 from llama_herd.tasks.storage.folder import Folder
 from llama_herd.tasks.storage.storage import Storage, StoragePlace

@@ -1,16 +1,48 @@
-"""A run's answers as a flat table, a row for each output: JSON lines, CSV, TSV or Parquet."""
+"""The formats of a run's answers, and the flat tables among them: JSON lines, CSV, TSV or Parquet.
+
+A table has a row for each output.
+"""
 
 import csv
 import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llama_herd.cli.batch.output_format import OutputFormat
-from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite
+from llama_herd.errors import BadInput
+
+if TYPE_CHECKING:  # the command's options name a format, and come before anything is loaded
+    from llama_herd.tasks.batch.answers import AnswerFile
+
+
+class OutputFormat(StrEnum):
+    """`openai` is written row by row as rows end; the others are made of such lines at the end of the run."""
+
+    OPENAI = "openai"
+    FLAT = "flat"
+    CSV = "csv"
+    TSV = "tsv"
+    PARQUET = "parquet"
+
+    @classmethod
+    def from_suffix(cls, output: Path) -> "OutputFormat":
+        """The format that a file's suffix names. Raises BadInput."""
+        match output.suffix:
+            case ".jsonl" | ".ndjson":
+                return cls.OPENAI
+            case ".csv" | ".tsv" | ".parquet" as suffix:
+                return cls(suffix[1:])
+            case suffix:
+                raise BadInput(
+                    f"-o {output}: its suffix {suffix!r} names no format. "
+                    "Fix: end it with .jsonl, .csv, .tsv or .parquet, or say --format"
+                )
+
 
 #: Rows that are in memory at a time.
 _LOT = 1024
@@ -33,7 +65,7 @@ _TYPES = {
 
 
 def write_answer_table(
-    answers: AnswerFile, run_id: str, path: Path, format: OutputFormat, *, has_prompts: bool
+    answers: "AnswerFile", run_id: str, path: Path, format: OutputFormat, *, has_prompts: bool
 ) -> int:
     """Write a run's answers in the order of its input, whole or not at all; return how many rows.
 
@@ -41,12 +73,22 @@ def write_answer_table(
     """
     columns = [name for name in _TYPES if has_prompts or name != "prompt"]
     draft = path.with_name(f"{path.name}.new")
+    num_rows = 0
+
+    def counted() -> Iterator[TableRow]:
+        nonlocal num_rows
+        for row in _rows(answers, run_id):
+            num_rows += 1
+            yield row
+
     try:
-        num_rows = _WRITERS[format](draft, columns, _rows(answers, run_id))
+        _WRITERS[format](draft, columns, counted())
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
+        from llama_herd.tasks.batch.answers import CannotWrite
+
         draft.unlink(missing_ok=True)
         reason = error.strerror or type(error).__name__
         raise CannotWrite(
@@ -56,7 +98,7 @@ def write_answer_table(
     return num_rows
 
 
-def _rows(answers: AnswerFile, run_id: str) -> Iterator[TableRow]:
+def _rows(answers: "AnswerFile", run_id: str) -> Iterator[TableRow]:
     lines, starts = array("q"), array("q")
     for line, start in answers.line_offsets(run_id):
         lines.append(line)
@@ -96,43 +138,31 @@ def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[TableRow]:
         }
 
 
-def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> int:
-    num_rows = 0
+def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps({name: row[name] for name in columns}, ensure_ascii=False) + "\n")
-            num_rows += 1
-    return num_rows
 
 
-def _write_text(separator: str) -> Callable[[Path, Sequence[str], Iterable[TableRow]], int]:
-    """A writer of CSV, or of TSV, by its separator."""
-
-    def write(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> int:
-        num_rows = 0
-        with path.open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file, delimiter=separator)
-            table.writerow(columns)
-            for row in rows:
-                table.writerow([_cell(row[name]) for name in columns])
-                num_rows += 1
-        return num_rows
-
-    return write
+def _write_text(path: Path, columns: Sequence[str], rows: Iterable[TableRow], *, separator: str) -> None:
+    """Write CSV, or TSV, by its separator."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, delimiter=separator)
+        table.writerow(columns)
+        for row in rows:
+            table.writerow([_cell(row[name]) for name in columns])
 
 
-def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> int:
+def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
     schema = pyarrow.schema([(name, _TYPES[name]) for name in columns])
-    rows, num_rows = iter(rows), 0
+    rows = iter(rows)
     with ParquetWriter(path, schema) as table:
         while lot := list(islice(rows, _LOT)):
             cells = [{name: _cell(row[name]) for name in columns} for row in lot]
             table.write_table(pyarrow.Table.from_pylist(cells, schema))
-            num_rows += len(lot)
-    return num_rows
 
 
 def _cell(value: Any) -> Any:
@@ -140,9 +170,9 @@ def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)
 
 
-_WRITERS = {
+_WRITERS: Mapping[OutputFormat, Callable[[Path, Sequence[str], Iterable[TableRow]], None]] = {
     OutputFormat.FLAT: _write_flat,
-    OutputFormat.CSV: _write_text(","),
-    OutputFormat.TSV: _write_text("\t"),
+    OutputFormat.CSV: partial(_write_text, separator=","),
+    OutputFormat.TSV: partial(_write_text, separator="\t"),
     OutputFormat.PARQUET: _write_parquet,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.cli.batch.answer_table import OutputFormat
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import (
     Chat,
@@ -23,7 +23,7 @@ from llama_herd.cli.terminal import show
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
-    from llama_herd.cli.batch.plan import BatchPlan
+    from llama_herd.cli.batch.files import BatchPlan
     from llama_herd.local.own_herd import OwnHerd
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
@@ -115,9 +115,9 @@ def batch(
         raise typer.Exit(_watch(watch, as_json=as_json))
     if cancel is not None:
         return _cancel(cancel)
-    from llama_herd.cli.batch.plan import BatchPlan
-    from llama_herd.cli.batch.tables import RowColumns
-    from llama_herd.tasks.batch.row_options import RowOptions
+    from llama_herd.cli.batch.files import BatchPlan
+    from llama_herd.cli.batch.sources import RowColumns
+    from llama_herd.tasks.batch.row_request import RowOptions
 
     input_name, output = _both_files(input, output)
     options = RowOptions(
@@ -204,14 +204,14 @@ def _run_with(
 
 
 def _cancel(run_id: str) -> None:
-    from llama_herd.cli.batch.running_batch import end_batch
+    from llama_herd.cli.batch.runner import end_batch
 
     with open_client() as client:
         show(end_batch(client, run_id))
 
 
 def _watch(run_id: str, *, as_json: bool) -> int:
-    from llama_herd.cli.batch.running_batch import watch_batch
+    from llama_herd.cli.batch.runner import watch_batch
     from llama_herd.cli.batch.screen import open_screen
 
     with open_client() as client:

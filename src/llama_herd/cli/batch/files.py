@@ -1,27 +1,80 @@
-"""The files of one run: its input, its answers, and its errors."""
+"""The plan of a run, and its files: its input, its answers, and its errors."""
 
 import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from llama_herd.cli.batch.answer_table import write_answer_table
-from llama_herd.cli.batch.output_format import OutputFormat
-from llama_herd.cli.batch.plan import BatchPlan
-from llama_herd.cli.batch.source import STDIN
-from llama_herd.cli.batch.source_file import open_source
+from llama_herd.cli.batch.answer_table import OutputFormat, write_answer_table
+from llama_herd.cli.batch.sources import STDIN, RowColumns, open_source
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.answer_file import AnswerFile
-from llama_herd.tasks.batch.answer_line import error_line, output_line
-from llama_herd.tasks.batch.done_rows import DoneRows
-from llama_herd.tasks.batch.row_request import RequestReader
+from llama_herd.extras import install_command
+from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line
+from llama_herd.tasks.batch.batch_progress import DoneRows
+from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Input, output, and the options for all rows. `window` None: as many jobs as the workers hold.
+
+    format: that of the output. has_prompts: answers come with their prompts.
+    """
+
+    input_name: str
+    output: Path
+    options: RowOptions = field(default_factory=RowOptions)
+    columns: RowColumns = field(default_factory=RowColumns)
+    window: int | None = None
+    in_order: bool = False
+    max_errors: int | None = None
+    format: OutputFormat = OutputFormat.OPENAI
+    has_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise BadInput if the output cannot be continued, or a package is missing for its format."""
+        if self.output.name == STDIN or self.output.suffix == ".gz":
+            raise BadInput(
+                f"-o {self.output}: must be a plain file, since a run continues from its answers. "
+                "Fix: name one"
+            )
+        if self.format is OutputFormat.PARQUET and find_spec("pyarrow") is None:
+            raise BadInput(f"{self.output} needs pyarrow to be written. Fix: {install_command('batch')}")
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether a run has written anything here."""
+        paths = (self.output, self.answers, self.errors)
+        return any(path.exists() and path.stat().st_size for path in paths)
+
+    @property
+    def answers(self) -> Path:
+        """The file for answers as they come: the output itself, or one beside a table."""
+        if self.format is OutputFormat.OPENAI:
+            return self.output
+        return self.output.with_name(f"{self.output.name}.answers.jsonl")
+
+    @property
+    def errors(self) -> Path:
+        """The file for failed rows."""
+        return self.output.with_name(f"{self.output.name}.errors.jsonl")
+
+    @property
+    def run_file(self) -> Path:
+        return self.output.with_name(f"{self.output.name}.run")
+
+    @property
+    def result_options(self) -> Mapping[str, Any]:
+        """The options that change results: a run can only continue with the same ones."""
+        prompts = {"with_prompts": True} if self.has_prompts else {}
+        return {**asdict(self.options), **asdict(self.columns), "in_order": self.in_order, **prompts}
 
 
 @dataclass(frozen=True)
@@ -126,17 +179,13 @@ class BatchFiles:
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
             self._errors.repair()
-            self._done = DoneRows(self._answers.lines(self.run.run_id))
-            self.num_done = len(self._done)
+            self.done = DoneRows(self._answers.lines(self.run.run_id))
             for line in self._errors.lines(self.run.run_id):
-                self._done.add(line)
-            self.num_failed = len(self._done) - self.num_done
+                self.done.add(line, has_failed=True)
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     @property
@@ -151,7 +200,7 @@ class BatchFiles:
     def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
         """The rows without an answer; None while the next row has not arrived."""
         reader = RequestReader(settings, self._plan.options, self.run.run_id)
-        return reader.rows_left(self._source.rows(), self._done)
+        return reader.rows_left(self._source.rows(), self.done)
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write answers to disk. Raises CannotWrite."""

@@ -1,30 +1,28 @@
-"""Runs a batch from file to file, until it is done, too many rows fail, or it is interrupted."""
+"""Runs a batch from file to file, until it is done, too many rows fail, or it is interrupted.
+
+Also watches and ends one that runs somewhere else.
+"""
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from enum import Enum
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING
 
 from llama_herd.cli.batch.files import BatchFiles
-from llama_herd.cli.batch.screen import BatchScreen
-from llama_herd.cli.batch.summary import Summary
+from llama_herd.cli.batch.screen import BatchScreen, Summary, progress_line
 from llama_herd.cli.signals import on_signals
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import JobNotFound, RedisUnavailable
 from llama_herd.tasks.batch.batch_progress import BatchProgress
-from llama_herd.tasks.batch.batch_run import BatchRun
+from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.protocol.batch_status import BatchStatus
 
-
-class Wish(Enum):
-    """The wish of the person who interrupts: let the jobs under way run on, or cancel them."""
-
-    LEAVE = "leave"
-    CANCEL = "cancel"
+if TYPE_CHECKING:
+    from llama_herd.local.own_herd import OwnHerd
 
 
 class Interruption:
@@ -50,37 +48,28 @@ class Interruption:
     def exit_code(self) -> int:
         return 128 + (self.number or 0)
 
-    def wish(self, num_under_way: int) -> Wish:
+    def wants_cancel(self, num_under_way: int) -> bool:
         """Ask the person who pressed Ctrl-C. Unless the answer is to cancel, the jobs run on."""
         if self.number is not signal.SIGINT or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            return Wish.LEAVE
+            return False
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             answer = input(f"{num_under_way} jobs are under way: leave them running, or cancel them? [L/c] ")
         except (KeyboardInterrupt, EOFError):
-            return Wish.LEAVE
+            return False
         finally:
             signal.signal(signal.SIGINT, before)
-        return Wish.CANCEL if answer.strip().lower().startswith("c") else Wish.LEAVE
+        return answer.strip().lower().startswith("c")
 
 
-if TYPE_CHECKING:
-    from llama_herd.local.own_herd import OwnHerd
-
-#: How often the status is reported.
-REPORT_S = 1.0
-#: Pause before Redis is tried again.
-RETRY_S = 0.5
 #: What is said besides when a batch stops though nobody set how many rows may fail.
 HINT = ". Fix: mend that; or give --max-errors, and the other rows run"
 
 
 class BatchRunner:
-    """Writes the answers of a batch, and reports its progress; `run` returns the exit code.
+    """Owns a run from file to file, and shows it; `run` returns the exit code."""
 
-    Answers are on disk before the batch is polled again, which lets Redis forget their jobs. So a kill at any
-    byte loses nothing and repeats nothing.
-    """
+    flush_s = 0.0
 
     def __init__(
         self,
@@ -95,7 +84,6 @@ class BatchRunner:
     ) -> None:
         """`command` continues this run; `own` is the herd that was started for it, if any."""
         self._files = files
-        self._batch = batch
         self._client = client
         self._screen = screen
         self._command = command
@@ -103,15 +91,12 @@ class BatchRunner:
         self._hits_before: Mapping[str, int] = {}
         self._hint = HINT if max_errors is None else ""
         self._interruption = Interruption()
+        self._num_heeded = 0
         self._is_away = False
         self._named: set[str] = set()
-        self._report_at_s = 0.0
-        self._is_asked_to_end = False
-        known = files.run
-        figures = BatchProgress(
-            known.run_id, known.input_name, files.num_rows(), files.num_done, files.num_failed
-        )
-        self._run = BatchRun(batch.window, figures, max_errors=max_errors)
+        self._is_ended_elsewhere = self._is_cancelled = False
+        progress = BatchProgress(files.run.run_id, files.run.input_name, files.num_rows(), files.done)
+        self._run = BatchRun(client, batch, progress, self, max_errors=max_errors)
 
     def run(self) -> int:
         """Run the batch; return the exit code.
@@ -121,19 +106,15 @@ class BatchRunner:
         self._hits_before = {one.name: one.prefix_cache_hits for one in self._client.workers()}
         with self._interruption.listening(), self._screen:
             self._begin()
-            while not self._batch.window.is_over:
-                self._advance()
-                if self._own is not None:
-                    self._own.worker.check()
-                if self._interruption.number is not None:
-                    return self._interrupted()
-                self._report()
-                if self._is_asked_to_end:
-                    return self._cancelled_from_elsewhere()
-            return self._end()
+            try:
+                state = self._run.run()
+            except BatchLeft:
+                state = "cancelled" if self._is_cancelled else "left"
+                self._run.report(state)
+            return self._end(state) if state in ("done", "stopped") else self._end_early(state)
 
     def _begin(self) -> None:
-        run_id, num_before = self._files.run.run_id, self._files.num_done + self._files.num_failed
+        run_id, num_before = self._files.run.run_id, len(self._files.done)
         how = f"continues, {num_before:,} rows are done" if num_before else "begins"
         where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
         # On a line of its own the command fits into 80 columns, and can be copied whole.
@@ -141,36 +122,48 @@ class BatchRunner:
             f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
         )
 
-    def _advance(self) -> None:
-        """One round; its answers are on disk before the next one."""
-        self._files.write(self._run.answers(self._poll()))
+    def attend(self, run: BatchRun) -> None:
+        """Heed signals, and who ends the batch from elsewhere. Raises BatchLeft, WorkerDied."""
+        if self._own is not None:
+            self._own.worker.check()
+        self._tell_outage(run.outage)
+        if self._interruption.num_signals > self._num_heeded:
+            self._num_heeded = self._interruption.num_signals
+            self._heed_signal()
+        elif run.is_asked_to_end and not self._is_cancelled:
+            self._screen.pause()
+            self._is_ended_elsewhere = self._is_cancelled = True
+        if self._is_cancelled:
+            run.cancel()
 
-    def _poll(self) -> list[BatchItem]:
-        """Poll the batch; while Redis is away nothing comes, and one line says so."""
-        try:
-            items = self._batch.poll()
-        except RedisUnavailable as error:
-            if not self._is_away:
-                self._screen.say(f"{error}. Retrying; nothing is lost")
-            self._is_away = True
-            sleep(RETRY_S)
-            return []
-        if self._is_away:
+    def _heed_signal(self) -> None:
+        """Let the batch be cancelled, or leave it, even if it waits for jobs that were cancelled."""
+        self._screen.pause()
+        may_cancel = self._own is None and not self._is_cancelled
+        if not (may_cancel and self._interruption.wants_cancel(self._run.window.num_under_way)):
+            raise BatchLeft
+        self._is_cancelled = True
+
+    def _tell_outage(self, outage: RedisUnavailable | None) -> None:
+        """Say once that Redis is away, and once that it is back."""
+        if outage is not None and not self._is_away:
+            self._screen.say(f"{outage}. Retrying; nothing is lost")
+        elif outage is None and self._is_away:
             self._screen.say("Redis is back")
-        self._is_away = False
-        return items
+        self._is_away = outage is not None
 
-    def _report(self) -> None:
-        if monotonic() < self._report_at_s:
-            return
-        self._report_at_s = monotonic() + REPORT_S
-        self._tell("running")
-        if self._own is None:
+    def write(self, items: Sequence[BatchItem]) -> None:
+        """Raises CannotWrite."""
+        self._files.write(items)
+
+    def show(self, status: BatchStatus) -> None:
+        self._screen.show(status)
+        if self._own is None and status.is_running:
             self._name_unserved()
 
     def _name_unserved(self) -> None:
         """Warn once per model: a file made for another service may name one that no worker has."""
-        unserved = self._batch.window.unserved
+        unserved = self._run.window.unserved
         for model in sorted(unserved.keys() - self._named):
             meant = unserved[model] or "."
             self._screen.say(
@@ -178,67 +171,86 @@ class BatchRunner:
             )
             self._named.add(model)
 
-    def _tell(self, state: str) -> None:
-        status = self._run.status(state)
-        self._screen.show(status)
-        if not self._is_away:
-            with suppress(RedisUnavailable):
-                self._is_asked_to_end = self._client.report_batch(status)
-
-    def _interrupted(self) -> int:
-        num_under_way = self._batch.window.num_under_way
-        self._screen.pause()
-        if self._own is not None:
-            self._leave(f"{num_under_way} jobs end with this run; they will begin again")
-        elif self._interruption.wish(num_under_way) is Wish.CANCEL:
-            self._cancel("cancelled")
+    def _end_early(self, state: str) -> int:
+        """Say what becomes of the rows that are left, whose jobs were left or cancelled."""
+        if state == "cancelled":
+            where = " from elsewhere" if self._is_ended_elsewhere else ""
+            self._screen.say(f"cancelled{where}; the same command runs the remaining rows")
         else:
-            self._leave(f"{num_under_way} jobs continue on the workers")
-        return self._interruption.exit_code
+            how = (
+                "continue on the workers" if self._own is None else "end with this run; they will begin again"
+            )
+            num_jobs = self._run.window.num_under_way
+            self._screen.say(f"{num_jobs} jobs {how}. To continue: {self._command}")
+        return 1 if self._is_ended_elsewhere else self._interruption.exit_code
 
-    def _leave(self, outcome: str) -> None:
-        self._tell("left")
-        self._screen.say(f"{outcome}. To continue: {self._command}")
-
-    def _cancelled_from_elsewhere(self) -> int:
-        self._screen.pause()
-        self._cancel("cancelled from elsewhere")
-        return 1
-
-    def _cancel(self, what: str) -> None:
-        """Cancel the jobs under way. Another signal ends the wait for workers that do not answer."""
-        self._batch.cancel()
-        num_signals = self._interruption.num_signals
-        while not self._batch.window.is_over and self._interruption.num_signals == num_signals:
-            self._advance()
-        self._tell("cancelled")
-        self._screen.say(f"{what}; the same command runs the remaining rows")
-
-    def _end(self) -> int:
-        figures, stop_reason = self._run.progress, self._run.stop_reason
-        state = "stopped" if stop_reason else "done"
-        self._tell(state)
+    def _end(self, state: str) -> int:
+        progress, stop_reason = self._run.progress, self._run.stop_reason
         if stop_reason:
             self._screen.say(f"stopped: {stop_reason}{self._hint}")
         if table := self._files.write_table():
             self._screen.say(table)
         hits = self._prefix_cache_hits()
-        self._screen.show_summary(Summary(self._run.status(state), figures.ttft, hits, self._failures()))
-        return int(figures.num_failed > 0)
+        self._screen.show_summary(Summary(self._run.status(state), progress.ttft, hits, self._failures()))
+        return int(progress.num_failed > 0)
 
     def _failures(self) -> str:
         """Where the failed rows are, and why most of this start failed; empty if none has."""
-        figures = self._run.progress
-        if not figures.num_failed:
+        progress = self._run.progress
+        if not progress.num_failed:
             return ""
-        why = figures.commonest_failure
+        why = progress.commonest_failure
         return f"in {self._files.errors}" + (f", most of them by {why}" if why else "")
 
     def _prefix_cache_hits(self) -> int | None:
         """Hits since the start, of all jobs that the workers ran meanwhile."""
         with suppress(RedisUnavailable):
-            models = self._batch.window.models
+            models = self._run.window.models
             workers = [one for one in self._client.workers() if one.model in models]
             hits = [one.prefix_cache_hits - self._hits_before.get(one.name, 0) for one in workers]
             return sum(max(0, num) for num in hits) if hits else None
         return None
+
+
+#: How often the status of a batch that runs somewhere else is looked up while it is watched.
+WATCH_POLL_S = 1.0
+#: How often to check whether such a batch has ended.
+END_POLL_S = 0.2
+
+
+def watch_batch(client: Client, run_id: str, screen: BatchScreen) -> BatchStatus:
+    """Show a batch until it ends, and return its last status. Raises JobNotFound if it does not report."""
+    with screen:
+        while True:
+            status = _status(client, run_id)
+            screen.show(status)
+            if not status.is_running:
+                screen.say(f"{status.state}: {progress_line(status)}")
+                return status
+            sleep(WATCH_POLL_S)
+
+
+def _status(client: Client, run_id: str) -> BatchStatus:
+    for status in client.batches():
+        if status.run_id == run_id:
+            return status
+    raise JobNotFound(
+        f"no batch {run_id}: it never ran, ended over an hour ago, or was killed. Fix if it was killed: run "
+        "the same command again"
+    )
+
+
+def end_batch(client: Client, run_id: str) -> str:
+    """Let a batch's command end, then cancel the jobs that it left or that a killed one has left.
+
+    Returns what was done, for a person. Raises JobNotFound if nothing of the batch is left.
+    """
+    was_running = client.end_batch(run_id)
+    while was_running and any(one.run_id == run_id and one.is_running for one in client.batches()):
+        sleep(END_POLL_S)  # the report of a killed command expires, so this ends
+    num_left = client.cancel_jobs(run_id=run_id)
+    if not was_running and not num_left:
+        raise JobNotFound(f"no batch {run_id} runs, and no job of it waits or runs")
+    ended = f"batch {run_id} has ended; the same command runs its other rows" if was_running else ""
+    left = f"{num_left:,} jobs cancelled" if num_left else ""
+    return "; ".join(filter(None, (ended, left)))

@@ -1,1 +1,4 @@
-"""A batch's input as rows, and its answers as lines: what `herd batch` and the gateway's batches share."""
+"""What happens to a row, of `herd batch` as over HTTP: it is read, run, and answered by a line.
+
+See row_request.py, batch_run.py and answers.py.
+"""

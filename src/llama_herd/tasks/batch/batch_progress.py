@@ -1,4 +1,4 @@
-"""The progress of a batch: rows, tokens, speed."""
+"""The progress of a batch: which rows are done, tokens, speed."""
 
 import math
 from array import array
@@ -33,6 +33,38 @@ def nearest_rank(seconds: Sequence[float], share: float) -> float | None:
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
 
 
+class DoneRows:
+    """The numbers of rows that have an answer or have failed: a set that is small if they are dense."""
+
+    def __init__(self, lines: Iterable[int] = ()) -> None:
+        self.num_failed = 0
+        self._bits = bytearray()
+        self._num = 0
+        for line in lines:
+            self.add(line)
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __contains__(self, line: int) -> bool:
+        byte, bit = divmod(line, 8)
+        return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
+
+    @property
+    def num_answered(self) -> int:
+        return self._num - self.num_failed
+
+    def add(self, line: int, *, has_failed: bool = False) -> None:
+        if line in self:
+            return
+        self.num_failed += has_failed
+        byte, bit = divmod(line, 8)
+        if byte >= len(self._bits):
+            self._bits.extend(bytes(byte + 1 - len(self._bits)))
+        self._bits[byte] |= 1 << bit
+        self._num += 1
+
+
 class _Mark(NamedTuple):
     """The totals at some time."""
 
@@ -42,21 +74,18 @@ class _Mark(NamedTuple):
 
 
 class BatchProgress:
-    """Counts the rows of a batch as they end. num_before, num_failed: rows that ended before this start."""
+    """Counts the rows of a batch as they end. done: the rows that ended before this start."""
 
-    def __init__(
-        self, run_id: str, input_name: str, num_rows: int | None, num_before: int, num_failed: int
-    ) -> None:
+    def __init__(self, run_id: str, input_name: str, num_rows: int | None, done: DoneRows) -> None:
         self._first = BatchStatus(
             run_id=run_id,
             state="running",
             input_name=input_name,
             num_rows=num_rows or 0,
-            num_before=num_before + num_failed,
+            num_before=len(done),
         )
-        self._num_before = num_before
-        self._num_done = num_before
-        self.num_failed = num_failed
+        self._num_before = self._num_done = done.num_answered
+        self.num_failed = done.num_failed
         self._codes: Counter[str] = Counter()
         self._messages: dict[str, str] = {}  # the first of each code
         self._prompt_tokens = 0

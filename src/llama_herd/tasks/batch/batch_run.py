@@ -1,17 +1,53 @@
-"""A run of a batch: which items become answers, when it stops early, what it reports. No connection."""
+"""The driver of a batch: its rows go through the queue, its answers to its owner."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Protocol
 
 from llama_herd.error_code import ErrorCode
+from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.batch.batch_progress import BatchProgress
 from llama_herd.tasks.client.batch.batch_row import BatchItem
-from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.client.batch.client_batch import ClientBatch
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 
+#: How often a batch is reported.
+REPORT_S = 1.0
+#: Pause before Redis is tried again.
+RETRY_S = 0.5
+#: Most items that wait to be written.
+MAX_UNWRITTEN = 4096
 #: Most models without a worker that a status names.
 MAX_NAMED = 5
 #: So many failures and not one answer since the start end it, unless `max_errors` says how many may be.
 HOPELESS_ROWS = 50
+
+
+class BatchLeft(Exception):
+    """The run ends before its batch. Jobs go on, and whoever runs the batch next finds them."""
+
+
+class BatchOwner(Protocol):
+    """Who runs a batch: it keeps the answers, and decides how long the run goes on.
+
+    flush_s: how long items are gathered for one `write`.
+    """
+
+    flush_s: float
+
+    def attend(self, run: "BatchRun") -> None:
+        """Look after the run before each round, also while Redis is away. May cancel it, or raise BatchLeft.
+
+        If it raises RedisUnavailable, it is called again.
+        """
+
+    def write(self, items: Sequence[BatchItem]) -> None:
+        """Write what became of rows. They are safe when it returns."""
+
+    def show(self, status: BatchStatus) -> None:
+        """Show the status; called about once a second, and at the end."""
 
 
 def is_cancelled(item: BatchItem) -> bool:
@@ -20,21 +56,99 @@ def is_cancelled(item: BatchItem) -> bool:
 
 
 class BatchRun:
-    """Takes the items of each round of the window, and says which of them to write before the next round.
+    """Runs the rows that are left, until all are answered, or the batch is to end early.
 
-    The next round lets Redis forget the jobs of these items. So who writes them first loses nothing, and
-    repeats nothing, when it is killed at any moment.
+    Items are written before the round after them, which lets Redis forget their jobs. So a kill at any moment
+    loses nothing and repeats nothing.
+
+    outage: why the last round came to nothing; None: it did not. is_asked_to_end: by `Client.end_batch`, as
+    of the last report.
     """
 
     def __init__(
-        self, window: BatchWindow, progress: BatchProgress, *, max_errors: int | None = None
+        self,
+        client: Client,
+        batch: ClientBatch,
+        progress: BatchProgress,
+        owner: BatchOwner,
+        *,
+        max_errors: int | None = None,
     ) -> None:
-        """progress: it knows the rows that earlier starts have finished."""
+        """batch: of the rows without an answer. progress: it knows of the others."""
+        self.window = batch.window
         self.progress = progress
-        self._window = window
+        self.outage: RedisUnavailable | None = None
+        self.is_asked_to_end = False
+        self._client = client
+        self._batch = batch
+        self._owner = owner
         self._max_errors = max_errors
         self._has_cancelled = False
+        self._unwritten: list[BatchItem] = []
+        self._flushed_s = monotonic()
+        self._report_at_s = 0.0
+        self._give_up_s: float | None = None
         self._stop_if_due()
+
+    def run(self) -> str:
+        """Run the rows, and return how it ended: done, stopped or cancelled.
+
+        Waits for a Redis that is away. Raises BatchLeft, and what the owner raises. A job that does not end
+        in time after `cancel` is given up; what became of the others is written before.
+        """
+        while not self.window.is_over and (self._give_up_s is None or monotonic() < self._give_up_s):
+            self._advance()
+        self._flush()
+        state = "cancelled" if self.window.is_cancelled else "stopped" if self.stop_reason else "done"
+        self.report(state)
+        return state
+
+    def cancel(self, drain_s: float = float("inf")) -> None:
+        """Take no more rows, cancel the jobs under way, and wait so long for their ends.
+
+        Raises RedisUnavailable: ask again. Asking once more changes nothing.
+        """
+        if self._give_up_s is None:
+            self._batch.cancel()
+            self._give_up_s = monotonic() + drain_s
+
+    def _advance(self) -> None:
+        """One round, and a report when it is time."""
+        try:
+            self._owner.attend(self)
+            self._take(self._batch.poll(forgets=not self._unwritten))
+            self.outage = None
+        except RedisUnavailable as error:
+            self.outage = error
+            sleep(RETRY_S)
+        if monotonic() >= self._report_at_s:
+            self._report_at_s = monotonic() + REPORT_S
+            self.report("running")
+
+    def _take(self, items: Sequence[BatchItem]) -> None:
+        """Count the items of a round, and write when it is time; take no more rows once it has to stop."""
+        kept = list(self._not_cancelled(items)) if self.window.is_cancelled else items
+        self.progress.count(kept)
+        self._stop_if_due()
+        self._unwritten += kept
+        if len(self._unwritten) >= MAX_UNWRITTEN or monotonic() - self._flushed_s >= self._owner.flush_s:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._owner.write(self._unwritten)
+        self._unwritten = []
+        self._flushed_s = monotonic()
+
+    def _not_cancelled(self, items: Iterable[BatchItem]) -> Iterator[BatchItem]:
+        """All but rows that were cancelled with the batch, so that a later run does them.
+
+        In order they are followed by none: the rows behind them are done later, too.
+        """
+        for item in items:
+            was_cancelled = is_cancelled(item)
+            self._has_cancelled |= was_cancelled
+            if not (was_cancelled or (self._has_cancelled and self.window.is_in_order)):
+                yield item
 
     @property
     def stop_reason(self) -> str:
@@ -47,30 +161,20 @@ class BatchRun:
             return f"all of the first {progress.num_here:,} rows failed"
         return ""
 
-    def answers(self, items: Iterable[BatchItem]) -> list[BatchItem]:
-        """Count the items of a round, and return those to write; take no more rows once it has to stop.
-
-        Rows that were cancelled with the batch get no answer, so a later run does them; in order, also those
-        behind them.
-        """
-        kept = list(self._not_cancelled(items)) if self._window.is_cancelled else list(items)
-        self.progress.count(kept)
-        self._stop_if_due()
-        return kept
-
     def _stop_if_due(self) -> None:
         if self.stop_reason:
-            self._window.stop()
+            self.window.stop()
 
-    def _not_cancelled(self, items: Iterable[BatchItem]) -> Iterable[BatchItem]:
-        for item in items:
-            was_cancelled = is_cancelled(item)
-            self._has_cancelled |= was_cancelled
-            if not (was_cancelled or (self._has_cancelled and self._window.is_in_order)):
-                yield item
+    def report(self, state: str) -> None:
+        """Show the batch's status, and let `Client.batches` show it; `state` as in BatchStatus."""
+        status = self.status(state)
+        self._owner.show(status)
+        if self.outage is None:
+            with suppress(RedisUnavailable):
+                self.is_asked_to_end = self._client.report_batch(status)
 
     def status(self, state: str) -> BatchStatus:
-        """The batch's status to report now; `state` as in BatchStatus."""
-        unserved = ", ".join(sorted(self._window.without_worker)[:MAX_NAMED])
-        found = self.progress.status(state, self._window.num_under_way)
+        """The batch's status now."""
+        unserved = ", ".join(sorted(self.window.without_worker)[:MAX_NAMED])
+        found = self.progress.status(state, self.window.num_under_way)
         return found.model_copy(update={"unserved": unserved})

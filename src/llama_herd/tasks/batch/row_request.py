@@ -1,15 +1,14 @@
-"""Reads rows of the input as requests: lines of OpenAI's batch format, or lines with a job's fields."""
+"""Reads rows of the input as jobs: lines of OpenAI's batch format, or lines with a job's fields."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
-from llama_herd.tasks.batch.done_rows import DoneRows
-from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.row_feed import BULK
@@ -73,6 +72,32 @@ class CustomIds:
         for hashed, line in zip(hashes, lines, strict=True):
             if line:
                 self._insert(hashed, line)
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Options for every row that does not set its own; `model` overrides the rows' own.
+
+    seed: a row's seed derives from it and the row's line, the same in each run; without it, from the run.
+    """
+
+    model: str | None = None
+    system: str | None = None
+    is_chat: bool = False
+    priority: int = BULK["priority"]
+    seed: int | None = None
+    response_format: Mapping[str, Any] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidJob if no row could run with these options."""
+        own = {
+            "priority": self.priority,
+            "model": self.model,
+            "response_format": self.response_format,
+            "sampling": {"seed": self.seed, **self.sampling},
+        }
+        GenerationJob.parse({"prompt": "any", **own}, settings)
 
 
 #: Fields that only a line of OpenAI's format has.

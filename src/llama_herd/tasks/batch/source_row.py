@@ -1,13 +1,48 @@
-"""A row of a batch's input, before it is understood; and how one is read from a line of JSON."""
+"""A row of a batch's input before it is understood, and how it is read from a line of a byte stream."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from llama_herd.tasks.batch.numbered_lines import MAX_LINE_BYTES, NumberedLine
 from llama_herd.tasks.openai.request_json import parse_request
 from llama_herd.tasks.protocol.bounded_json import JsonTooLarge
 from llama_herd.tasks.settings import MAX_PROMPT_BYTES
+
+#: Longer lines are not read: they exceed the longest prompt that any setting allows.
+MAX_LINE_BYTES = 8 << 20
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class NumberedLine(NamedTuple):
+    """A line that is not empty; `text` is None if it was too long. Numbers count from 1."""
+
+    number: int
+    text: bytes | None
+
+
+class LineStream(Protocol):
+    """A file, or a source that never blocks and returns None while a line is incomplete."""
+
+    def readline(self, limit: int, /) -> bytes | None: ...
+
+
+def read_lines(stream: LineStream, max_bytes: int = MAX_LINE_BYTES) -> Iterator[NumberedLine | None]:
+    """All lines that are not empty, and None whenever the stream returns it; keeps one line in memory."""
+    number, is_rest = 0, False
+    while (piece := stream.readline(max_bytes + 1)) != b"":
+        if piece is None:
+            yield None
+            continue
+        is_known, is_rest = is_rest, not piece.endswith(b"\n")
+        if is_known:
+            continue
+        number += 1
+        text = piece.removeprefix(_BOM if number == 1 else b"").strip()
+        if is_rest and len(piece) > max_bytes:
+            yield NumberedLine(number, None)
+        elif text:
+            yield NumberedLine(number, text)
 
 
 class SourceRow(NamedTuple):

@@ -1,20 +1,23 @@
-"""The answers of a batch so far: journals of earlier feeders, sealed, and those of this one.
+"""The answers of a batch so far: journals of earlier feeders, sealed, and those of this one; and their files.
 
 A feeder that has lost its batch without knowing may still write. What it adds to its journals after they were
 sealed does not count: the rows run again, and each has one line.
 """
 
+import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from llama_herd.tasks.batch.answer_line import answered_row, error_line, output_line
-from llama_herd.tasks.batch.done_rows import DoneRows
+from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
+from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_record import BatchRecord, SealedPart
+from llama_herd.tasks.ledger.stored_files import OUTPUT, NewFile, StoredFiles
 from llama_herd.tasks.storage.storage import Journal, Storage, StoragePlace
 
 PartKind = Literal["output", "errors"]
@@ -22,6 +25,19 @@ PartKind = Literal["output", "errors"]
 _MOST_LEFT = 8192
 
 PART_KINDS: tuple[PartKind, ...] = ("output", "errors")
+
+#: The tokens of a line. A text that says the same has its quotes escaped.
+_USAGE = re.compile(rb'"usage":\{"prompt_tokens":(\d{1,15}),"completion_tokens":(\d{1,15}),')
+#: Bytes of a file that are written together.
+_PIECE_BYTES = 1 << 20
+
+
+class OutputFile(NamedTuple):
+    """A file, and the tokens that its lines tell of."""
+
+    file: NewFile
+    prompt_tokens: int
+    completion_tokens: int
 
 
 class AnswerParts:
@@ -41,8 +57,8 @@ class AnswerParts:
         self._journals: dict[PartKind, Journal] = {}
         self._opened = ExitStack()
         self._sealed = self._seal_earlier()
-        self.num_done = self._read_done("output")
-        self.num_failed = self._read_done("errors")
+        for kind in PART_KINDS:
+            self._read_done(kind)
 
     def __enter__(self) -> "AnswerParts":
         return self
@@ -57,10 +73,8 @@ class AnswerParts:
         bad = [one for one in items if one.failure is not None]
         self._append("output", [output_line(run_id, one) for one in good])
         self._append("errors", [error_line(run_id, one) for one in bad])
-        self.num_done += len(good)
-        self.num_failed += len(bad)
         for one in items:
-            self.done.add(one.index)
+            self.done.add(one.index, has_failed=one.failure is not None)
 
     @property
     def has_own_lines(self) -> bool:
@@ -69,13 +83,41 @@ class AnswerParts:
 
     def num_lines(self, kind: PartKind) -> int:
         """How many rows have a line of this kind."""
-        return self.num_done if kind == "output" else self.num_failed
+        return self.done.num_answered if kind == "output" else self.done.num_failed
 
     def lines(self, kind: PartKind) -> Iterator[bytes]:
         """All lines of a kind, once this feeder writes no more."""
         own = self._place(kind, self.record.epoch)
         for epoch, extent in [*self._extents(kind), (self.record.epoch, self._storage.extent(own))]:
             yield from self._storage.lines(self._place(kind, epoch), extent)
+
+    def _file_id(self, kind: PartKind) -> str:
+        """The id of a file that this feeder makes. Another one makes another: nothing is written over."""
+        name = f"{self.record.id}/{kind}/{self.record.epoch}"
+        return f"file-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
+
+    def write_file(self, kind: PartKind) -> OutputFile:
+        """Make a file of all lines of a kind. Raises Fenced, and what Redis and the storage raise."""
+        prompt_tokens, completion_tokens = 0, 0
+        file_id = self._file_id(kind)
+        self._lease.run(StoredFiles(self._folder.tenant, self._storage.id).begin_upload(file_id))
+        with self._storage.draft(StoragePlace(self._folder.tenant, file_id)) as draft:
+            piece = bytearray()
+            for line in self.lines(kind):
+                if (found := _USAGE.search(line)) is not None:
+                    prompt_tokens += int(found[1])
+                    completion_tokens += int(found[2])
+                piece += line
+                self._lease.yield_turn()
+                if len(piece) >= _PIECE_BYTES:
+                    draft.write(bytes(piece))
+                    piece.clear()
+            draft.write(bytes(piece))
+            draft.keep()
+            num_bytes = draft.num_bytes
+        name = f"{self.record.id}_{kind}.jsonl"
+        file = NewFile(file_id, name, OUTPUT, num_bytes, self.record.request.owner)
+        return OutputFile(file, prompt_tokens, completion_tokens)
 
     def _append(self, kind: PartKind, lines: Sequence[bytes]) -> None:
         if not lines:
@@ -99,17 +141,14 @@ class AnswerParts:
         self._lease.renew(sealed=json.dumps(sealed))
         return sealed
 
-    def _read_done(self, kind: PartKind) -> int:
-        num = 0
+    def _read_done(self, kind: PartKind) -> None:
         for epoch, extent in self._extents(kind):
             for line in self._storage.lines(self._place(kind, epoch), extent):
                 row = answered_row(line, self.record.run_id)
                 if row is not None:
-                    self.done.add(row)
+                    self.done.add(row, has_failed=kind == "errors")
                     self.last_rows.append(row)
-                    num += 1
                 self._lease.renew_if_due()
-        return num
 
     def _extents(self, kind: PartKind) -> list[tuple[int, int]]:
         return [(one.epoch, getattr(one, kind)) for one in self._sealed]

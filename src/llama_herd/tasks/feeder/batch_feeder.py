@@ -8,62 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
-import redis
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import HerdError, StorageUnavailable, error_place
+from llama_herd.errors import HerdError, error_place
+from llama_herd.tasks.batch.batch_run import BatchLeft
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.connect import connect, redis_errors, unavailable
-from llama_herd.tasks.feeder.batch_count import BatchCount
-from llama_herd.tasks.feeder.batch_execution import BatchExecution
-from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced
-from llama_herd.tasks.feeder.feeder_limits import FeederLimits
-from llama_herd.tasks.feeder.lost_storages import LostStorages
-from llama_herd.tasks.feeder.row_runner import LeftToOthers
+from llama_herd.tasks.feeder.batch_execution import BatchCount, BatchExecution
+from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced
+from llama_herd.tasks.feeder.storage_chores import StorageChores
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.stored_files import DueItem, StoredFiles, due_items
+from llama_herd.tasks.ledger.stored_files import DueItem, due_items
 from llama_herd.tasks.settings import Settings
-from llama_herd.tasks.storage.storage import Storage, StoragePlace
-
-#: Most files that are looked at in one round.
-_MOST_DUE_FILES = 100
-
-
-class Janitor:
-    """Deletes the bytes of files that are due. A file that cannot be deleted holds up no other."""
-
-    def __init__(self, connection: redis.Redis, storage: Storage) -> None:
-        self._redis = connection
-        self._storage = storage
-        #: What Redis has refused in the last round, and will refuse again.
-        self._num_refused = 0
-
-    def delete_due(self) -> None:
-        """One round. Raises RedisError, StorageUnavailable."""
-        key = StoredFiles(storage=self._storage.id).due_key
-        due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
-        refusals = [error for one in due if (error := self._delete_or_refusal(one))]
-        self._num_refused = len(refusals)
-        if refusals:
-            raise refusals[0]
-
-    def _delete_or_refusal(self, due: DueItem) -> ResponseError | None:
-        files = StoredFiles(due.tenant, self._storage.id)
-        try:
-            self._delete(files, due)
-        except ResponseError as error:
-            return error
-        except StorageUnavailable:
-            run_call(self._redis, files.put_off(due.id))
-            raise
-        return None
-
-    def _delete(self, files: StoredFiles, due: DueItem) -> None:
-        if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
-            self._storage.delete(StoragePlace(due.tenant, due.id))
-            run_call(self._redis, files.note_deleted(due.id))
+from llama_herd.tasks.storage.storage import Storage
 
 
 def order_fairly(waiting: Iterable[DueItem], running: Iterable[DueItem]) -> list[DueItem]:
@@ -105,14 +64,10 @@ STOP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RunningBatch:
-    """A batch that this process runs.
-
-    leaving: set when it is to be left to another feeder. stalled: set while no row of it can run.
-    """
+    """A batch that this process runs."""
 
     thread: threading.Thread
-    leaving: threading.Event
-    stalled: threading.Event
+    lease: BatchLease
 
 
 class BatchFeeder:
@@ -128,10 +83,8 @@ class BatchFeeder:
         self._running: dict[DueItem, RunningBatch] = {}
         self._clients: dict[str, Client] = {}
         self._look_thread = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
-        self._clients_lock = threading.Lock()
         self._redis = connect(settings.redis_url)
-        self._janitor = Janitor(self._redis, storage)
-        self._lost = LostStorages(self._redis, settings.redis_url, storage, limits, self._cancel)
+        self._chores = StorageChores(self._redis, settings.redis_url, storage, limits, self._cancel)
         self._live: dict[str, frozenset[str]] = {}
         self._is_crowded = False
         #: Batches for which Redis has refused a call.
@@ -163,7 +116,7 @@ class BatchFeeder:
         """Let all batches that run here be left to others, and return them."""
         running = list(self._running.values())
         for batch in running:
-            batch.leaving.set()
+            batch.lease.leaving.set()
         return running
 
     def _look_until_stopped(self) -> None:
@@ -191,12 +144,12 @@ class BatchFeeder:
             self._fill_free_slots(
                 [due for due in run_call(self._redis, self._due_batches) if due not in self._running]
             )
-            self._janitor.delete_due()
+            self._chores.delete_due()
 
     def _check_lost_storages(self) -> None:
         """End the batches of lost storages. An error of Redis there does not keep this one's from running."""
         try:
-            self._lost.look()
+            self._chores.end_lost()
         except ResponseError as error:
             self._complaints.add(str(unavailable(error, self._settings.redis_url)))
 
@@ -215,13 +168,13 @@ class BatchFeeder:
             self._refused = {
                 due for due in order_fairly(waiting, self._running) if self._take_or_note_refusal(due)
             }
-        elif wanting and (stalled := [one for one in self._running.values() if one.stalled.is_set()]):
+        elif wanting and (stalled := [one for one in self._running.values() if one.lease.waits]):
             for batch, _ in zip(stalled, wanting, strict=False):
-                batch.leaving.set()
-        elif not any(batch.leaving.is_set() for batch in self._running.values()):
+                batch.lease.leaving.set()
+        elif not any(batch.lease.leaving.is_set() for batch in self._running.values()):
             leaves = batch_to_give_way(wanting, list(self._running))
             if leaves is not None:
-                self._running[leaves].leaving.set()
+                self._running[leaves].lease.leaving.set()
 
     def _take_or_note_refusal(self, due: DueItem) -> bool:
         """Take a batch. Returns whether Redis refuses it: for lack of a right, or its record is damaged."""
@@ -243,10 +196,12 @@ class BatchFeeder:
             if self._is_crowded and lease.is_stalled(self._live_models(due.tenant)):
                 self._give_back(lease, STALLED_REST_S, is_stalled=True)
                 return
-            leaving, stalled = threading.Event(), threading.Event()
-            args = (due, lease, leaving, stalled)
+            settings = self._settings_of(due.tenant)
+            client = self._client_of(settings)
+            execution = BatchExecution(lease, client, settings, self._storage, self._limits, self._count)
+            args = (due.id, execution)
             thread = threading.Thread(target=self._run_in_thread, args=args, name=due.id, daemon=True)
-            self._running[due] = RunningBatch(thread, leaving, stalled)
+            self._running[due] = RunningBatch(thread, lease)
             thread.start()
 
     def _live_models(self, tenant: str) -> frozenset[str]:
@@ -256,26 +211,25 @@ class BatchFeeder:
             self._live[tenant] = frozenset(worker.model for worker in workers)
         return self._live[tenant]
 
-    def _run_in_thread(
-        self, due: DueItem, lease: BatchLease, leaving: threading.Event, stalled: threading.Event
-    ) -> None:
+    def _run_in_thread(self, batch_id: str, execution: BatchExecution) -> None:
+        lease = execution.lease
         self._count.begin()
         try:
-            self._execution(due, lease, leaving, stalled).run()
+            execution.run()
         except Fenced:
-            log.warning("batch %s: another feeder has it", due.id)
-        except LeftToOthers:
-            rests = stalled.is_set() and not self._stopping.is_set()
-            self._give_back(lease, STALLED_REST_S if rests else 0.0, is_stalled=stalled.is_set())
+            log.warning("batch %s: another feeder has it", batch_id)
+        except BatchLeft:
+            rests = lease.waits and not self._stopping.is_set()
+            self._give_back(lease, STALLED_REST_S if rests else 0.0, is_stalled=lease.waits)
         except HerdError as error:
-            log.warning("batch %s rests: %s", due.id, error)
+            log.warning("batch %s rests: %s", batch_id, error)
             self._give_back(lease, REST_S)
         except Exception as error:
-            log.error("batch %s rests: %s", due.id, error_place(error))
+            log.error("batch %s rests: %s", batch_id, error_place(error))
             self._give_back(lease, REST_S, in_vain=True)
         else:
             self._count.end(lease.state)
-            log.info("batch %s: %s", due.id, lease.state)
+            log.info("batch %s: %s", batch_id, lease.state)
         finally:
             self._count.leave()
 
@@ -286,21 +240,10 @@ class BatchFeeder:
     def _settings_of(self, tenant: str) -> Settings:
         return self._settings.model_copy(update={"tenant": tenant})
 
-    def _execution(
-        self, due: DueItem, lease: BatchLease, leaving: threading.Event, stalled: threading.Event
-    ) -> BatchExecution:
-        settings = self._settings_of(due.tenant)
-        files = StoredFiles(due.tenant, self._storage.id)
-        client = self._client_of(settings)
-        return BatchExecution(
-            lease, client, settings, self._storage, files, self._limits, leaving, stalled, self._count
-        )
-
     def _client_of(self, settings: Settings) -> Client:
-        with self._clients_lock:
-            if settings.tenant not in self._clients:
-                self._clients[settings.tenant] = Client(settings=settings)
-            return self._clients[settings.tenant]
+        if settings.tenant not in self._clients:
+            self._clients[settings.tenant] = Client(settings=settings)
+        return self._clients[settings.tenant]
 
     def _give_back(self, lease: BatchLease, delay_s: float, **why: bool) -> None:
         """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Collection, Sequence
-from time import monotonic
+from dataclasses import dataclass
+from threading import Event as Flag
+from time import monotonic, sleep
 from typing import TypeVar
 
 import redis
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.batch.batch_run import BatchLeft
 from llama_herd.tasks.connection.connect import redis_errors
 from llama_herd.tasks.ledger import redis_call
 from llama_herd.tasks.ledger.batch_record import BatchState
@@ -21,6 +24,23 @@ T = TypeVar("T")
 MAX_UNSERVED = 20
 #: How often a lease is renewed at least, and with it what is known of the batch's progress.
 RENEW_S = 1.0
+#: How long work goes on without a pause. The pause itself takes 50 microseconds.
+TURN_S = 0.002
+
+
+@dataclass(frozen=True)
+class FeederLimits:
+    """The most that the feeder of a process takes on.
+
+    max_batches: at a time. max_rows: of a batch. rows: under way in all batches. lease_s: how long a lease
+    lasts. storage_lost_s: after so long a storage that no gateway reaches counts as lost.
+    """
+
+    max_batches: int
+    max_rows: int
+    rows: Quota
+    lease_s: float
+    storage_lost_s: float
 
 
 class Fenced(HerdError):
@@ -32,6 +52,8 @@ class BatchLease:
 
     state: the batch's. A client may have set it to `cancelling` since the last call.
     unserved: models of its rows that no worker has; each renewal notes them.
+    waits: whether no row of it can run now, for want of workers.
+    leaving: set, by another thread, when the batch is to be left to another feeder.
     """
 
     def __init__(
@@ -45,8 +67,10 @@ class BatchLease:
         self._records = records
         self._lease_ms = int(1000 * lease_s)
         self._renew_s = min(RENEW_S, lease_s / 3)
-        self._renewed_s = monotonic()
+        self._renewed_s = self._paused_s = monotonic()
         self.unserved: Collection[str] = claimed.record.unserved
+        self.waits = False
+        self.leaving = Flag()
         self._vain_claims = claimed.record.vain_claims
         self._expires_s = monotonic() + (claimed.record.expires_ms - claimed.now_ms) / 1000
 
@@ -77,6 +101,16 @@ class BatchLease:
             return False
         self._note(self._lease_ms, None, fields)
         return True
+
+    def yield_turn(self) -> None:
+        """Call it often: it lets other threads run, and renews the lease. Raises Fenced, BatchLeft."""
+        if monotonic() - self._paused_s < TURN_S:
+            return
+        sleep(0)
+        self.renew_if_due()
+        if self.leaving.is_set():
+            raise BatchLeft
+        self._paused_s = monotonic()
 
     def renew(self, enters: BatchState | None = None, **fields: Argument) -> None:
         """Renew the lease, and note fields of the record. Raises Fenced."""

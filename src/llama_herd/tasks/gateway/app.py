@@ -16,7 +16,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llama_herd.errors import HerdError, error_place
-from llama_herd.tasks.feeder.batch_count import BatchCount
+from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway import openapi, page_files
 from llama_herd.tasks.gateway.body import CLOSE
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER

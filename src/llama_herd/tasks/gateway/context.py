@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.connection.connect import cancel_tasks
-from llama_herd.tasks.feeder.batch_count import BatchCount
+from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
-from llama_herd.tasks.feeder.feeder_limits import FeederLimits
+from llama_herd.tasks.feeder.batch_lease import FeederLimits
 from llama_herd.tasks.gateway.body import parse_object, read_body
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
 from llama_herd.tasks.gateway.problem import PASSES, Problem

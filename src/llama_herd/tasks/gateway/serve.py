@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 
 from llama_herd.errors import BadInput
 from llama_herd.tasks.connection.connect import connect, redis_errors
-from llama_herd.tasks.feeder.batch_count import BatchCount
+from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol
 from llama_herd.tasks.gateway.identity import NO_KEYS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from llama_herd.errors import FileLost, StorageFull, StorageUnavailable
-from llama_herd.tasks.batch.answer_file import AnswerFile, CannotWrite, whole_bytes
+from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite, whole_bytes
 from llama_herd.tasks.storage.storage import StoragePlace
 
 #: The name of the file with the folder's id. No tenant's folder has a dot.

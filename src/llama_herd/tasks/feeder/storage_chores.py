@@ -1,4 +1,4 @@
-"""Ends the batches of a storage that no gateway has reached for so long that it counts as lost."""
+"""What a feeder does for storages: it deletes files that are due, and ends the batches of lost storages."""
 
 import json
 from collections.abc import Callable
@@ -7,14 +7,22 @@ from time import monotonic
 import redis
 from redis.exceptions import ResponseError
 
-from llama_herd.tasks.feeder.batch_lease import BatchLease
-from llama_herd.tasks.feeder.feeder_limits import FeederLimits
+from llama_herd.errors import StorageUnavailable
+from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits
 from llama_herd.tasks.ledger.batch_record import LineError
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.stored_files import DueItem, due_items, lost_storages, storage_seen
+from llama_herd.tasks.ledger.stored_files import (
+    DueItem,
+    StoredFiles,
+    due_items,
+    lost_storages,
+    storage_seen,
+)
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
+#: Most files that are looked at in one round.
+_MOST_DUE_FILES = 100
 #: How often a gateway tells that it reaches its storage, and looks for lost ones.
 SEEN_S = 30.0
 #: A lost storage is left alone for so long: a gateway that reaches it may come back after an outage of all.
@@ -25,8 +33,8 @@ _MOST = 10_000
 _NOWHERE = StoragePlace("nobody", "nothing")
 
 
-class LostStorages:
-    """Call `look` often. cancel: ends the jobs of a tenant's batch."""
+class StorageChores:
+    """Call both chores often. cancel: ends the jobs of a tenant's batch."""
 
     def __init__(
         self,
@@ -41,17 +49,50 @@ class LostStorages:
         self._storage = storage
         self._limits = limits
         self._cancel = cancel
+        #: Files of which Redis has refused a call in the last round, and will refuse it again.
+        self._num_refused = 0
         self._last_look_s = float("-inf")
         self._lost_since_s: dict[str, float] = {}
 
-    def look(self) -> None:
-        """Raises RedisError, and StorageUnavailable if this gateway's own storage cannot be reached."""
+    def delete_due(self) -> None:
+        """Delete the bytes of files that are due. A file that cannot be deleted holds up no other.
+
+        Raises RedisError, StorageUnavailable.
+        """
+        key = StoredFiles(storage=self._storage.id).due_key
+        due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
+        refusals = [error for one in due if (error := self._delete_or_refusal(one))]
+        self._num_refused = len(refusals)
+        if refusals:
+            raise refusals[0]
+
+    def _delete_or_refusal(self, due: DueItem) -> ResponseError | None:
+        files = StoredFiles(due.tenant, self._storage.id)
+        try:
+            self._delete(files, due)
+        except ResponseError as error:
+            return error
+        except StorageUnavailable:
+            run_call(self._redis, files.put_off(due.id))
+            raise
+        return None
+
+    def _delete(self, files: StoredFiles, due: DueItem) -> None:
+        if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
+            self._storage.delete(StoragePlace(due.tenant, due.id))
+            run_call(self._redis, files.note_deleted(due.id))
+
+    def end_lost(self) -> None:
+        """End the batches of storages that no gateway has reached for so long that they count as lost.
+
+        Raises RedisError, and StorageUnavailable if this gateway's own storage cannot be reached.
+        """
         if monotonic() - self._last_look_s < SEEN_S:
             return
         try:
             self._report_own_storage()
         finally:
-            self._end_lost()
+            self._end_all_lost()
         self._last_look_s = monotonic()
 
     def _report_own_storage(self) -> None:
@@ -62,7 +103,7 @@ class LostStorages:
             self._storage.extent(_NOWHERE)
             run_call(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
 
-    def _end_lost(self) -> None:
+    def _end_all_lost(self) -> None:
         now_s, before = monotonic(), self._lost_since_s
         self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self._redis, lost_storages())}
         for storage, since_s in self._lost_since_s.items():

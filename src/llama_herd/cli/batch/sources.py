@@ -1,0 +1,363 @@
+"""The sources of a batch's rows, opened by their suffix: lines, a JSON array, tables; and standard input."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from select import POLLIN, poll
+from typing import Any, BinaryIO, NoReturn, TextIO
+
+from llama_herd.errors import BadInput
+from llama_herd.extras import install_command
+from llama_herd.tasks.batch.source_row import (
+    MAX_LINE_BYTES,
+    NumberedLine,
+    SourceRow,
+    parse_row,
+    read_lines,
+)
+
+#: The name of standard input.
+STDIN = "-"
+
+
+class Source(ABC):
+    """A source of rows."""
+
+    @abstractmethod
+    def rows(self) -> Iterator[SourceRow | None]:
+        """All rows; None while the next one has not arrived."""
+
+    def num_rows(self) -> int | None:
+        """Reads the source once; None if it can be read only once."""
+        return sum(1 for _ in self.rows())
+
+
+@contextmanager
+def open_unpacked(name: str) -> Iterator[BinaryIO]:
+    """The unpacked bytes of a file. Raises BadInput, also if it is damaged."""
+    try:
+        if name.endswith(".gz"):
+            with gzip.open(name, "rb") as packed:
+                yield packed  # type: ignore[misc]
+        else:
+            with open(name, "rb") as plain:
+                yield plain
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "damaged or cut off"
+        raise BadInput(f"{name} cannot be read: {reason}") from None
+
+
+@dataclass(frozen=True)
+class Lines(Source):
+    """A file whose every line that is not empty is a row."""
+
+    name: str
+    read_row: Callable[[NumberedLine | None], SourceRow | None] = parse_row
+
+    def rows(self) -> Iterator[SourceRow | None]:
+        with open_unpacked(self.name) as stream:
+            yield from map(self.read_row, read_lines(stream))
+
+    def num_rows(self) -> int | None:
+        with open_unpacked(self.name) as stream:
+            return sum(1 for _ in read_lines(stream))
+
+
+def read_prompt(found: NumberedLine | None) -> SourceRow | None:
+    """A line of plain text as a prompt."""
+    if found is None:
+        return None
+    line, text = found
+    if text is None:
+        return SourceRow(line, None, f"is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        return SourceRow(line, {"prompt": text.decode()})
+    except UnicodeDecodeError as error:
+        return SourceRow(line, None, f"is not UTF-8 text: byte {error.start} is invalid")
+
+
+_PIECE_BYTES = 1 << 16
+
+
+class ArrivingLines:
+    """The lines of a pipe, a terminal or a file that have arrived so far."""
+
+    def __init__(self, number: int) -> None:
+        """`number` is the descriptor of an open file that nothing else reads."""
+        self._number = number
+        self._poll = poll()
+        self._poll.register(number, POLLIN)
+        self._bytes = bytearray()
+        self._is_over = False
+
+    def readline(self, limit: int) -> bytes | None:
+        """The next line, or its first `limit` bytes; b"" at the end, None while the line is incomplete."""
+        while not self._is_over and len(self._bytes) < limit and b"\n" not in self._bytes:
+            if not self._poll.poll(0):
+                return None
+            piece = os.read(self._number, _PIECE_BYTES)
+            self._bytes += piece
+            self._is_over = not piece
+        end = self._bytes.find(b"\n", 0, limit) + 1 or limit
+        line = bytes(self._bytes[:end])
+        del self._bytes[:end]
+        return line
+
+
+@dataclass(frozen=True)
+class StandardInput(Source):
+    """A source of rows: one JSON object a line."""
+
+    number: int = 0
+
+    def rows(self) -> Iterator[SourceRow | None]:
+        try:
+            yield from map(parse_row, read_lines(ArrivingLines(self.number)))
+        except OSError as error:
+            raise BadInput(f"standard input cannot be read: {error.strerror}") from None
+
+    def num_rows(self) -> int | None:
+        return None
+
+
+_PIECE_CHARS = 1 << 16
+_SPACES = " \t\r\n"
+_NO_OBJECT = "must be a JSON object"
+
+
+@dataclass(frozen=True)
+class JsonArray(Source):
+    """A file with one JSON array, whose elements are the rows; they count from 1.
+
+    Text that is no JSON ends the reading, since nobody knows where the next row begins: BadInput.
+    """
+
+    name: str
+
+    def rows(self) -> Iterator[SourceRow]:
+        with open_unpacked(self.name) as stream:
+            elements = _Elements(self.name, io.TextIOWrapper(stream, "utf-8-sig"))
+            for number, found in enumerate(elements, 1):
+                is_object = isinstance(found, dict)
+                yield SourceRow(number, found) if is_object else SourceRow(number, None, _NO_OBJECT)
+
+
+class _Elements:
+    """The elements of an array, with little more than one of them in memory."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._name = name
+        self._stream = stream
+        self._text = ""
+        self._at = 0  # what comes before it in the text has been taken
+        self._is_whole = False  # nothing is left to read
+        self._num_taken = 0
+        self._decoder = json.JSONDecoder(parse_constant=_refuse)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._take("[")
+        if self._peek() != "]":
+            yield self._element()
+        while self._peek() == ",":
+            self._take(",")
+            yield self._element()
+        self._take("]")
+        if self._peek():
+            raise self._error("text follows the array")
+
+    def _element(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                element, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                if self._is_whole or len(self._text) > MAX_LINE_BYTES:
+                    raise self._error(error.msg) from None
+            except (ValueError, RecursionError):
+                raise self._error("NaN, a number that is too long, or too deep nesting") from None
+            else:
+                if end < len(self._text) or self._is_whole:  # a number may go on in the next piece
+                    self._at = end
+                    self._num_taken += 1
+                    return element
+            self._read()
+
+    def _take(self, mark: str) -> None:
+        if self._peek() != mark:
+            raise self._error(f"{mark} is missing")
+        self._at += 1
+
+    def _peek(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in _SPACES:
+                    return self._text[self._at]
+                self._at += 1
+            if self._is_whole:
+                return ""
+            self._read()
+
+    def _read(self) -> None:
+        """Read as much as is left of the text, so that a long element is tried a few times only."""
+        self._text, self._at = self._text[self._at :], 0
+        try:
+            piece = self._stream.read(max(_PIECE_CHARS, len(self._text)))
+        except UnicodeDecodeError as error:
+            raise self._error(f"it is not UTF-8 text: {error.reason}") from None
+        self._text += piece
+        self._is_whole = not piece
+
+    def _error(self, reason: str) -> BadInput:
+        where = f"behind row {self._num_taken}" if self._num_taken else "at its beginning"
+        return BadInput(f"{self._name} is not valid JSON {where}: {reason}")
+
+
+def _refuse(_: str) -> NoReturn:
+    raise ValueError
+
+
+#: Most rows of a Parquet file in memory at a time.
+_PARQUET_ROWS = 256
+
+
+@dataclass(frozen=True)
+class RowColumns:
+    """Which columns of a table make a row."""
+
+    prompt: str = "prompt"
+    id: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.prompt, self.id) if name is not None]
+
+    def check(self, names: Sequence[str], path: Path) -> None:
+        """Raise BadInput if the table lacks one."""
+        missing = [name for name in self.names if name not in names]
+        if missing:
+            raise BadInput(
+                f"{path} has no column {missing[0]}; its columns are: {', '.join(names) or 'none'}. "
+                "Fix: name the right one by --prompt-column or --id-column"
+            )
+
+    def fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A row of the table as the fields of a request."""
+        fields = {"prompt": row[self.prompt]}
+        if self.id is None:
+            return fields
+        value = row[self.id]
+        return fields | {"custom_id": None if value is None else str(value)}
+
+
+@dataclass(frozen=True)
+class CsvTable(Source):
+    """A CSV file whose first line names the columns; a row's number is that of its last line."""
+
+    path: Path
+    columns: RowColumns
+    separator: str = ","
+
+    def rows(self) -> Iterator[SourceRow]:
+        csv.field_size_limit(MAX_LINE_BYTES)
+        with open_unpacked(str(self.path)) as stream:
+            table = csv.DictReader(
+                io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""),
+                delimiter=self.separator,
+            )
+            self.columns.check(list(table.fieldnames or ()), self.path)
+            while True:
+                try:
+                    row = next(table)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    yield SourceRow(table.line_num, None, f"is not a row of CSV: {error}")
+                else:
+                    yield SourceRow(table.line_num, self.columns.fields(row))
+
+
+@dataclass(frozen=True)
+class ParquetTable(Source):
+    """A Parquet file; rows count from 1."""
+
+    path: Path
+    columns: RowColumns
+
+    def rows(self) -> Iterator[SourceRow]:
+        line = 0
+        file = self._file()
+        with self._named_errors():
+            for batch in file.iter_batches(_PARQUET_ROWS, columns=self.columns.names):
+                for row in batch.to_pylist():
+                    line += 1
+                    yield SourceRow(line, self.columns.fields(row))
+
+    def num_rows(self) -> int | None:
+        return int(self._file().metadata.num_rows)
+
+    def _file(self) -> Any:
+        if find_spec("pyarrow") is None:
+            raise BadInput(f"{self.path} needs pyarrow to be read. Fix: {install_command('batch')}")
+        from pyarrow.parquet import ParquetFile
+
+        with self._named_errors():
+            file = ParquetFile(self.path)
+        self.columns.check(file.schema_arrow.names, self.path)
+        return file
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except (ArrowException, OSError):
+            raise BadInput(
+                f"{self.path} cannot be read: it is not a Parquet file, or it is damaged"
+            ) from None
+
+
+#: What tells a file's format.
+_SUFFIXES = (".jsonl", ".ndjson", ".json", ".txt", ".csv", ".tsv", ".parquet")
+
+
+def open_source(name: str, columns: RowColumns) -> Source:
+    """The rows of a file, whose suffix tells its format; - is standard input. Raises BadInput."""
+    if name == STDIN:
+        return StandardInput()
+    path = Path(name)
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file")
+    match Path(name.removesuffix(".gz")).suffix:
+        case ".jsonl" | ".ndjson":
+            return Lines(name)
+        case ".json":
+            return JsonArray(name) if _begins_as_array(name) else Lines(name)
+        case ".txt":
+            return Lines(name, read_prompt)
+        case ".csv":
+            return CsvTable(path, columns)
+        case ".tsv":
+            return CsvTable(path, columns, "\t")
+        case ".parquet":
+            return ParquetTable(path, columns)
+        case suffix:
+            raise BadInput(
+                f"{path}: its suffix {suffix!r} names no format. Fix: rename it to what it is, one of "
+                f"{', '.join(_SUFFIXES)}, also with .gz"
+            )
+
+
+def _begins_as_array(name: str) -> bool:
+    with open_unpacked(name) as stream:
+        return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
