@@ -10,6 +10,7 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.message import MessageHead
 from llama_herd.tasks.settings import Settings
 
@@ -19,8 +20,8 @@ MAX_LETTER_BYTES = 65_536
 _NUMBER = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 _DEAD = Script("dead")
-_REVIVE = Script("revive", "declare", "queue")
-_QUARANTINE = Script("quarantine", "listed")
+_REVIVE = Script("revive")
+_QUARANTINE = Script("quarantine")
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ class DeadLetters(Keys):
             "num_bytes": len(raw),
             "raw": raw[:MAX_LETTER_BYTES],
         }
-        fields = [part for field in letter.items() for part in field]
-        return RedisCall(_DEAD, (self._dead,), (MAX_LETTERS, self.ttl_s, *fields), lambda reply: None)
+        return call(
+            _DEAD, lambda reply: None, letters=self._dead, most=MAX_LETTERS, ttl_s=self.ttl_s, fields=letter
+        )
 
     def letters(self, limit: int = 100) -> RedisCall[list[DeadLetter]]:
         """The newest dead letters."""
@@ -74,7 +76,7 @@ class DeadLetters(Keys):
 
     def revive(self, number: str) -> RedisCall[Revival]:
         """Push a letter back to the queue it came from, and delete the letter."""
-        return RedisCall(_REVIVE, (self._dead,), (number,), lambda reply: Revival(text(reply)))
+        return call(_REVIVE, lambda reply: Revival(text(reply)), letters=self._dead, number=number)
 
     def drop(self, number: str) -> RedisCall[bool]:
         """Delete a letter; whether there was one."""
@@ -83,8 +85,15 @@ class DeadLetters(Keys):
     def jobs(self, limit: int = 100) -> RedisCall[list[DeadJob]]:
         """The poisoned jobs, the newest first, a thousand at most."""
         prefix, _, suffix = self.job_key("\0").partition("\0")
-        asked = (min(limit, MAX_LETTERS), prefix, suffix)
-        return RedisCall(_QUARANTINE, (self._quarantine,), asked, read_dead_jobs)
+        most = min(limit, MAX_LETTERS)
+        return call(
+            _QUARANTINE,
+            read_dead_jobs,
+            **self.keys_named("quarantine"),
+            most=most,
+            before=prefix,
+            after=suffix,
+        )
 
     def is_quarantined(self, job_id: str) -> RedisCall[bool]:
         return RedisCall("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)

@@ -8,10 +8,11 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import read_emit, text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.ledger.script_events import EmitEntry
 
-_EMIT = Script("emit", "clock", "life", "outcome", "outbox")
-_RENEW = Script("renew", "clock")
+_EMIT = Script("emit")
+_RENEW = Script("renew")
 _PREPARE = Script("prepare")
 
 #: Most events, or jobs, of one call: managed Redis takes no more than about 4,000 arguments.
@@ -53,25 +54,53 @@ def emit(owner: str, entries: Sequence[TenantEntry], terms: LeaseTerms) -> Redis
     """
     tenants = {whose.tenant: whose for whose, _ in entries}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
-    keys = [key for one in tenants.values() for key in (one.key("leases"), *one.outbox_keys)]
-    args: list[Argument] = [owner, terms.lease_ms, terms.stream_ttl_s, terms.sound_tokens, terms.sound_ms]
-    args += [len(tenants), *(one.channel("") for one in tenants.values())]
-    for whose, e in entries:
-        keys += (whose.job_key(e.job_id), whose.events_key(e.job_id))
-        args += (numbers[whose.tenant], e.job_id, e.epoch, e.seq, e.i, e.num_ids, e.kind, e.state, e.event)
-    return RedisCall(_EMIT, keys, args, read_emit)
+    return call(
+        _EMIT,
+        read_emit,
+        owner=owner,
+        lease_ms=terms.lease_ms,
+        ttl_s=terms.stream_ttl_s,
+        sound_tokens=terms.sound_tokens,
+        sound_ms=terms.sound_ms,
+        tenants=[
+            {**one.keys_named("leases"), **one.outbox_keys, "channels": one.channel("")}
+            for one in tenants.values()
+        ],
+        entries=[_emitted(whose, entry, numbers[whose.tenant]) for whose, entry in entries],
+    )
+
+
+def _emitted(whose: Keys, entry: EmitEntry, tenant: int) -> dict[str, Argument]:
+    return {
+        "job": whose.job_key(entry.job_id),
+        "events": whose.events_key(entry.job_id),
+        "tenant": tenant,
+        "id": entry.job_id,
+        "epoch": entry.epoch,
+        "seq": entry.seq,
+        "i": entry.i,
+        "num_ids": entry.num_ids,
+        "kind": entry.kind,
+        "state": entry.state,
+        "event": entry.event,
+    }
 
 
 def renew(owner: str, held: Sequence[HeldJob], terms: LeaseTerms) -> RedisCall[list[Renewed]]:
     """Renew the leases of jobs that emit nothing at the moment. There is one answer for each, in order."""
     tenants = {one.keys.tenant: one.keys for one in held}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
-    keys = [one.key("leases") for one in tenants.values()]
-    args: list[Argument] = [owner, terms.lease_ms, len(tenants)]
-    for whose, job_id, epoch in held:
-        keys.append(whose.job_key(job_id))
-        args += (numbers[whose.tenant], job_id, epoch)
-    return RedisCall(_RENEW, keys, args, _read_renewals)
+    return call(
+        _RENEW,
+        _read_renewals,
+        owner=owner,
+        lease_ms=terms.lease_ms,
+        tenants=[one.key("leases") for one in tenants.values()],
+        jobs=[
+            {"job": whose.job_key(job_id), "tenant": numbers[whose.tenant], "id": job_id, "epoch": epoch}
+            for whose, job_id, epoch in held
+        ],
+    )
 
 
 def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> RedisCall[list[bool]]:
@@ -79,11 +108,12 @@ def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> Re
 
     A death of the worker in between counts against them. Answers for each whether this owner still has it.
     """
-    return RedisCall(
+    return call(
         _PREPARE,
-        [one.keys.job_key(one.job_id) for one in held],
-        (owner, int(not is_done), *(one.epoch for one in held)),
         lambda reply: [answer == b"ok" for answer in reply],
+        owner=owner,
+        begins=int(not is_done),
+        jobs=[{"job": one.keys.job_key(one.job_id), "epoch": one.epoch} for one in held],
     )
 
 

@@ -19,7 +19,8 @@ from llama_herd.tasks.ledger.replies import (
     text,
 )
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.tasks.protocol.events import Event, parse_event
+from llama_herd.tasks.ledger.script_call import call
+from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, Event, parse_event
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.protocol.priority import lists_of
 
@@ -28,7 +29,7 @@ FIRST = "-"
 
 _READ = Script("read")
 _DEPTH = Script("depth")
-PLACE = Script("place", "clock")
+_PLACE = Script("place")
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,15 @@ class JobReads(Keys):
 
         An event of more than `most_bytes` is an error, and so is anything that workers do not write.
         """
-        return RedisCall(
+        return call(
             _READ,
-            (self.job_key(job_id), self.events_key(job_id)),
-            (start, part_bytes, most_bytes, int(with_scores)),
             read_part,
+            job=self.job_key(job_id),
+            events=self.events_key(job_id),
+            start=start,
+            part_bytes=part_bytes,
+            most_bytes=most_bytes,
+            left_out=() if with_scores else sorted(SCORE_FIELDS | PROMPT_FIELDS),
         )
 
     def record(self, job_id: str) -> RedisCall[JobRecord | None]:
@@ -97,8 +102,12 @@ class JobReads(Keys):
 
     def places(self, job_ids: Sequence[str]) -> RedisCall[list[Place | None]]:
         """Where several waiting jobs stand; None for each that does not wait."""
-        keys = (self.key("pending"), self.key("waiting"), *map(self.job_key, job_ids))
-        return RedisCall(PLACE, keys, job_ids, lambda reply: list(map(read_place, reply)))
+        return call(
+            _PLACE,
+            lambda reply: list(map(read_place, reply)),
+            **self.keys_named("pending", "waiting"),
+            jobs=[{"job": self.job_key(job_id), "id": job_id} for job_id in job_ids],
+        )
 
     def line_marks(self) -> tuple[RedisCall[Any], ...]:
         """Calls whose answers change when a job joins or leaves those that wait: number, first, last."""
@@ -125,7 +134,7 @@ class JobReads(Keys):
 
     def queue_depth(self, queue: str) -> RedisCall[int]:
         """Number of messages in a queue."""
-        return RedisCall(_DEPTH, lists_of(queue), (), int)
+        return call(_DEPTH, int, lists=lists_of(queue))
 
     def num_pending(self) -> RedisCall[int]:
         """Number of waiting jobs."""

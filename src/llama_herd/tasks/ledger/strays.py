@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 
-_GATHER = Script("gather", "strays", builds_keys=True)
+_GATHER = Script("gather")
 
 #: Most messages that one call moves, and about how many bytes: Redis waits meanwhile.
 MAX_MOVES, MAX_BYTES = 256, 1 << 20
@@ -37,4 +38,11 @@ def gather_strays(queues: Sequence[str]) -> RedisCall[list[Gathered]]:
         rows = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
         return [Gathered(text(queue), text(sep), num, more == 1) for queue, sep, num, more in rows]
 
-    return RedisCall(_GATHER, tuple(map(binding_key, queues)), (MAX_MOVES, MAX_BYTES, *queues), parse)
+    return call(
+        _GATHER,
+        parse,
+        max_moves=MAX_MOVES,
+        max_bytes=MAX_BYTES,
+        queues=queues,
+        bindings=list(map(binding_key, queues)),
+    )

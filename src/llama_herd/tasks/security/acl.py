@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from llama_herd.errors import BadInput
@@ -29,7 +28,7 @@ from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.script import commands_of
+from llama_herd.tasks.ledger.script import all_scripts
 from llama_herd.tasks.ledger.stored_api_keys import (
     API_KEYS,
     ApiKey,
@@ -282,6 +281,4 @@ def _fanout_channels(exchange: str) -> frozenset[str]:
 @cache
 def _script_commands() -> frozenset[str]:
     """All commands that our scripts call."""
-    folder = resources.files("llama_herd.tasks.ledger") / "lua"
-    sources = (file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua"))
-    return frozenset({"EVALSHA"}).union(*map(commands_of, sources))
+    return frozenset({"EVALSHA"}).union(*(script.commands for script in all_scripts()))
