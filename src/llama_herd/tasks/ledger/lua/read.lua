@@ -10,7 +10,7 @@ local foreign = redis.error_reply('ERR the events of this job are not what worke
 -- Entries that are read together, and bytes that each counts for in addition to its event.
 local num_looks, entry_bytes = 16, 64
 
--- Steps through fields that are left out: more than any that a worker writes has texts and brackets.
+-- Steps through texts that are left out: more than those of any prompt that a worker takes.
 local steps_left = 2 ^ 22
 
 -- Returns the place behind a text of JSON; nothing if it has no end, or too much in it.
@@ -24,36 +24,24 @@ local function behind_text(event, at)
   return at + 1
 end
 
--- The same for what stands in brackets.
-local function behind_brackets(event, at)
+-- The same for a value: a number, a text, a list of numbers, or pieces: texts by the numbers that they stand for.
+local function behind_value(event, at)
+  local sign = string.sub(event, at, at)
+  if sign == '"' then return behind_text(event, at) end
+  if sign ~= '[' and sign ~= '{' then return (string.find(event, '[,}%s]', at)) end
   local _, last = string.find(event, '^%b[]', at)
-  if last and (string.find(event, '"', at, true) or last + 1) > last then return last + 1 end -- without texts
-  local depth = 0
-  repeat
-    local sign = string.sub(event, at, at)
-    if sign == '"' then
-      at = behind_text(event, at)
-    else
-      depth, at, steps_left = depth + ((sign == '[' or sign == '{') and 1 or -1), at + 1, steps_left - 1
-    end
-    if depth == 0 or not at or steps_left < 0 then return depth == 0 and at end
-    at = string.find(event, '["%[%]{}]', at)
-  until not at
+  while sign == '{' and at and not last do
+    at = string.find(event, '["}]', at)
+    if at and string.sub(event, at, at) == '"' then at = behind_text(event, at) else last = at end
+  end
+  return last and last + 1
 end
 
 -- Returns an event without a field. No text contains the searched name: JSON escapes its quotes.
 local function without(event, field)
   local first, last = string.find(event, '"' .. field .. '":', 1, true)
   local at = first and string.find(event, '%S', last + 1)
-  if not at then return event end
-  local sign, behind = string.sub(event, at, at), nil
-  if sign == '"' then
-    behind = behind_text(event, at)
-  elseif sign == '[' or sign == '{' then
-    behind = behind_brackets(event, at)
-  else
-    behind = string.find(event, '[,}%s]', at)
-  end
+  local behind = at and behind_value(event, at)
   if not behind then return event end
   local before, rest = string.sub(event, 1, first - 1), string.sub(event, behind)
   if string.find(rest, '^%s*,') then return before .. string.gsub(rest, '^%s*,%s*', '', 1) end
