@@ -8,9 +8,9 @@ import pytest
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, End, Event, Failure, Started, Token
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from tests.tasks.herd import Herd

@@ -27,8 +27,7 @@ from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.redis_url import checked_url
 from llama_herd.tasks.ledger.answers import Cancellation, Place
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.ledger import CancelReason, Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
 from llama_herd.tasks.ledger.redis_call import Dialogue, IndependentCalls, RedisCall, ask
 from llama_herd.tasks.ledger.reports import Reports

@@ -14,7 +14,7 @@ from llama_herd.tasks.batch.answer_line import answered_row, error_line, output_
 from llama_herd.tasks.batch.done_rows import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.batch_lease import BatchLease
-from llama_herd.tasks.ledger.batch_record import BatchRecord, SealedPart
+from llama_herd.tasks.ledger.batch_records import BatchRecord, SealedPart
 from llama_herd.tasks.storage.storage import Journal, Storage, StoragePlace
 
 PartKind = Literal["output", "errors"]

@@ -28,7 +28,7 @@ from llama_herd.tasks.feeder.batch_lease import BatchLease, Fenced
 from llama_herd.tasks.feeder.feeder_limits import FeederLimits
 from llama_herd.tasks.feeder.output_file import OutputFile, output_file_id, write_output_file
 from llama_herd.tasks.feeder.row_runner import DRAIN_S, LeftToOthers, RowRunner
-from llama_herd.tasks.ledger.batch_record import BatchOutcome, LineError
+from llama_herd.tasks.ledger.batch_records import BatchOutcome, LineError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.protocol.events import Failure

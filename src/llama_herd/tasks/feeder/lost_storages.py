@@ -9,8 +9,7 @@ from redis.exceptions import ResponseError
 
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.feeder.feeder_limits import FeederLimits
-from llama_herd.tasks.ledger.batch_record import LineError
-from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.batch_records import BatchRecords, LineError
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import DueItem, due_items, lost_storages, storage_seen
 from llama_herd.tasks.storage.storage import Storage, StoragePlace

@@ -8,7 +8,7 @@ from typing import Any, Self
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
+from llama_herd.tasks.ledger.replies import number, score_number, text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.message import MessageHead
@@ -114,3 +114,29 @@ class DeadLetters(Keys):
 def is_letter_number(text: str) -> bool:
     """Whether `text` can be the number of a dead letter."""
     return _NUMBER.fullmatch(text) is not None
+
+
+def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
+    """Parse a letter. One of another version may lack some fields and have others."""
+    head = {name: text(fields[name.encode()]) for name in MessageHead._fields if name.encode() in fields}
+    return DeadLetter(
+        number=text(entry_id),
+        at_ms=number(entry_id.partition(b"-")[0]),
+        reason=text(fields.get(b"reason", b"")),
+        worker=text(fields.get(b"worker", b"")),
+        queue=text(fields.get(b"queue", b"")),
+        raw=fields.get(b"raw", b""),
+        num_bytes=number(fields.get(b"num_bytes")),
+        **head,
+    )
+
+
+def read_dead_jobs(reply: list[list[Any]]) -> list[DeadJob]:
+    return [_dead_job(*row) for row in reply]
+
+
+def _dead_job(
+    job_id: bytes, at_ms: bytes, worker: bytes | None, queue: bytes, starts: bytes | None
+) -> DeadJob:
+    last_worker = None if worker is None else text(worker)
+    return DeadJob(text(job_id), score_number(at_ms), last_worker, text(queue), number(starts))

@@ -1,20 +1,21 @@
 """Calls about the jobs in a worker's hands, of whichever tenants: one call for all of them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
-from llama_herd.tasks.ledger.answers import Emitted, Renewal, Renewed
+from llama_herd.tasks.ledger.answers import Emission, Emitted, Renewal, Renewed
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
-from llama_herd.tasks.ledger.replies import read_emit, text
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.protocol.events import End, Event, Token
 
 _EMIT = Script("emit")
 _RENEW = Script("renew")
 _PREPARE = Script("prepare")
 
+FinalState = Literal["done", "failed", "cancelled"]
 #: Most events, or jobs, of one call: managed Redis takes no more than about 4,000 arguments.
 MAX_ENTRIES = 220
 
@@ -38,6 +39,37 @@ class HeldJob(NamedTuple):
     keys: Keys
     job_id: str
     epoch: int
+
+
+class EmitEntry(NamedTuple):
+    """An event as EMIT takes it. event: its JSON. i: number of tokens recorded before it."""
+
+    job_id: str
+    epoch: int
+    seq: int
+    i: int
+    num_ids: int
+    kind: Literal["started", "token", "end"]
+    event: str
+    state: FinalState | Literal[""] = ""
+
+    @classmethod
+    def from_event(cls, event: Event, i: int) -> Self:
+        """The entry of `event`, if `i` tokens are recorded before it."""
+        num_ids = len(event.ids) if isinstance(event, Token) else 0
+        state = final_state(event) if isinstance(event, End) else ""
+        return cls(event.job, event.epoch, event.seq, i, num_ids, event.type, event.to_json(), state)
+
+
+def final_state(end: End) -> FinalState:
+    """The state of the job's record after this `end`."""
+    match end.finish_reason:
+        case "stop" | "length":
+            return "done"
+        case "cancelled":
+            return "cancelled"
+        case _:
+            return "failed"
 
 
 class TenantEntry(NamedTuple):
@@ -120,3 +152,15 @@ def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> Re
 def _read_renewals(reply: list[Any]) -> list[Renewed]:
     texts = list(map(text, reply))
     return [Renewed(Renewal(kind), reason) for kind, reason in zip(texts[::2], texts[1::2], strict=True)]
+
+
+_RECORDED = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
+
+
+def read_emit(reply: list[Any]) -> list[Emitted]:
+    return [
+        _RECORDED[answer]
+        if isinstance(answer, bytes)
+        else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
+        for answer in reply
+    ]

@@ -4,43 +4,42 @@
 scripts in `lua/`, its keys are in `keys.py`. All times are by the clock of Redis.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Literal, Self
 
+from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import (
+    Adopt,
     Busy,
     Cancellation,
     ClaimAnswer,
+    Early,
     Emitted,
+    Ended,
     Purge,
     Release,
     Renewed,
     Settled,
     Settling,
     Submitted,
+    Unknown,
+    Yours,
 )
-from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry
 from llama_herd.tasks.ledger.job_reads import JobReads
-from llama_herd.tasks.ledger.notice import CancelReason, notice_text
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import (
-    read_claim,
-    read_settling,
-    read_submitted,
-    read_submitted_many,
-    text,
-)
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.ledger.script_events import LOST, EmitEntry, end_tail
-from llama_herd.tasks.ledger.submit_item import SubmitItem, job_fields
-from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.ledger.submit_item import SubmitItem, job_fields, read_submitted, read_submitted_many
+from llama_herd.tasks.protocol.events import Failure, FinishReason
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
@@ -60,6 +59,10 @@ _SETTLING = Script("settling")
 _SETTLE = Script("settle")
 _CANCEL = Script("cancel")
 _PURGE = Script("purge")
+
+
+#: `expired`: the message has expired in the queue. This does not end a running job.
+CancelReason = Literal["cancelled", "revoked", "deadline", "expired"]
 
 
 @dataclass(frozen=True)
@@ -249,3 +252,90 @@ class Ledger(JobReads):
     def between_sweeps_ms(self) -> int:
         """The shortest time between two sweeps."""
         return self.lease_ms // 6
+
+
+#: Anybody may have written a record. A worker could not continue with numbers out of this range.
+_NUMBERS = range(10**16)
+#: Longest wait before a job that another worker owns is asked for again.
+_MAX_BUSY_MS = 5_000
+
+
+def _number(raw: bytes | int) -> int:
+    """Raises ValueError."""
+    number = int(raw)
+    if number not in _NUMBERS:
+        raise ValueError("not a number that the ledger writes")
+    return number
+
+
+def read_claim(reply: list[Any]) -> ClaimAnswer:
+    kind = text(reply[0])
+    match kind:
+        case "yours" | "adopt":
+            now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
+            deadline_ms = _number(reply[8]) if reply[8] else None
+            body, lane = text(reply[9]), text(reply[10] or b"")
+            claimed = Yours if kind == "yours" else Adopt
+            return claimed(epoch, n, seq, attempts, starts, due_ms, body, now_ms, deadline_ms, lane)
+        case "busy":
+            return Busy(min(int(reply[1]), _MAX_BUSY_MS))
+        case "early":
+            return Early()
+        case "settled":
+            return Settled()
+        case "unknown":
+            return Unknown()
+        case _:
+            return Ended(kind)
+
+
+def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
+    """A purged job counts as settled. A forgotten one is the caller's: nobody else is at it."""
+    match text(reply[0]):
+        case "busy":
+            return Busy(int(reply[1]))
+        case "settled" | "purged":
+            return Settled()
+        case _:
+            return Settling()
+
+
+#: The end of a job of which Redis has lost a part.
+LOST = Failure(
+    code=ErrorCode.UNREADABLE,
+    message="Redis has lost the record or the events of this job: it evicts keys, or somebody has deleted "
+    "them. Fix: redis-cli CONFIG SET maxmemory-policy noeviction, then submit the job again",
+)
+
+
+def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:
+    """The rest of a final event's JSON, after the fields that a script fills in."""
+    tail = {
+        "final": True,
+        "finish_reason": finish_reason,
+        "usage": None,
+        "text_sha256": None,
+        "error": error and error.model_dump(),
+        "timings": None,
+    }
+    return json.dumps(tail, separators=(",", ":"))[1:]
+
+
+class Notice(BaseModel):
+    """Which job to end, and why."""
+
+    job: str
+    cancel: CancelReason
+
+
+def notice_text(job_id: str, reason: CancelReason) -> str:
+    """The notice as a message of the control channel."""
+    return json.dumps({"v": 1, "job": job_id, "cancel": reason})
+
+
+def read_notice(message: bytes) -> Notice | None:
+    """Parse a message of the control channel. None if it is no notice: every producer may publish there."""
+    try:
+        return Notice.model_validate_json(message)
+    except ValidationError:
+        return None

@@ -1,11 +1,15 @@
 """Reports of workers and batches. A report expires when its author falls silent."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
-from llama_herd.tasks.ledger.replies import S, read_reports, text
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.batch_status import BatchStatus
@@ -24,6 +28,7 @@ MAX_REPORTS = 3_900
 #: Most tenants of one beat.
 MAX_BEATS = 50
 
+S = TypeVar("S", bound=BaseModel)
 _BEAT = Script("beat")
 _REPORT = Script("report")
 _REPORTS = Script("reports")
@@ -119,3 +124,13 @@ def beat(beats: Sequence[Beat]) -> RedisCall[list[int | str]]:
         ],
         common=common,
     )
+
+
+def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
+    """The reports that can be parsed. Those of another version may not."""
+    reports = []
+    for flat in reply:
+        texts = [text(part) for part in flat]
+        with suppress(ValueError):
+            reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
+    return reports

@@ -1,10 +1,14 @@
-"""A new job as SUBMIT takes it."""
+"""A new job as SUBMIT takes it, and what SUBMIT answers."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+from redis.exceptions import ResponseError
+
+from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import lane_of, lists_of
@@ -44,3 +48,25 @@ def job_fields(job: GenerationJob, envelope: Envelope, body: bytes) -> dict[str,
         "webhook": job.webhook or "",
         "secret": job.webhook_secret or "",
     }
+
+
+def read_submitted(reply: list[Any]) -> Submitted:
+    kind, num_jobs, num_tokens, num_taken, span_ms, *served = reply
+    # A span of less than a second gives no useful rate.
+    taken_per_s = num_taken / max(span_ms / 1000, 1.0)
+    return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s, tuple(map(text, served)))
+
+
+_BARE_ANSWERS = {kind.encode(): Submitted(kind) for kind in Submission}
+
+
+def read_submitted_many(reply: list[Any]) -> list[Submitted | ResponseError]:
+    """The error of one job stands in the place of its answer."""
+    return [
+        _BARE_ANSWERS[answer] if isinstance(answer, bytes) else _read_submitted_one(answer)
+        for answer in reply
+    ]
+
+
+def _read_submitted_one(answer: list[Any]) -> Submitted | ResponseError:
+    return ResponseError(text(answer[1])) if answer[0] == b"error" else read_submitted(answer)

@@ -1,16 +1,16 @@
-"""The sweep: it pushes lost messages again, and ends jobs that nobody will run."""
+"""What workers do for all: push lost messages again, end jobs that nobody will run, gather stray messages."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import Swept
-from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import LOST, Ledger, end_tail
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.ledger.script_events import LOST, end_tail
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import queue_name
 
@@ -29,6 +29,7 @@ _TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbo
 
 _SWEEP = Script("sweep")
 _DUE_FOR_SWEEP = Script("due_for_sweep")
+_GATHER = Script("gather")
 
 
 def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
@@ -85,4 +86,42 @@ def due_for_sweep(ledgers: Sequence[Ledger]) -> RedisCall[list[bool]]:
         lambda reply: [answer == 1 for answer in reply],
         between_ms=min((ledger.between_sweeps_ms for ledger in ledgers), default=0),
         tenants=[ledger.keys_named("sweep", *_TO_SWEEP) for ledger in ledgers],
+    )
+
+
+#: Most messages that one call moves, and about how many bytes: Redis waits meanwhile.
+MAX_MOVES, MAX_BYTES = 256, 1 << 20
+
+
+class Gathered(NamedTuple):
+    """The messages that were moved from the lists of one separator, and whether there may be more."""
+
+    queue: str
+    separator: str
+    num_moved: int
+    has_more: bool
+
+
+def binding_key(queue: str) -> str:
+    """Key of Celery's note of how a queue's producers name it."""
+    return f"_kombu.binding.{queue}"
+
+
+def gather_strays(queues: Sequence[str]) -> RedisCall[list[Gathered]]:
+    """Lead the messages of these queues' stray lists into those that workers ask.
+
+    Only separators are known that a producer has declared the queue with, as Celery does when it sends.
+    """
+
+    def parse(reply: Sequence[Any]) -> list[Gathered]:
+        rows = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
+        return [Gathered(text(queue), text(sep), num, more == 1) for queue, sep, num, more in rows]
+
+    return call(
+        _GATHER,
+        parse,
+        max_moves=MAX_MOVES,
+        max_bytes=MAX_BYTES,
+        queues=queues,
+        bindings=list(map(binding_key, queues)),
     )

@@ -19,8 +19,7 @@ from functools import cache
 from typing import Any
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest
-from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.batch_records import BatchRecord, BatchRecords, BatchRequest
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -47,7 +46,7 @@ from llama_herd.tasks.ledger.stored_files import (
     redis_time_ms,
     storage_seen,
 )
-from llama_herd.tasks.ledger.strays import binding_key
+from llama_herd.tasks.ledger.sweep import binding_key
 from llama_herd.tasks.ledger.webhook_configs import all_configs, hold_sender_role
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.job import GenerationJob

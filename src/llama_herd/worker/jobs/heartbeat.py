@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Renewal
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
-from llama_herd.tasks.ledger.notice import read_notice
+from llama_herd.tasks.ledger.ledger import read_notice
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
 from llama_herd.tasks.ledger.script import kept_scripts

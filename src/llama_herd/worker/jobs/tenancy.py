@@ -12,10 +12,9 @@ from celery import Celery
 from redis import Redis
 
 from llama_herd.tasks.ledger.answers import Release
-from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.claims import ClaimedJobs
 from llama_herd.worker.jobs.event_log import EventAuthor
