@@ -47,7 +47,7 @@ def defined(name: str) -> set[str]:
 
 def names_of(head: Head) -> list[str]:
     """The names that the lines before a script give it."""
-    lists = (*(one.name for one in head.lists), *head.pairs, *head.more)
+    lists = (*(one.name for one in head.lists), *head.more)
     return [*(name.removesuffix("#") for name in head.args), *lists, *(["key"] if head.keys else [])]
 
 
@@ -56,8 +56,8 @@ def everything(head: Head) -> dict[str, Any]:
     given: dict[str, Any] = {name.removesuffix("#"): f"a {name}" for name in (*head.keys, *head.args)}
     for one in head.lists:
         entry: Any = {field: f"a {field}" for field in one.fields} if len(one.fields) > 1 else "an entry"
-        given[one.name] = [entry, entry]
-    return given | {name: {"field": "value"} for name in head.pairs}
+        given[one.name] = {"field": "value"} if one.is_pairs else [entry, entry]
+    return given
 
 
 @each_file
@@ -132,7 +132,7 @@ def test_a_list_of_more_entries_than_came_is_refused_at_once(
 ) -> None:
     """Whoever may run a script may say anything; a loop without an end would stop Redis for all."""
     made = call(script, int, **everything(script.head))
-    for place in range(len(script.head.lists) + len(script.head.pairs)):
+    for place in range(len(script.head.lists)):
         args = [*made.args[:place], count, *made.args[place + 1 :]]
         with pytest.raises(ResponseError, match="other keys and arguments"):
             redis.eval(script.source, len(made.keys), *made.keys, *args)

@@ -44,14 +44,20 @@ _COUNT = """\
 
 @dataclass(frozen=True)
 class ListHead:
-    """A list of entries that a script takes: the keys and the arguments of each, in order."""
+    """A list of entries that a script takes: the keys and the arguments of each, in order.
+
+    is_pairs: of fields and their values, each of which is an entry.
+    """
 
     name: str
     keys: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    is_pairs: bool = False
 
     @classmethod
-    def parse(cls, name: str, text: str) -> Self:
+    def parse(cls, kind: str, name: str, text: str) -> Self:
+        if kind == "pairs":
+            return cls(name, args=("part",), is_pairs=True)
         parts = dict(part.split(maxsplit=1) for part in _plain(text).split(";"))
         return cls(name, _names(parts.get("keys", "")), _names(parts.get("args", "")))
 
@@ -71,7 +77,6 @@ class Head:
     keys: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     lists: tuple[ListHead, ...] = ()
-    pairs: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     builds_keys: bool = False
@@ -87,8 +92,7 @@ class Head:
             needs,
             keys,
             args,
-            tuple(ListHead.parse(name, text) for kind, name, text in words if kind == "list"),
-            tuple(name for kind, name, _ in words if kind == "pairs"),
+            tuple(ListHead.parse(*section) for section in words if section[0] in ("list", "pairs")),
             tuple(name for kind, name, _ in words if kind == "more"),
             tuple(name for kind, name, _ in words if kind == "also"),
             builds_keys="builds keys" in sections,
@@ -98,31 +102,26 @@ class Head:
     @cached_property
     def names(self) -> frozenset[str]:
         """What a call must give; `more` it may."""
-        words = (*self.keys, *self.args, *(one.name for one in self.lists), *self.pairs)
+        words = (*self.keys, *self.args, *(one.name for one in self.lists))
         return frozenset(word.removesuffix("#") for word in words)
 
     @property
     def prelude(self) -> str:
         """The Lua that gives a script's keys and arguments their names."""
-        tables = [*(one.name for one in self.lists), *self.pairs]
-        num_counts = len(tables)
+        first = 1 + len(self.lists)
+        tables = (*(one.name for one in self.lists), *self.more)
         lines = [f"local key = {_table(self.keys, 'KEYS')}"] if self.keys else []
         if self.args:
-            values = ", ".join(_value(name, f"ARGV[{n}]") for n, name in enumerate(self.args, num_counts + 1))
+            values = ", ".join(_value(name, f"ARGV[{n}]") for n, name in enumerate(self.args, first))
             lines.append(f"local {', '.join(self.args)} = {values}".replace("#", ""))
-        if tables or self.more:
-            all_tables = (*tables, *self.more)
-            lines += [f"local {', '.join(all_tables)} = {', '.join(['{}'] * len(all_tables))}"]
-            lines += ["do", f"  local k, a = {len(self.keys)}, {num_counts + len(self.args)}"]
-            lines += [_COUNT] if tables else []
-            for place, one in enumerate(
-                [*self.lists, *(ListHead(name, (), ("",)) for name in self.pairs)], 1
-            ):
+        if tables:
+            lines.append(f"local {', '.join(tables)} = {', '.join(['{}'] * len(tables))}")
+            lines += ["do", f"  local k, a = {len(self.keys)}, {len(self.lists) + len(self.args)}"]
+            lines += [_COUNT] if self.lists else []
+            for place, one in enumerate(self.lists, 1):
                 lines += _filled(place, one)
-            lines += [
-                f"  for place = k + 1, #KEYS do {name}[place - k] = KEYS[place] end" for name in self.more
-            ]
-            lines += ["end"]
+            lines += (f"  for n = k + 1, #KEYS do {name}[n - k] = KEYS[n] end" for name in self.more)
+            lines.append("end")
         return "\n".join(lines)
 
 

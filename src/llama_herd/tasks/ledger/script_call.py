@@ -28,14 +28,15 @@ def call(script: Script, parse: Callable[[Any], T], /, **given: Given) -> RedisC
         raise TypeError(_complaint(script.name, given.keys(), head.names))
     keys: list[str] = [values[name] for name in head.keys]
     fixed = ("" if (value := values[name.removesuffix("#")]) is None else value for name in head.args)
-    args: list[Argument] = [len(values[one.name]) for one in head.lists]
-    args += (2 * len(values[name]) for name in head.pairs)
-    args += fixed
-    for one in head.lists:
-        _add_entries(script, one, values[one.name], keys, args)
-    for name in head.pairs:
-        args += chain.from_iterable(values[name].items())
+    entries = [_entries(one, values[one.name]) for one in head.lists]
+    args: list[Argument] = [*map(len, entries), *fixed]
+    for one, its_entries in zip(head.lists, entries, strict=True):
+        _add_entries(script, one, its_entries, keys, args)
     return RedisCall(script, [*keys, *more], args, parse)
+
+
+def _entries(one: ListHead, given: Any) -> Sequence[Any]:
+    return list(chain.from_iterable(given.items())) if one.is_pairs else given
 
 
 def _add_entries(
