@@ -4,7 +4,7 @@ from typing import Any
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import End, Event, Started, Token, Usage
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, GenerationJob
 

@@ -19,9 +19,9 @@ from benchmarks.harness import Benchmark, main
 from benchmarks.meter import Meter
 from benchmarks.report import Cell, Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import End, Event, Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope

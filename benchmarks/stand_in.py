@@ -18,10 +18,10 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import End, Failure, Started, Timings, Token, Usage
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import queue_name

@@ -25,8 +25,16 @@ const message = {
   body: Buffer.from('[[], {}, {}]').toString('base64'),
 }
 
-const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'accept', 'submit']
-const script = parts.map((name) => readFileSync(new URL(`../src/llama_herd/tasks/ledger/lua/${name}.lua`, import.meta.url), 'utf8')).join('\n')
+// The head of the script names its keys and arguments. Lines that give them these names stand before it.
+const file = (name) => readFileSync(new URL(`../src/llama_herd/tasks/ledger/lua/${name}.lua`, import.meta.url), 'utf8')
+const own = file('submit')
+const names = (what) => own.match(new RegExp(`-- ${what}:(.*(?:\\n--  .*)*)`))[1].replace(/\([^()]*\)|\n--/g, '').split(',').map((name) => name.trim())
+const [keys, args] = [names('keys'), names('args')]
+const value = (name, n) => (name.endsWith('#') ? `tonumber(ARGV[${n + 1}])` : `ARGV[${n + 1}]`)
+const named = `local key = {${keys.map((name, n) => `${name} = KEYS[${n + 1}]`).join(', ')}}
+local ${args.join(', ').replaceAll('#', '')} = ${args.map(value).join(', ')}`
+const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'accept']
+const script = [...parts.map(file), named, own].join('\n')
 const call = {
   keys: [
     `herd:default:{${id}}:job`,

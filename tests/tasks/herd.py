@@ -7,9 +7,9 @@ from itertools import takewhile
 from typing import Any
 
 from llama_herd.tasks.ledger.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.ledger.sweep import sweep_tenant
 from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
+from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.protocol.message import TAG_GAP, Envelope
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
 def test_the_page_names_the_parts_of_the_scripts_that_producers_run() -> None:
     words = " ".join(PAGE.split())
-    for script in PRODUCER_SCRIPTS:
+    for script in kept_scripts("producers"):
         assert f"{script.files[-1].upper()} `{' '.join(script.files)}`" in words
 
 

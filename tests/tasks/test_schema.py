@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from llama_herd.tasks.ledger.script_events import end_tail
+from llama_herd.tasks.ledger.ledger import end_tail
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.schema import schema_text, schemas

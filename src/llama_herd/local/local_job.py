@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.ledger.answers import Yours
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import Event, Failure, parse_event
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.engine.interface import StepOutput

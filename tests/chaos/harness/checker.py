@@ -16,10 +16,10 @@ from redis import Redis
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
+from llama_herd.tasks.ledger.held_jobs import final_state
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS, Ledger
 from llama_herd.tasks.ledger.outbox import WebhookEntry
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.ledger.script_events import final_state
 from llama_herd.tasks.protocol.events import End, Event, Started, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.webhooks.setup import find_entry

@@ -12,7 +12,7 @@ from typing import Any
 from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.worker.broker import held_messages
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.engine import Engine

@@ -2,7 +2,7 @@
 
 import threading
 
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from tests.tasks.herd import Herd, end, started, token
 
 NUM_TOKENS = 40

@@ -22,8 +22,9 @@ from llama_herd.tasks.client.batch.window import (
     PollPace,
 )
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
-from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS, Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob as Job
@@ -112,7 +113,7 @@ def test_long_prompts_are_submitted_a_few_at_a_time(client: Client, redis: Redis
 def test_the_jobs_of_a_round_travel_in_lots(client: Client, redis: Redis) -> None:
     batch = client.batch(prompts(120), window=120)
     calls = commands(redis, batch.poll, by_scripts=False)
-    shas = {script.sha: script.files[-1] for script in PRODUCER_SCRIPTS}
+    shas = {script.sha: script.name for script in kept_scripts("producers")}
     ran = [shas.get(call.split()[1]) for call in calls if call.startswith("EVALSHA ")]
     assert ran.count("submit_many") == 2 * -(-120 // MAX_CALL_JOBS)  # once more, after it was loaded
     assert "submit" not in ran

@@ -12,9 +12,9 @@ from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.job_status import ActiveState
 from llama_herd.tasks.ledger import overview
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings

@@ -14,9 +14,9 @@ from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, JobRunning
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.ledger.answers import Cancellation, Ended
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope

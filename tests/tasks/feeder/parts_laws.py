@@ -9,8 +9,7 @@ from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.feeder.answer_parts import AnswerParts
 from llama_herd.tasks.feeder.batch_lease import BatchLease
-from llama_herd.tasks.ledger.batch_record import BatchRequest
-from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.batch_records import BatchRecords, BatchRequest
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, StoredFiles
 from llama_herd.tasks.protocol.events import Failure

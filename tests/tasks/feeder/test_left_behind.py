@@ -16,8 +16,8 @@ from llama_herd.tasks.feeder import batch_execution
 from llama_herd.tasks.feeder.answer_parts import AnswerParts
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, rows
 from tests.chaos.harness.patience import wait_until

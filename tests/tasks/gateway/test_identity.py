@@ -12,8 +12,8 @@ from llama_herd.errors import BadInput, RecordUnreadable, SettingsError
 from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.ledger.stored_api_keys import API_KEYS, all_keys
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key, known_key, revoke_key
@@ -357,7 +357,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
     folder = tmp_path_factory.mktemp("acl")
     write_users(folder, {"door": Acl("default", ["herd.tales"]).rights(Role.GATEWAY)})
     with GuardedRedis(folder) as server, Redis.from_url(server.url) as root:
-        for script in KEPT_SCRIPTS:
+        for script in kept_scripts():
             root.script_load(script.source)
         yield server
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.gateway import completion_answer
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.openai import many_prompts
 from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.response import choices_of

@@ -7,8 +7,8 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import End, Failure, Usage
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.security.api_keys import KeyRole, create_key

@@ -10,9 +10,9 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.gateway.problem import OPENAI_CODES
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.chaos.harness.patience import PATIENCE_S, wait_until

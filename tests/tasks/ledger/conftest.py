@@ -23,7 +23,7 @@ def running(herd: Herd) -> Herd:
 
 @cache
 def _source(script: Script) -> str:
-    return script.plain_source if script.builds_keys else watched(script)
+    return script.plain_source if script.head.builds_keys else watched(script)
 
 
 @cache

@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest, BatchState
-from llama_herd.tasks.ledger.batch_records import BatchRecords, ClaimedBatch
+from llama_herd.tasks.ledger.batch_records import (
+    BatchRecord,
+    BatchRecords,
+    BatchRequest,
+    BatchState,
+    ClaimedBatch,
+)
 from llama_herd.tasks.ledger.outbox import Outbox
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.stored_files import (

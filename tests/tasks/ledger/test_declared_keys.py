@@ -7,25 +7,25 @@ import pytest
 from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.script import UNDECLARED, Script
+from llama_herd.tasks.ledger.script import UNDECLARED, Head, Script, all_scripts
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker.broker.message_lot import take_messages
 from tests.tasks.herd import QUEUE, Herd
-from tests.tasks.ledger.watched_scripts import NOTES, scripts
+from tests.tasks.ledger.watched_scripts import NOTES
 
 #: Those that find names in what they read, and act on them in the same call: see docs/decisions/0020.
 BUILDERS = {"sweep", "queues", "listing", "gather"}
 
 
 def test_the_scripts_that_build_names_are_known() -> None:
-    assert {script.files[-1] for script in scripts() if script.builds_keys} == BUILDERS
+    assert {script.name for script in all_scripts() if script.head.builds_keys} == BUILDERS
 
 
 def test_a_script_that_builds_names_says_so_in_its_first_line() -> None:
-    for script in scripts():
-        assert script.source.startswith(UNDECLARED) == script.builds_keys
+    for script in all_scripts():
+        assert script.source.startswith(UNDECLARED) == script.head.builds_keys
 
 
 @pytest.mark.redis
@@ -50,6 +50,7 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
 @pytest.mark.redis
 @pytest.mark.usefixtures("undeclared")
 def test_a_name_that_is_built_in_secret_is_seen(redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Script, "head", Head())
     monkeypatch.setattr(Script, "plain_source", "return redis.call('EXISTS', KEYS[1], 'built')")
     assert run_call(redis, RedisCall(Script("sly"), ("given",), (), int)) == 0
     assert redis.smembers(NOTES) == {b"sly EXISTS built"}

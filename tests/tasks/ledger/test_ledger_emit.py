@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from llama_herd.tasks.ledger.answers import Emission, Emitted
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis

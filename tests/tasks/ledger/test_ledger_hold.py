@@ -5,7 +5,7 @@ import json
 import pytest
 
 from llama_herd.tasks.ledger.answers import Cancellation, Ended, Release, Renewal, Renewed, Yours
-from llama_herd.tasks.ledger.notice import Notice, read_notice
+from llama_herd.tasks.ledger.ledger import Notice, read_notice
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End
 from tests.tasks.herd import Herd, end, started, token

@@ -18,9 +18,9 @@ from redis import Redis
 
 from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Release, Yours
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.ledger.sweep import sweep_tenant
 from llama_herd.tasks.protocol.events import End, Token, parse_event
 from llama_herd.tasks.protocol.result import Result

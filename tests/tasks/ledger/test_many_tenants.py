@@ -9,13 +9,12 @@ from llama_herd.tasks.client.readers import LOT
 from llama_herd.tasks.ledger import held_jobs, reports
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, HeldJob, TenantEntry
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, HeldJob, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.ledger.sweep import due_for_sweep, sweep_tenant
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name

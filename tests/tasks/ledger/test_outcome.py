@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord
-from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import End, Failure
 from tests.tasks.herd import SWEEP, Herd, end, sweep, token
 

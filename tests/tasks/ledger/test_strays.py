@@ -10,7 +10,7 @@ from redis import Redis
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.strays import MAX_MOVES, binding_key, gather_strays
+from llama_herd.tasks.ledger.sweep import MAX_MOVES, binding_key, gather_strays
 from llama_herd.tasks.protocol.priority import SEPARATOR, lists_of
 from tests.examples import EXAMPLES, for_any
 from tests.tasks.herd import QUEUE

@@ -1,12 +1,6 @@
 """Scripts that note each key which they touch and which their call has not declared."""
 
-from collections.abc import Iterator
-from importlib import import_module
-from pkgutil import iter_modules
-
-import llama_herd.tasks.ledger
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.worker.broker import message_lot
 
 #: Where the notes are: <script> <command> <key>.
 NOTES = "undeclared"
@@ -34,14 +28,4 @@ end)(redis)
 
 def watched(script: Script) -> str:
     """The source of a script that is watched."""
-    return _WATCH % (NOTES, script.files[-1]) + script.plain_source
-
-
-def scripts() -> Iterator[Script]:
-    """All scripts of ours."""
-    names = [one.name for one in iter_modules(llama_herd.tasks.ledger.__path__)]
-    modules = [import_module(f"llama_herd.tasks.ledger.{name}") for name in names]
-    found = {
-        one for module in (*modules, message_lot) for one in vars(module).values() if isinstance(one, Script)
-    }
-    yield from sorted(found, key=lambda script: script.files[-1])
+    return _WATCH % (NOTES, script.name) + script.plain_source

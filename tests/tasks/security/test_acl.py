@@ -14,12 +14,10 @@ from redis.retry import Retry
 
 from llama_herd.errors import BadInput, NotPermitted, RedisUnavailable
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.ledger import ledger
 from llama_herd.tasks.ledger.keys import Keys, joint_tenant
-from llama_herd.tasks.ledger.ledger import PRODUCER_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import RedisCall, keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script import Script, all_scripts, kept_scripts
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.rights import Dialect
 from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
@@ -226,9 +224,7 @@ def test_nobody_makes_keys_that_nobody_reads(command: str, users: dict[Role, Red
 
 def test_each_command_that_a_role_may_run_is_in_its_rules_in_either_dialect() -> None:
     """One that no table names would be left out of the selectors, and fail on a Redis 7 alone."""
-    scripts = {
-        command for one in vars(ledger).values() if isinstance(one, Script) for command in one.commands
-    }
+    scripts = {command for one in all_scripts() for command in one.commands}
     for role in Role:
         rights = Acl(OWN, ["herd.acme:m"]).rights(role)
         flat, narrow = (rights.user("u", "p", dialect) for dialect in Dialect)
@@ -360,17 +356,16 @@ def test_a_job_for_a_queue_that_is_not_the_producers_takes_no_other_of_its_lot_a
     jobs = [{"prompt": "x", "model": model} for model in ("m", "other", "m")]
     with Redis.from_url(server.url) as root, Client(server.url_of(f"{OWN}-producer"), tenant=OWN) as client:
         root.flushall()
-        keep_loaded(root, PRODUCER_SCRIPTS)
+        keep_loaded(root, kept_scripts("producers"))
         outcomes = list(client.submit_many(jobs))
     assert [type(outcome.error) for outcome in outcomes] == [type(None), NotPermitted, type(None)]
 
 
 def test_a_lot_is_accepted_while_older_workers_keep_no_script_for_it(server: GuardedRedis) -> None:
-    submit = next(script for script in PRODUCER_SCRIPTS if script.files[-1] == "submit")
     with Redis.from_url(server.url) as root, Client(server.url_of(f"{OWN}-producer"), tenant=OWN) as client:
         root.flushall()
         root.script_flush()
-        root.script_load(submit.source)
+        root.script_load(Script("submit").source)
         outcomes = list(client.submit_many([{"prompt": "x", "model": "m"}] * 2))
     assert [outcome.error for outcome in outcomes] == [None, None]
 

@@ -6,8 +6,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run_dialogue
+from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.webhooks.setup import store_webhooks
 from tests.guarded_redis import GuardedRedis, write_users
@@ -28,7 +28,7 @@ def test_a_gateway_sends_what_a_producer_has_ended(tmp_path: Path) -> None:
         Client(server.url_of("producer"), tenant="acme") as client,
         Receiver() as receiver,
     ):
-        keep_loaded(worker, KEPT_SCRIPTS)
+        keep_loaded(worker, kept_scripts())
         run_dialogue(root, store_webhooks("acme", receiver.url, ["localhost"], jobs=True, secret=SECRET))
         with SenderThread(server.url_of("gateway")):
             client.cancel(client.submit(prompt="x", model="m", job_id="a"))

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import Event, Started
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope

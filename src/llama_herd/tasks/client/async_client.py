@@ -25,7 +25,7 @@ from llama_herd.tasks.client.submission import submit_job
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.connect import connect_async
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
-from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.events import Event

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from llama_herd.tasks.client.submission import checked_job_id, checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
-from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.ledger import CancelReason, Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, each
 from llama_herd.tasks.ledger.reports import Reports

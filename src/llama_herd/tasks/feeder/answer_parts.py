@@ -16,7 +16,7 @@ from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
 from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.batch_lease import BatchLease
-from llama_herd.tasks.ledger.batch_record import BatchRecord, SealedPart
+from llama_herd.tasks.ledger.batch_records import BatchRecord, SealedPart
 from llama_herd.tasks.ledger.stored_files import OUTPUT, NewFile, StoredFiles
 from llama_herd.tasks.storage.storage import Journal, Storage, StoragePlace
 

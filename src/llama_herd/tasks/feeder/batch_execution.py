@@ -23,7 +23,7 @@ from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.feeder.answer_parts import PART_KINDS, AnswerParts, parts_place
 from llama_herd.tasks.feeder.batch_input import check_input, input_rows
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced
-from llama_herd.tasks.ledger.batch_record import BatchOutcome, LineError
+from llama_herd.tasks.ledger.batch_records import BatchOutcome, LineError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.events import Failure

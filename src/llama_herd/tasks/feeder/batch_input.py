@@ -18,7 +18,7 @@ from llama_herd.tasks.batch.source_row import (
 )
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.feeder.batch_lease import BatchLease
-from llama_herd.tasks.ledger.batch_record import LineError
+from llama_herd.tasks.ledger.batch_records import LineError
 
 #: Bytes of a line for each byte that a prompt may have: it may be escaped, and in arguments of a call twice.
 _BYTES_OF_LINE = 8

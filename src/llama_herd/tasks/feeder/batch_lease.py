@@ -13,8 +13,7 @@ from llama_herd.errors import HerdError
 from llama_herd.tasks.batch.batch_run import BatchLeft
 from llama_herd.tasks.connection.connect import redis_errors
 from llama_herd.tasks.ledger import redis_call
-from llama_herd.tasks.ledger.batch_record import BatchState
-from llama_herd.tasks.ledger.batch_records import BatchRecords, ClaimedBatch
+from llama_herd.tasks.ledger.batch_records import BatchRecords, BatchState, ClaimedBatch
 from llama_herd.tasks.ledger.redis_call import Argument, Dialogue, RedisCall
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, QuotaExceeded
 

@@ -9,8 +9,7 @@ from redis.exceptions import ResponseError
 
 from llama_herd.errors import StorageUnavailable
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits
-from llama_herd.tasks.ledger.batch_record import LineError
-from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.batch_records import BatchRecords, LineError
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import (
     DueItem,

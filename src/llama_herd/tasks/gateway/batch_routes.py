@@ -21,8 +21,7 @@ from llama_herd.tasks.gateway.stores import (
     quota_exceeded,
 )
 from llama_herd.tasks.gateway.tenant_client import TenantClient
-from llama_herd.tasks.ledger.batch_record import BatchRecord
-from llama_herd.tasks.ledger.batch_records import ENDED_TTL_S, BatchRecords, BatchRefusal
+from llama_herd.tasks.ledger.batch_records import ENDED_TTL_S, BatchRecord, BatchRecords, BatchRefusal
 from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.security.api_keys import KeyRole

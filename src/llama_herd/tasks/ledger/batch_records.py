@@ -1,14 +1,15 @@
-"""Calls for the records of batches that came over HTTP, and that any gateway may run."""
+"""The records of batches that came over HTTP, and that any gateway may run, with the calls for them."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest, BatchState
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.ledger.stored_files import (
     DueItem,
     NewFile,
@@ -18,13 +19,128 @@ from llama_herd.tasks.ledger.stored_files import (
     records_page,
 )
 
-_CREATE = Script("batch_create", "clock")
-_CLAIM = Script("batch_claim", "clock")
-_NOTE = Script("batch_note", "clock", "batch")
-_START = Script("batch_start", "clock", "batch", "quota")
-_END = Script("batch_end", "clock", "batch", "quota", "file", "outbox")
-_CANCEL = Script("batch_cancel", "clock", "batch")
-SCRIPTS = (_CREATE, _CLAIM, _NOTE, _START, _END, _CANCEL)
+_CREATE = Script("batch_create")
+_CLAIM = Script("batch_claim")
+_NOTE = Script("batch_note")
+_START = Script("batch_start")
+_END = Script("batch_end")
+_CANCEL = Script("batch_cancel")
+
+BatchState = Literal[
+    "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
+]
+#: How a batch ends that has begun.
+BatchOutcome = Literal["completed", "expired", "cancelled"]
+FINAL = frozenset({"completed", "failed", "expired", "cancelled"})
+STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """A client's request for a batch.
+
+    window: how long it may take, as the client wrote it. owner: fingerprint of the client's key.
+    files_life_ms: how long its output and error file are kept. webhook: the address that is told of its end;
+    empty: the tenant's. secret_sha256: of the secret that signs that, if it is not the tenant's.
+    """
+
+    input_file_id: str
+    endpoint: str
+    window: str
+    metadata: Mapping[str, str] | None = None
+    files_life_ms: int | None = None
+    owner: str = ""
+    webhook: str = ""
+    secret_sha256: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps({"v": 1, **asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def parse(cls, raw: bytes) -> "BatchRequest":
+        facts = json.loads(raw)
+        return cls(**{name: facts[name] for name in cls.__slots__ if name in facts})
+
+
+class SealedPart(NamedTuple):
+    """The part of an earlier feeder's answers that counts, by the storage's own measure."""
+
+    epoch: int
+    output: int
+    errors: int
+
+
+class LineError(NamedTuple):
+    """Why a batch cannot begin. line: of its input. param: the field that is wrong."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A batch. times: when it entered each of its states, in unix milliseconds.
+
+    sealed: the parts of earlier feeders. outcome: how it is to end, once no more rows run.
+    vain_claims: how many feeders in turn, this one among them, have taken it and got no further.
+    line: the last long line that one of them has begun to read; 0: none.
+    unserved: models of its rows that no worker has. is_stalled: it was given back while no row could run.
+    """
+
+    id: str
+    request: BatchRequest
+    state: BatchState
+    input_name: str
+    created_ms: int
+    expires_ms: int
+    epoch: int
+    vain_claims: int = 0
+    line: int = 0
+    unserved: tuple[str, ...] = ()
+    is_stalled: bool = False
+    times: Mapping[str, int] = field(default_factory=dict)
+    num_rows: int = 0
+    num_done: int = 0
+    num_failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    model: str = ""
+    outcome: BatchOutcome | None = None
+    sealed: tuple[SealedPart, ...] = ()
+    errors: tuple[LineError, ...] = ()
+    output_file_id: str = ""
+    error_file_id: str = ""
+
+    @property
+    def run_id(self) -> str:
+        """The name of its run: part of the ids of its jobs."""
+        return self.id.partition("_")[2]
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[bytes, bytes]) -> "BatchRecord":
+        known = {text(name): value for name, value in fields.items()}
+        numbers = ("created_ms", "expires_ms", "epoch", "num_rows", "num_done", "num_failed")
+        counts = ("vain_claims", "line", "prompt_tokens", "completion_tokens")
+        words = ("id", "state", "input_name", "model", "output_file_id", "error_file_id")
+        facts: dict[str, Any] = {name: int(known[name]) for name in (*numbers, *counts) if name in known}
+        facts |= {name: text(known[name]) for name in words if name in known}
+        return cls(
+            request=BatchRequest.parse(known["asked"]),
+            times={state: int(known[f"{state}_ms"]) for state in STATES if f"{state}_ms" in known},
+            outcome=text(known["outcome"]) if "outcome" in known else None,  # type: ignore[arg-type]
+            sealed=tuple(SealedPart(*one) for one in json.loads(known.get("sealed", b"[]"))),
+            errors=tuple(LineError(*one) for one in json.loads(known.get("errors", b"[]"))),
+            unserved=tuple(json.loads(known.get("unserved", b"[]"))),
+            is_stalled=known.get("stalled") == b"1",
+            **facts,
+        )
+
 
 #: How long the record of a batch is kept after its end.
 ENDED_TTL_S = 30 * 86_400
@@ -71,17 +187,22 @@ class BatchRecords(Keys):
         webhook_secret: what its webhook is signed with; the record keeps it until the end.
         """
         start, _, end = self.batch_key("\0").partition("\0")
-        return RedisCall(
+        return call(
             _CREATE,
-            (
-                *(self.batch_key(batch_id), self.key("stored_batches")),
-                *(self._file_key(request.input_file_id), self.due_key),
-            ),
-            (
-                *(batch_id, self._member(batch_id), window_ms, self.storage, request.to_json()),
-                *(most, start, end, webhook_secret),
-            ),
             _read_created,
+            batch=self.batch_key(batch_id),
+            batches=self.key("stored_batches"),
+            input=self._file_key(request.input_file_id),
+            due=self.due_key,
+            id=batch_id,
+            member=self._member(batch_id),
+            window_ms=window_ms,
+            own_storage=self.storage,
+            asked=request.to_json(),
+            most=most,
+            start=start,
+            stop=end,
+            secret=webhook_secret,
         )
 
     def get(self, batch_id: str) -> RedisCall[BatchRecord | None]:
@@ -90,19 +211,21 @@ class BatchRecords(Keys):
 
     def page(self, after: str, limit: int) -> RedisCall[RecordPage | None]:
         """Batches after one of them, the newest first; None if there is no such one."""
-        return records_page(self, "stored_batches", "batch", (after, limit, "desc", "", 0))
+        return records_page(self, "stored_batches", "batch", after, limit, "desc")
 
     def cancel(self, batch_id: str) -> RedisCall[BatchRecord | BatchState | None]:
         """Let its feeder end a batch early. Answers its state if that is too late; None: no such batch."""
-        return RedisCall(_CANCEL, (self.batch_key(batch_id),), (), _read_cancelled)
+        return call(_CANCEL, _read_cancelled, batch=self.batch_key(batch_id))
 
     def claim(self, batch_id: str, lease_ms: int) -> RedisCall[ClaimedBatch | None]:
         """Take a batch that is due; None if another feeder has it."""
-        return RedisCall(
+        return call(
             _CLAIM,
-            (self.batch_key(batch_id), self.due_key),
-            (self._member(batch_id), lease_ms),
             _read_claimed,
+            batch=self.batch_key(batch_id),
+            due=self.due_key,
+            member=self._member(batch_id),
+            lease_ms=lease_ms,
         )
 
     def note(
@@ -117,26 +240,36 @@ class BatchRecords(Keys):
 
         A batch that is to be cancelled enters no other state. lease_ms 0: give it back.
         """
-        pairs = [part for pair in (fields or {}).items() for part in pair]
-        return RedisCall(
+        return call(
             _NOTE,
-            (self.batch_key(batch_id), self.due_key),
-            (self._member(batch_id), epoch, lease_ms, state or "", *pairs),
             _read_noted,
+            batch=self.batch_key(batch_id),
+            due=self.due_key,
+            member=self._member(batch_id),
+            epoch=epoch,
+            lease_ms=lease_ms,
+            entered=state,
+            fields=fields or {},
         )
 
     def start(
         self, record: BatchRecord, lease_ms: int, num_rows: int, model: str, rows: Quota
     ) -> RedisCall[BatchState | QuotaExceeded | None]:
         """Let a batch run whose input is valid, within the quota of rows. None: another feeder has it."""
-        return RedisCall(
+        return call(
             _START,
-            (self.batch_key(record.id), self.due_key, self.key("quota")),
-            (
-                *(self._member(record.id), record.epoch, lease_ms),
-                *(num_rows, model, record.request.owner, *rows),
-            ),
             _read_started,
+            batch=self.batch_key(record.id),
+            due=self.due_key,
+            quota=self.key("quota"),
+            member=self._member(record.id),
+            epoch=record.epoch,
+            lease_ms=lease_ms,
+            num_rows=num_rows,
+            model=model,
+            owner=record.request.owner,
+            most=rows.of_tenant,
+            most_of_key=rows.of_key,
         )
 
     def end(
@@ -147,23 +280,32 @@ class BatchRecords(Keys):
         fields: Mapping[str, Argument] | None = None,
     ) -> RedisCall[bool]:
         """End a batch, record its files, note its webhook, all at once. False: another feeder has it."""
-        pairs = [part for pair in (fields or {}).items() for part in pair]
-        life_ms = "" if record.request.files_life_ms is None else record.request.files_life_ms
-        facts = [part for one in files for part in (one.id, self._member(one.id), one.name, one.num_bytes)]
-        return RedisCall(
+        return call(
             _END,
-            (
-                *(self.batch_key(record.id), self.due_key, self._file_key(record.request.input_file_id)),
-                *(self.key("stored_files"), self.key("quota"), self._files_due_key),
-                *self.outbox_keys,
-                *(self._file_key(one.id) for one in files),
-            ),
-            (
-                *(self._member(record.id), record.epoch, final, record.request.owner, ENDED_TTL_S),
-                *(self.storage, life_ms, record.id, record.request.webhook, len(pairs), *pairs, *facts),
-            ),
             lambda reply: reply == b"ok",
+            batch=self.batch_key(record.id),
+            due=self.due_key,
+            input=self._file_key(record.request.input_file_id),
+            files=self.key("stored_files"),
+            quota=self.key("quota"),
+            files_due=self._files_due_key,
+            **self.outbox_keys,
+            member=self._member(record.id),
+            epoch=record.epoch,
+            final=final,
+            owner=record.request.owner,
+            ttl_s=ENDED_TTL_S,
+            storage=self.storage,
+            life_ms=record.request.files_life_ms,
+            batch_id=record.id,
+            hook=record.request.webhook,
+            made=[self._made(one) for one in files],
+            fields=fields or {},
         )
+
+    def _made(self, file: NewFile) -> dict[str, Argument]:
+        key, member = self._file_key(file.id), self._member(file.id)
+        return {"file": key, "id": file.id, "member": member, "name": file.name, "num_bytes": file.num_bytes}
 
     def num_open(self) -> RedisCall[int]:
         """How many batches of all tenants in this storage have not ended, or have parts to delete."""

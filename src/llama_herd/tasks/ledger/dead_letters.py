@@ -8,8 +8,9 @@ from typing import Any, Self
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import read_dead_jobs, read_letter, text
+from llama_herd.tasks.ledger.replies import number, score_number, text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.message import MessageHead
 from llama_herd.tasks.settings import Settings
 
@@ -19,8 +20,8 @@ MAX_LETTER_BYTES = 65_536
 _NUMBER = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 _DEAD = Script("dead")
-_REVIVE = Script("revive", "declare", "queue")
-_QUARANTINE = Script("quarantine", "listed")
+_REVIVE = Script("revive")
+_QUARANTINE = Script("quarantine")
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ class DeadLetters(Keys):
             "num_bytes": len(raw),
             "raw": raw[:MAX_LETTER_BYTES],
         }
-        fields = [part for field in letter.items() for part in field]
-        return RedisCall(_DEAD, (self._dead,), (MAX_LETTERS, self.ttl_s, *fields), lambda reply: None)
+        return call(
+            _DEAD, lambda reply: None, letters=self._dead, most=MAX_LETTERS, ttl_s=self.ttl_s, fields=letter
+        )
 
     def letters(self, limit: int = 100) -> RedisCall[list[DeadLetter]]:
         """The newest dead letters."""
@@ -74,7 +76,7 @@ class DeadLetters(Keys):
 
     def revive(self, number: str) -> RedisCall[Revival]:
         """Push a letter back to the queue it came from, and delete the letter."""
-        return RedisCall(_REVIVE, (self._dead,), (number,), lambda reply: Revival(text(reply)))
+        return call(_REVIVE, lambda reply: Revival(text(reply)), letters=self._dead, number=number)
 
     def drop(self, number: str) -> RedisCall[bool]:
         """Delete a letter; whether there was one."""
@@ -83,8 +85,15 @@ class DeadLetters(Keys):
     def jobs(self, limit: int = 100) -> RedisCall[list[DeadJob]]:
         """The poisoned jobs, the newest first, a thousand at most."""
         prefix, _, suffix = self.job_key("\0").partition("\0")
-        asked = (min(limit, MAX_LETTERS), prefix, suffix)
-        return RedisCall(_QUARANTINE, (self._quarantine,), asked, read_dead_jobs)
+        most = min(limit, MAX_LETTERS)
+        return call(
+            _QUARANTINE,
+            read_dead_jobs,
+            **self.keys_named("quarantine"),
+            most=most,
+            before=prefix,
+            after=suffix,
+        )
 
     def is_quarantined(self, job_id: str) -> RedisCall[bool]:
         return RedisCall("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)
@@ -105,3 +114,29 @@ class DeadLetters(Keys):
 def is_letter_number(text: str) -> bool:
     """Whether `text` can be the number of a dead letter."""
     return _NUMBER.fullmatch(text) is not None
+
+
+def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
+    """Parse a letter. One of another version may lack some fields and have others."""
+    head = {name: text(fields[name.encode()]) for name in MessageHead._fields if name.encode() in fields}
+    return DeadLetter(
+        number=text(entry_id),
+        at_ms=number(entry_id.partition(b"-")[0]),
+        reason=text(fields.get(b"reason", b"")),
+        worker=text(fields.get(b"worker", b"")),
+        queue=text(fields.get(b"queue", b"")),
+        raw=fields.get(b"raw", b""),
+        num_bytes=number(fields.get(b"num_bytes")),
+        **head,
+    )
+
+
+def read_dead_jobs(reply: list[list[Any]]) -> list[DeadJob]:
+    return [_dead_job(*row) for row in reply]
+
+
+def _dead_job(
+    job_id: bytes, at_ms: bytes, worker: bytes | None, queue: bytes, starts: bytes | None
+) -> DeadJob:
+    last_worker = None if worker is None else text(worker)
+    return DeadJob(text(job_id), score_number(at_ms), last_worker, text(queue), number(starts))

@@ -1,19 +1,21 @@
 """Calls about the jobs in a worker's hands, of whichever tenants: one call for all of them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
-from llama_herd.tasks.ledger.answers import Emitted, Renewal, Renewed
+from llama_herd.tasks.ledger.answers import Emission, Emitted, Renewal, Renewed
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
-from llama_herd.tasks.ledger.replies import read_emit, text
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.script_call import call
+from llama_herd.tasks.protocol.events import End, Event, Token
 
-_EMIT = Script("emit", "clock", "life", "outcome", "outbox")
-_RENEW = Script("renew", "clock")
+_EMIT = Script("emit")
+_RENEW = Script("renew")
 _PREPARE = Script("prepare")
 
+FinalState = Literal["done", "failed", "cancelled"]
 #: Most events, or jobs, of one call: managed Redis takes no more than about 4,000 arguments.
 MAX_ENTRIES = 220
 
@@ -39,6 +41,37 @@ class HeldJob(NamedTuple):
     epoch: int
 
 
+class EmitEntry(NamedTuple):
+    """An event as EMIT takes it. event: its JSON. i: number of tokens recorded before it."""
+
+    job_id: str
+    epoch: int
+    seq: int
+    i: int
+    num_ids: int
+    kind: Literal["started", "token", "end"]
+    event: str
+    state: FinalState | Literal[""] = ""
+
+    @classmethod
+    def from_event(cls, event: Event, i: int) -> Self:
+        """The entry of `event`, if `i` tokens are recorded before it."""
+        num_ids = len(event.ids) if isinstance(event, Token) else 0
+        state = final_state(event) if isinstance(event, End) else ""
+        return cls(event.job, event.epoch, event.seq, i, num_ids, event.type, event.to_json(), state)
+
+
+def final_state(end: End) -> FinalState:
+    """The state of the job's record after this `end`."""
+    match end.finish_reason:
+        case "stop" | "length":
+            return "done"
+        case "cancelled":
+            return "cancelled"
+        case _:
+            return "failed"
+
+
 class TenantEntry(NamedTuple):
     """An event to be recorded, with the keys of its job's tenant."""
 
@@ -53,25 +86,53 @@ def emit(owner: str, entries: Sequence[TenantEntry], terms: LeaseTerms) -> Redis
     """
     tenants = {whose.tenant: whose for whose, _ in entries}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
-    keys = [key for one in tenants.values() for key in (one.key("leases"), *one.outbox_keys)]
-    args: list[Argument] = [owner, terms.lease_ms, terms.stream_ttl_s, terms.sound_tokens, terms.sound_ms]
-    args += [len(tenants), *(one.channel("") for one in tenants.values())]
-    for whose, e in entries:
-        keys += (whose.job_key(e.job_id), whose.events_key(e.job_id))
-        args += (numbers[whose.tenant], e.job_id, e.epoch, e.seq, e.i, e.num_ids, e.kind, e.state, e.event)
-    return RedisCall(_EMIT, keys, args, read_emit)
+    return call(
+        _EMIT,
+        read_emit,
+        owner=owner,
+        lease_ms=terms.lease_ms,
+        ttl_s=terms.stream_ttl_s,
+        sound_tokens=terms.sound_tokens,
+        sound_ms=terms.sound_ms,
+        tenants=[
+            {**one.keys_named("leases"), **one.outbox_keys, "channels": one.channel("")}
+            for one in tenants.values()
+        ],
+        entries=[_emitted(whose, entry, numbers[whose.tenant]) for whose, entry in entries],
+    )
+
+
+def _emitted(whose: Keys, entry: EmitEntry, tenant: int) -> dict[str, Argument]:
+    return {
+        "job": whose.job_key(entry.job_id),
+        "events": whose.events_key(entry.job_id),
+        "tenant": tenant,
+        "id": entry.job_id,
+        "epoch": entry.epoch,
+        "seq": entry.seq,
+        "i": entry.i,
+        "num_ids": entry.num_ids,
+        "kind": entry.kind,
+        "state": entry.state,
+        "event": entry.event,
+    }
 
 
 def renew(owner: str, held: Sequence[HeldJob], terms: LeaseTerms) -> RedisCall[list[Renewed]]:
     """Renew the leases of jobs that emit nothing at the moment. There is one answer for each, in order."""
     tenants = {one.keys.tenant: one.keys for one in held}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
-    keys = [one.key("leases") for one in tenants.values()]
-    args: list[Argument] = [owner, terms.lease_ms, len(tenants)]
-    for whose, job_id, epoch in held:
-        keys.append(whose.job_key(job_id))
-        args += (numbers[whose.tenant], job_id, epoch)
-    return RedisCall(_RENEW, keys, args, _read_renewals)
+    return call(
+        _RENEW,
+        _read_renewals,
+        owner=owner,
+        lease_ms=terms.lease_ms,
+        tenants=[one.key("leases") for one in tenants.values()],
+        jobs=[
+            {"job": whose.job_key(job_id), "tenant": numbers[whose.tenant], "id": job_id, "epoch": epoch}
+            for whose, job_id, epoch in held
+        ],
+    )
 
 
 def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> RedisCall[list[bool]]:
@@ -79,14 +140,27 @@ def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> Re
 
     A death of the worker in between counts against them. Answers for each whether this owner still has it.
     """
-    return RedisCall(
+    return call(
         _PREPARE,
-        [one.keys.job_key(one.job_id) for one in held],
-        (owner, int(not is_done), *(one.epoch for one in held)),
         lambda reply: [answer == b"ok" for answer in reply],
+        owner=owner,
+        begins=int(not is_done),
+        jobs=[{"job": one.keys.job_key(one.job_id), "epoch": one.epoch} for one in held],
     )
 
 
 def _read_renewals(reply: list[Any]) -> list[Renewed]:
     texts = list(map(text, reply))
     return [Renewed(Renewal(kind), reason) for kind, reason in zip(texts[::2], texts[1::2], strict=True)]
+
+
+_RECORDED = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
+
+
+def read_emit(reply: list[Any]) -> list[Emitted]:
+    return [
+        _RECORDED[answer]
+        if isinstance(answer, bytes)
+        else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
+        for answer in reply
+    ]

@@ -1,6 +1,8 @@
 """Calls that read what Redis has of jobs, and change nothing."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,19 +10,11 @@ from typing import Any
 from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import (
-    read_names,
-    read_origin,
-    read_part,
-    read_place,
-    read_record,
-    read_scores,
-    read_state,
-    text,
-)
+from llama_herd.tasks.ledger.replies import number, text
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.tasks.protocol.events import Event, parse_event
-from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.ledger.script_call import call
+from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, Event, Failure, parse_event
+from llama_herd.tasks.protocol.message import queue_name, trace_id_of
 from llama_herd.tasks.protocol.priority import lists_of
 
 #: Start of a stream, as XRANGE takes it.
@@ -28,7 +22,7 @@ FIRST = "-"
 
 _READ = Script("read")
 _DEPTH = Script("depth")
-PLACE = Script("place", "clock")
+_PLACE = Script("place")
 
 
 @dataclass(frozen=True)
@@ -52,11 +46,15 @@ class JobReads(Keys):
 
         An event of more than `most_bytes` is an error, and so is anything that workers do not write.
         """
-        return RedisCall(
+        return call(
             _READ,
-            (self.job_key(job_id), self.events_key(job_id)),
-            (start, part_bytes, most_bytes, int(with_scores)),
             read_part,
+            job=self.job_key(job_id),
+            events=self.events_key(job_id),
+            start=start,
+            part_bytes=part_bytes,
+            most_bytes=most_bytes,
+            left_out=() if with_scores else sorted(SCORE_FIELDS | PROMPT_FIELDS),
         )
 
     def record(self, job_id: str) -> RedisCall[JobRecord | None]:
@@ -97,8 +95,12 @@ class JobReads(Keys):
 
     def places(self, job_ids: Sequence[str]) -> RedisCall[list[Place | None]]:
         """Where several waiting jobs stand; None for each that does not wait."""
-        keys = (self.key("pending"), self.key("waiting"), *map(self.job_key, job_ids))
-        return RedisCall(PLACE, keys, job_ids, lambda reply: list(map(read_place, reply)))
+        return call(
+            _PLACE,
+            lambda reply: list(map(read_place, reply)),
+            **self.keys_named("pending", "waiting"),
+            jobs=[{"job": self.job_key(job_id), "id": job_id} for job_id in job_ids],
+        )
 
     def line_marks(self) -> tuple[RedisCall[Any], ...]:
         """Calls whose answers change when a job joins or leaves those that wait: number, first, last."""
@@ -125,7 +127,7 @@ class JobReads(Keys):
 
     def queue_depth(self, queue: str) -> RedisCall[int]:
         """Number of messages in a queue."""
-        return RedisCall(_DEPTH, lists_of(queue), (), int)
+        return call(_DEPTH, int, lists=lists_of(queue))
 
     def num_pending(self) -> RedisCall[int]:
         """Number of waiting jobs."""
@@ -134,3 +136,63 @@ class JobReads(Keys):
     def num_running(self) -> RedisCall[int]:
         """Number of jobs that workers own."""
         return RedisCall("ZCARD", (self.key("leases"),), (), int)
+
+
+def read_place(reply: list[int] | None) -> Place | None:
+    """The wait counts the job itself: it ends when the job is taken."""
+    if reply is None:
+        return None
+    position, due_in_ms, num_taken, span_ms = reply
+    if not num_taken:
+        return Place(position, None)
+    wait_s = position * max(span_ms / 1000, 1.0) / num_taken
+    return Place(position, round(max(wait_s, due_in_ms / 1000), 3))
+
+
+def read_scores(reply: list[Any]) -> list[bool]:
+    """Whether each has a score."""
+    return [score is not None for score in reply]
+
+
+def read_names(ids: Mapping[bytes, str], reply: Any) -> set[str]:
+    """The jobs whose streams an XREAD has found something in. redis-py's reply depends on the protocol."""
+    found = reply if isinstance(reply, Mapping) else [name for name, _ in reply or ()]
+    return {ids[name] for name in found}
+
+
+def read_part(reply: list[Any]) -> StreamPart:
+    n, start, *events = reply
+    return StreamPart(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
+
+
+_NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
+
+
+def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
+    """Parse a record, whatever others have written there: a damaged one must still be found and purged."""
+    if fields["state"] in (None, b"purged"):
+        return None
+    values: dict[str, Any] = {
+        name: number(value) if name in _NUMERIC_FIELDS else None if value is None else text(value)
+        for name, value in fields.items()
+    }
+    deadline_ms = fields["deadline_ms"]
+    values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
+    return JobRecord(**values | {"queue": values["queue"] or "", "error": _read_failure(fields["error"])})
+
+
+def _read_failure(value: bytes | None) -> Failure | None:
+    """The error in a record; None if there is none, or none that can be read."""
+    with suppress(ValueError):
+        return None if value is None else Failure.model_validate_json(value)
+    return None
+
+
+def read_origin(queue_prefix: str, reply: list[bytes | None]) -> JobOrigin:
+    queue, starts, envelope = reply
+    headers = json.loads(envelope or b"{}").get("headers") or {}
+    return JobOrigin(text(queue or b"").removeprefix(queue_prefix), number(starts), trace_id_of(headers))
+
+
+def read_state(reply: bytes | None) -> str | None:
+    return None if reply in (None, b"purged") else text(reply)

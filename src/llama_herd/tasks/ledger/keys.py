@@ -48,6 +48,13 @@ tenants are under herd:<tenant>+<tenant>:unacked.
 from collections.abc import Collection
 from dataclasses import dataclass
 
+#: Names that scripts have for keys of other names.
+_LONG_NAMES = {
+    "deadlines": "pending:deadlines",
+    "outbox_entries": "outbox:entries",
+    "outbox_dead": "outbox:dead",
+}
+
 
 def joint_tenant(tenants: Collection[str]) -> str:
     """The combined name of several tenants: their names with a + between. No tenant's name has a +."""
@@ -61,10 +68,10 @@ class Keys:
     tenant: str = "default"
 
     def job_key(self, job_id: str) -> str:
-        return self.key(f"{{{job_id}}}:job")
+        return f"herd:{self.tenant}:{{{job_id}}}:job"
 
     def events_key(self, job_id: str) -> str:
-        return self.key(f"{{{job_id}}}:events")
+        return f"herd:{self.tenant}:{{{job_id}}}:events"
 
     def result_key(self, job_id: str) -> str:
         """Key of Celery's result of a job."""
@@ -100,26 +107,20 @@ class Keys:
         """Key of the waiting jobs whose message is in this list of a queue."""
         return self.key(f"pending:{list_name}")
 
-    @property
-    def deadlines_key(self) -> str:
-        return self.key("pending:deadlines")
+    def keys_named(self, *names: str) -> dict[str, str]:
+        """Keys of the tenant, by the names that scripts have for them."""
+        return {name: self.key(_LONG_NAMES.get(name, name)) for name in names}
 
     @property
-    def outbox_keys(self) -> tuple[str, ...]:
-        """KEYS of scripts that put an end into the outbox: what is wanted, what waits, its text, its dead."""
-        return tuple(map(self.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
+    def outbox_keys(self) -> dict[str, str]:
+        """Keys of scripts that put an end into the outbox: what is wanted, what waits, its text, its dead."""
+        return self.keys_named("webhook", "outbox", "outbox_entries", "outbox_dead")
 
-    def job_keys(self, job_id: str) -> tuple[str, ...]:
-        """First KEYS of the scripts for one job: its own keys, and those that list it until it ends."""
-        return (
-            self.job_key(job_id),
-            self.events_key(job_id),
-            self.key("pending"),
-            self.key("delayed"),
-            self.key("leases"),
-            self.key("waiting"),
-        )
-
-    def ending_keys(self, job_id: str) -> tuple[str, ...]:
-        """First KEYS of the scripts that may end a job, but for the line in which it waits."""
-        return (*self.job_keys(job_id), self.deadlines_key, *self.outbox_keys)
+    def ending_keys(self, job_id: str) -> dict[str, str]:
+        """Keys of the scripts that may end a job, but for the line in which it waits."""
+        return {
+            "job": self.job_key(job_id),
+            "events": self.events_key(job_id),
+            **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
+            **self.outbox_keys,
+        }

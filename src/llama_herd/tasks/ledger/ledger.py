@@ -4,42 +4,42 @@
 scripts in `lua/`, its keys are in `keys.py`. All times are by the clock of Redis.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Literal, Self
 
+from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import (
+    Adopt,
     Busy,
     Cancellation,
     ClaimAnswer,
+    Early,
     Emitted,
+    Ended,
     Purge,
     Release,
     Renewed,
     Settled,
     Settling,
     Submitted,
+    Unknown,
+    Yours,
 )
-from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
-from llama_herd.tasks.ledger.job_reads import PLACE, JobReads
-from llama_herd.tasks.ledger.notice import CancelReason, notice_text
-from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
-from llama_herd.tasks.ledger.replies import (
-    read_claim,
-    read_settling,
-    read_submitted,
-    read_submitted_many,
-    text,
-)
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry
+from llama_herd.tasks.ledger.job_reads import JobReads
+from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.tasks.ledger.script_events import LOST, EmitEntry, end_tail
-from llama_herd.tasks.ledger.submit_item import SubmitItem, queue_keys, record_arguments, webhook_arguments
-from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.ledger.script_call import call
+from llama_herd.tasks.ledger.submit_item import SubmitItem, job_fields, read_submitted, read_submitted_many
+from llama_herd.tasks.protocol.events import Failure, FinishReason
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
@@ -51,20 +51,18 @@ SOUND_TOKENS = 32
 SOUND_MS = 30_000
 #: Most webhooks of a tenant that wait to be sent, and as many that were given up.
 MAX_OUTBOX = 100_000
-_ACCEPTING = ("clock", "queue", "push", "waiting", "record", "accept")
-_SUBMIT = Script("submit", *_ACCEPTING)
-_SUBMIT_MANY = Script("submit_many", *_ACCEPTING)
-_CLAIM = Script("claim", "clock", "declare", "life", "outcome", "outbox", "waiting", "record", "end", "lost")
-_RELEASE = Script("release", "clock", "declare", "queue", "push", "front", "waiting")
-_SETTLING = Script("settling", "clock")
+_SUBMIT = Script("submit")
+_SUBMIT_MANY = Script("submit_many")
+_CLAIM = Script("claim")
+_RELEASE = Script("release")
+_SETTLING = Script("settling")
 _SETTLE = Script("settle")
-_CANCEL = Script("cancel", "clock", "declare", "life", "outcome", "outbox", "waiting", "end")
-_PURGE = Script("purge", "clock", "declare", "life", "outcome", "outbox", "waiting", "end")
+_CANCEL = Script("cancel")
+_PURGE = Script("purge")
 
-#: The scripts that producers run.
-PRODUCER_SCRIPTS = (_SUBMIT, _SUBMIT_MANY, _CANCEL)
-#: Those with which clients look at single jobs, and delete them.
-CLIENT_SCRIPTS = (PLACE, _PURGE)
+
+#: `expired`: the message has expired in the queue. This does not end a running job.
+CancelReason = Literal["cancelled", "revoked", "deadline", "expired"]
 
 
 @dataclass(frozen=True)
@@ -114,24 +112,9 @@ class Ledger(JobReads):
 
         The message of a job with `not_before` is pushed by the first sweep after that time.
         """
-        return RedisCall(
-            _SUBMIT,
-            (
-                self.job_key(job_id),
-                *(self.key("pending"), self.deadlines_key, self.key("delayed")),
-                *(self.key("waiting"), self.key("served")),
-                *queue_keys(self, job, envelope),
-            ),
-            (
-                job_id,
-                self.max_queue,
-                self.max_queue_tokens,
-                *record_arguments(job, envelope),
-                1000 * WORKER_TTL_S,
-                *webhook_arguments(job),
-            ),
-            read_submitted,
-        )
+        item = self.submit_item(job_id, job, envelope)
+        keys = self.keys_named("pending", "deadlines", "delayed", "waiting", "served")
+        return call(_SUBMIT, read_submitted, **keys, **self._limits, **item.entry, lists=item.lists[1:])
 
     def submit_item(self, job_id: str, job: GenerationJob, envelope: Envelope) -> SubmitItem:
         """A job for `submit_many`."""
@@ -142,14 +125,19 @@ class Ledger(JobReads):
 
         The error of one stands in the place of its answer; it was not accepted, and no other is affected.
         """
-        keys = [*map(self.key, ("pending", "delayed", "waiting", "served")), self.deadlines_key]
-        args: list[Argument] = [self.max_queue, self.max_queue_tokens, 1000 * WORKER_TTL_S]
-        shared: dict[str, None] = {}
-        for item in items:
-            keys += item.keys
-            args += item.args
-            shared |= dict.fromkeys(item.shared_keys)
-        return RedisCall(_SUBMIT_MANY, [*keys, *shared], args, read_submitted_many)
+        return call(
+            _SUBMIT_MANY,
+            read_submitted_many,
+            **self.keys_named("pending", "delayed", "waiting", "served", "deadlines"),
+            **self._limits,
+            jobs=[item.entry for item in items],
+            lists=list(dict.fromkeys(key for item in items for key in item.lists)),
+        )
+
+    @property
+    def _limits(self) -> dict[str, int]:
+        served_ms = 1000 * WORKER_TTL_S
+        return {"max_jobs": self.max_queue, "max_tokens": self.max_queue_tokens, "served_ms": served_ms}
 
     def claim(
         self,
@@ -166,24 +154,26 @@ class Ledger(JobReads):
         job is cancelled, expired or poisoned, its final event is written before the answer. queue: where the
         message was. If the job's record names another one, or none is given, it takes a round trip more.
         """
-        keys = (*self.ending_keys(job_id), self.key("quarantine"), *self._lines_of(queue))
-        args: tuple[str | int, ...] = (
-            job_id,
-            self.channel(job_id),
-            self.stream_ttl_s,
-            owner,
-            self.worker,
-            self.lease_ms,
-            self.max_attempts,
-            self.dead_ttl_s,
-            end_tail("cancelled"),
-            end_tail("deadline"),
-            end_tail("error", self._poisoned),
-            end_tail("error", LOST),
+        return call(
+            _CLAIM,
+            read_claim,
+            **self.ending_keys(job_id),
+            **self.keys_named("quarantine"),
+            id=job_id,
+            channel=self.channel(job_id),
+            ttl_s=self.stream_ttl_s,
+            owner=owner,
+            worker=self.worker,
+            lease_ms=self.lease_ms,
+            max_attempts=self.max_attempts,
+            quarantined_s=self.dead_ttl_s,
+            cancelled_tail=end_tail("cancelled"),
+            late_tail=end_tail("deadline"),
+            poisoned_tail=end_tail("error", self._poisoned),
+            lost_tail=end_tail("error", LOST),
+            bare=[job_fields(job, envelope, job.to_json().encode())] if job and envelope else [],
+            lines=self._lines_of(queue),
         )
-        if job is not None and envelope is not None:
-            args = (*args, *record_arguments(job, envelope), *webhook_arguments(job), envelope.queue)
-        return RedisCall(_CLAIM, keys, args, read_claim)
 
     def _lines_of(self, queue: str) -> tuple[str, ...]:
         """Keys of the lines in which jobs of our clients wait for a queue; of no queue none."""
@@ -195,43 +185,45 @@ class Ledger(JobReads):
 
     def renew(self, job_id: str, owner: str, epoch: int) -> RedisCall[Renewed]:
         """`held_jobs.renew` for one job of this tenant."""
-        call = held_jobs.renew(owner, [HeldJob(self, job_id, epoch)], self)
-        return RedisCall(call.what, call.keys, call.args, lambda reply: call.parse(reply)[0])
+        one = held_jobs.renew(owner, [HeldJob(self, job_id, epoch)], self)
+        return RedisCall(one.what, one.keys, one.args, lambda reply: one.parse(reply)[0])
 
     def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> RedisCall[Release]:
         """Give a claimed job back to the queue; no death is counted. push: push its message again."""
-        return RedisCall(
+        return call(
             _RELEASE,
-            (self.job_key(job_id), *map(self.key, ("pending", "leases", "waiting")), self.deadlines_key),
-            (job_id, owner, epoch, int(push)),
             lambda reply: Release(text(reply)),
+            job=self.job_key(job_id),
+            **self.keys_named("pending", "leases", "waiting", "deadlines"),
+            id=job_id,
+            owner=owner,
+            epoch=epoch,
+            pushes=int(push),
         )
 
     def settling(self, job_id: str, by: str, for_ms: int) -> RedisCall[Settling | Busy | Settled]:
         """Ask to be the one who tells Celery how the job ended, for `for_ms`. Asking again prolongs it."""
-        return RedisCall(_SETTLING, (self.job_key(job_id),), (by, for_ms), read_settling)
+        return call(_SETTLING, read_settling, job=self.job_key(job_id), caller=by, for_ms=for_ms)
 
     def settle(self, job_id: str) -> RedisCall[bool]:
         """Note that Celery has result and links of the job. Answers whether the job was purged meanwhile."""
-        return RedisCall(_SETTLE, (self.job_key(job_id),), (), lambda reply: reply == b"purged")
+        return call(_SETTLE, lambda reply: reply == b"purged", job=self.job_key(job_id))
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> RedisCall[Cancellation]:
         """End a job early: at once if no worker runs it, else by telling its owner."""
         is_late = reason in ("deadline", "expired")
-        return RedisCall(
+        return call(
             _CANCEL,
-            self.ending_keys(job_id),
-            (
-                job_id,
-                self.channel(job_id),
-                self.stream_ttl_s,
-                reason,
-                "failed" if is_late else "cancelled",
-                end_tail("deadline" if is_late else "cancelled"),
-                notice_text(job_id, reason),
-                self.notices_to(""),
-            ),
             lambda reply: Cancellation(text(reply)),
+            **self.ending_keys(job_id),
+            id=job_id,
+            channel=self.channel(job_id),
+            ttl_s=self.stream_ttl_s,
+            reason=reason,
+            end_state="failed" if is_late else "cancelled",
+            end_tail=end_tail("deadline" if is_late else "cancelled"),
+            notice=notice_text(job_id, reason),
+            notices_to=self.notices_to(""),
         )
 
     def purge(self, job_id: str, *, mark: bool = False) -> RedisCall[Purge]:
@@ -239,11 +231,17 @@ class Ledger(JobReads):
 
         Remaining messages do not run. mark: nor do those that may be there although the job has no record.
         """
-        return RedisCall(
+        return call(
             _PURGE,
-            (*self.ending_keys(job_id), self.key("quarantine"), self.result_key(job_id)),
-            (job_id, self.channel(job_id), self.stream_ttl_s, end_tail("cancelled"), int(mark)),
             lambda reply: Purge(text(reply)),
+            **self.ending_keys(job_id),
+            **self.keys_named("quarantine"),
+            result=self.result_key(job_id),
+            id=job_id,
+            channel=self.channel(job_id),
+            ttl_s=self.stream_ttl_s,
+            end_tail=end_tail("cancelled"),
+            marks=int(mark),
         )
 
     def unmark(self, job_id: str) -> RedisCall[None]:
@@ -254,3 +252,90 @@ class Ledger(JobReads):
     def between_sweeps_ms(self) -> int:
         """The shortest time between two sweeps."""
         return self.lease_ms // 6
+
+
+#: Anybody may have written a record. A worker could not continue with numbers out of this range.
+_NUMBERS = range(10**16)
+#: Longest wait before a job that another worker owns is asked for again.
+_MAX_BUSY_MS = 5_000
+
+
+def _number(raw: bytes | int) -> int:
+    """Raises ValueError."""
+    number = int(raw)
+    if number not in _NUMBERS:
+        raise ValueError("not a number that the ledger writes")
+    return number
+
+
+def read_claim(reply: list[Any]) -> ClaimAnswer:
+    kind = text(reply[0])
+    match kind:
+        case "yours" | "adopt":
+            now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
+            deadline_ms = _number(reply[8]) if reply[8] else None
+            body, lane = text(reply[9]), text(reply[10] or b"")
+            claimed = Yours if kind == "yours" else Adopt
+            return claimed(epoch, n, seq, attempts, starts, due_ms, body, now_ms, deadline_ms, lane)
+        case "busy":
+            return Busy(min(int(reply[1]), _MAX_BUSY_MS))
+        case "early":
+            return Early()
+        case "settled":
+            return Settled()
+        case "unknown":
+            return Unknown()
+        case _:
+            return Ended(kind)
+
+
+def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
+    """A purged job counts as settled. A forgotten one is the caller's: nobody else is at it."""
+    match text(reply[0]):
+        case "busy":
+            return Busy(int(reply[1]))
+        case "settled" | "purged":
+            return Settled()
+        case _:
+            return Settling()
+
+
+#: The end of a job of which Redis has lost a part.
+LOST = Failure(
+    code=ErrorCode.UNREADABLE,
+    message="Redis has lost the record or the events of this job: it evicts keys, or somebody has deleted "
+    "them. Fix: redis-cli CONFIG SET maxmemory-policy noeviction, then submit the job again",
+)
+
+
+def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:
+    """The rest of a final event's JSON, after the fields that a script fills in."""
+    tail = {
+        "final": True,
+        "finish_reason": finish_reason,
+        "usage": None,
+        "text_sha256": None,
+        "error": error and error.model_dump(),
+        "timings": None,
+    }
+    return json.dumps(tail, separators=(",", ":"))[1:]
+
+
+class Notice(BaseModel):
+    """Which job to end, and why."""
+
+    job: str
+    cancel: CancelReason
+
+
+def notice_text(job_id: str, reason: CancelReason) -> str:
+    """The notice as a message of the control channel."""
+    return json.dumps({"v": 1, "job": job_id, "cancel": reason})
+
+
+def read_notice(message: bytes) -> Notice | None:
+    """Parse a message of the control channel. None if it is no notice: every producer may publish there."""
+    try:
+        return Notice.model_validate_json(message)
+    except ValidationError:
+        return None

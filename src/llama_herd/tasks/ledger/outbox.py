@@ -14,13 +14,11 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 
-_DUE = Script("outbox_due", "clock")
-_SETTLE = Script("outbox_settle", "clock")
-_RETRY = Script("outbox_retry", "clock")
-
-#: What a gateway runs.
-SCRIPTS = (_DUE, _SETTLE)
+_DUE = Script("outbox_due")
+_SETTLE = Script("outbox_settle")
+_RETRY = Script("outbox_retry")
 
 _OPTIONAL_FIELDS = ("finish_reason", "url", "error", "secret")
 
@@ -83,7 +81,9 @@ class Outbox(Keys):
 
     def due(self, limit: int, again_ms: int) -> RedisCall[list[WebhookEntry]]:
         """At most `limit` webhooks that are due. They are due again after `again_ms`, unless settled."""
-        return RedisCall(_DUE, (self._waiting, self._entries), (limit, again_ms), _read_due)
+        return call(
+            _DUE, _read_due, outbox=self._waiting, entries=self._entries, most=limit, again_ms=again_ms
+        )
 
     def sent(self, entry: WebhookEntry) -> RedisCall[None]:
         """Forget a webhook that its receiver has."""
@@ -98,13 +98,19 @@ class Outbox(Keys):
         return self._settle(entry, "dead")
 
     def _settle(self, entry: WebhookEntry, outcome: str, for_ms: int = 0) -> RedisCall[None]:
-        keys = (self._waiting, self._entries, self._dead)
-        args = (entry.message, outcome, for_ms, entry.to_json())
-        return RedisCall(_SETTLE, keys, args, lambda reply: None)
+        return call(
+            _SETTLE,
+            lambda reply: None,
+            **self._all,
+            message=entry.message,
+            outcome=outcome,
+            in_ms=for_ms,
+            entry=entry.to_json(),
+        )
 
     def retry(self, messages: Sequence[str]) -> RedisCall[int]:
         """Let dead webhooks be due now; how many of them were dead."""
-        return RedisCall(_RETRY, (self._waiting, self._entries, self._dead), messages, int)
+        return call(_RETRY, int, **self._all, messages=messages)
 
     def message_ids(
         self, which: Literal["waiting", "dead"], limit: int
@@ -122,7 +128,11 @@ class Outbox(Keys):
 
     def forget(self) -> RedisCall[int]:
         """Forget all of it."""
-        return RedisCall("DEL", (self._waiting, self._entries, self._dead), (), int)
+        return RedisCall("DEL", tuple(self._all.values()), (), int)
+
+    @property
+    def _all(self) -> dict[str, str]:
+        return {"outbox": self._waiting, "entries": self._entries, "dead": self._dead}
 
     @property
     def _waiting(self) -> str:

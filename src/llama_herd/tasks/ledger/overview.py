@@ -8,6 +8,7 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import number, text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS
 
@@ -28,9 +29,8 @@ INDEXES: tuple[Index, ...] = get_args(Index)
 #: The lanes in the order in which QUEUES answers.
 _LANES = ("normal", "urgent", "low")
 
-_QUEUES = Script("queues", "clock", "queue", "strays", builds_keys=True)
-_JOBS = Script("jobs", "clock", "listed")
-SCRIPTS = (_QUEUES, _JOBS)
+_QUEUES = Script("queues")
+_JOBS = Script("jobs")
 
 
 class LaneCounts(NamedTuple):
@@ -141,9 +141,17 @@ class Overview(Keys):
         max_looks: most running jobs that are assigned to their queues; 0: none is counted.
         """
         before, _, after = self.job_key("\0").partition("\0")
-        names = ("waiting", "served", "leases", "dead", "quarantine", "delayed")
-        arguments: tuple[str | int, ...] = (before, after, max_queues, max_looks, 1000 * LATELY_S, *queues)
-        return RedisCall(_QUEUES, tuple(map(self.key, names)), arguments, partial(_read_counts, self.tenant))
+        return call(
+            _QUEUES,
+            partial(_read_counts, self.tenant),
+            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed"),
+            before=before,
+            after=after,
+            max_queues=max_queues,
+            max_looks=max_looks,
+            lately_ms=1000 * LATELY_S,
+            wanted=queues,
+        )
 
     @staticmethod
     def line_names(queue: str) -> tuple[str, ...]:
@@ -166,9 +174,20 @@ class Overview(Keys):
         most: as many at most.
         """
         before, _, after = self.job_key("\0").partition("\0")
-        wanted = (queue, prefix, "" if due_ms is None else due_ms)
-        looks = min(most, MAX_LOOKS) if wanted == ("", "", "") else MAX_LOOKS
-        return RedisCall(_JOBS, (self.key(index),), (place, looks, most, before, after, *wanted), _read_page)
+        takes_any = not queue and not prefix and due_ms is None
+        return call(
+            _JOBS,
+            _read_page,
+            list=self.key(index),
+            place=place,
+            max_looks=min(most, MAX_LOOKS) if takes_any else MAX_LOOKS,
+            max_finds=most,
+            before=before,
+            after=after,
+            queue=queue,
+            prefix=prefix,
+            due_ms=due_ms,
+        )
 
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:

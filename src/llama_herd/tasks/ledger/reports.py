@@ -1,13 +1,17 @@
 """Reports of workers and batches. A report expires when its author falls silent."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
-from llama_herd.tasks.ledger.replies import read_reports, text
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
@@ -24,11 +28,11 @@ MAX_REPORTS = 3_900
 #: Most tenants of one beat.
 MAX_BEATS = 50
 
-_BEAT = Script("beat", "clock")
-_REPORT = Script("report", "clock")
-_REPORTS = Script("reports", "clock", "listed")
+S = TypeVar("S", bound=BaseModel)
+_BEAT = Script("beat")
+_REPORT = Script("report")
+_REPORTS = Script("reports")
 _END_BATCH = Script("end_batch")
-SCRIPTS = (_REPORTS,)
 
 
 @dataclass(frozen=True)
@@ -41,30 +45,36 @@ class Reports(Keys):
 
     def workers(self) -> RedisCall[list[WorkerStatus]]:
         """All live workers."""
-        return RedisCall(
-            _REPORTS,
-            (self.key("workers"),),
-            (self.key("worker:"), 1000 * WORKER_TTL_S, MAX_REPORTS),
-            lambda reply: read_reports(reply, WorkerStatus),
-        )
+        return self._reports(WorkerStatus, "workers", "worker:", 1000 * WORKER_TTL_S)
 
     def report_batch(self, status: BatchStatus) -> RedisCall[bool]:
         """Store a batch's report: how far it is, or how it ended. Returns whether it was asked to end."""
-        fields = [part for pair in status.model_dump(exclude={"beat_ms"}).items() for part in pair]
-        keys = (self.key(f"batch:{status.run_id}"), self.key("batches"))
-        return RedisCall(_REPORT, keys, (status.run_id, status.ttl_s, *fields), bool)
+        return call(
+            _REPORT,
+            bool,
+            report=self.key(f"batch:{status.run_id}"),
+            index=self.key("batches"),
+            name=status.run_id,
+            life_s=status.ttl_s,
+            fields=status.model_dump(exclude={"beat_ms"}),
+        )
 
     def end_batch(self, run_id: str) -> RedisCall[bool]:
         """Ask a running batch to end. Returns whether there is one."""
-        return RedisCall(_END_BATCH, (self.key(f"batch:{run_id}"),), (), bool)
+        return call(_END_BATCH, bool, report=self.key(f"batch:{run_id}"))
 
     def batches(self) -> RedisCall[list[BatchStatus]]:
         """All batches that are running or ended within the last hour."""
-        return RedisCall(
+        return self._reports(BatchStatus, "batches", "batch:", None)
+
+    def _reports(self, kind: type[S], index: str, prefix: str, longest_ms: int | None) -> RedisCall[list[S]]:
+        return call(
             _REPORTS,
-            (self.key("batches"),),
-            (self.key("batch:"), "", MAX_REPORTS),
-            lambda reply: read_reports(reply, BatchStatus),
+            lambda reply: read_reports(reply, kind),
+            index=self.key(index),
+            prefix=self.key(prefix),
+            longest_ms=longest_ms,
+            most=MAX_REPORTS,
         )
 
 
@@ -76,6 +86,19 @@ class Beat:
     status: WorkerStatus
     asks: bool = False
 
+    @property
+    def entry(self) -> dict[str, Argument]:
+        """It as BEAT takes it."""
+        queue = queue_name(self.status.model, self.whose.tenant)
+        return {
+            "report": self.whose.key(f"worker:{self.status.name}"),
+            **self.whose.keys_named("workers", "served"),
+            "room": self.whose.key(f"room:{queue}"),
+            "queue": "" if self.status.state == "stopping" else queue,
+            "free": self.status.num_free,
+            "asks": int(self.asks),
+        }
+
 
 def beat(beats: Sequence[Beat]) -> RedisCall[list[int | str]]:
     """Store a worker's reports, and note that its queues are served, unless the worker is stopping.
@@ -85,30 +108,29 @@ def beat(beats: Sequence[Beat]) -> RedisCall[list[int | str]]:
     """
     fields = [one.status.model_dump(exclude={"beat_ms"}) for one in beats]
     common = {name: value for name, value in fields[0].items() if all(one[name] == value for one in fields)}
-    name = beats[0].status.name
-    keys: list[str] = []
-    args: list[Argument] = [name, WORKER_TTL_S, MAX_SERVED, MAX_ASKED, len(common), *_flat(common)]
-    for one, own in zip(beats, fields, strict=True):
-        whose, status = one.whose, one.status
-        queue = queue_name(status.model, whose.tenant)
-        keys += (
-            whose.key(f"worker:{name}"),
-            whose.key("workers"),
-            whose.key("served"),
-            whose.key(f"room:{queue}"),
-        )
-        own = {field: value for field, value in own.items() if field not in common}
-        args += (
-            "" if status.state == "stopping" else queue,
-            status.num_free,
-            int(one.asks),
-            len(own),
-            *_flat(own),
-        )
-    return RedisCall(
-        _BEAT, keys, args, lambda reply: [one if isinstance(one, int) else text(one) for one in reply]
+    return call(
+        _BEAT,
+        lambda reply: [one if isinstance(one, int) else text(one) for one in reply],
+        name=beats[0].status.name,
+        life_s=WORKER_TTL_S,
+        max_served=MAX_SERVED,
+        max_asked=MAX_ASKED,
+        beats=[one.entry for one in beats],
+        own=[
+            {"beat": number, "field": name, "value": value}
+            for number, one in enumerate(fields, 1)
+            for name, value in one.items()
+            if name not in common
+        ],
+        common=common,
     )
 
 
-def _flat(fields: Mapping[str, Argument]) -> Iterator[Argument]:
-    return chain.from_iterable(fields.items())
+def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
+    """The reports that can be parsed. Those of another version may not."""
+    reports = []
+    for flat in reply:
+        texts = [text(part) for part in flat]
+        with suppress(ValueError):
+            reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
+    return reports

@@ -1,21 +1,22 @@
 """The records of files. Their bytes lie in a storage, which has an id of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 
-_ADD = Script("file_add", "clock", "quota", "file")
-_RESERVE = Script("file_reserve", "quota")
-_DROP = Script("file_drop", "clock", "quota")
-_DELAY = Script("delay", "clock")
-_DUE = Script("due", "clock")
-_LISTING = Script("listing", "clock", builds_keys=True)
-SCRIPTS = (_ADD, _RESERVE, _DROP, _DELAY, _DUE, _LISTING)
+T = TypeVar("T")
+_ADD = Script("file_add")
+_RESERVE = Script("file_reserve")
+_DROP = Script("file_drop")
+_DELAY = Script("delay")
+_DUE = Script("due")
+_LISTING = Script("listing")
 
 #: Purposes of files: what came in, and what was made of it.
 INPUT, OUTPUT = "batch", "batch_output"
@@ -132,28 +133,41 @@ class StoredFiles(Keys):
 
     def begin_upload(self, file_id: str) -> RedisCall[None]:
         """Note that bytes are being written: without a record they are deleted after a day."""
-        return RedisCall(_DELAY, (self.due_key,), (self._member(file_id), UPLOAD_MS), lambda reply: None)
+        return _delay(self.due_key, self._member(file_id), UPLOAD_MS)
 
     def reserve(
         self, file_id: str, owner: str, num_bytes: int, quota: Quota
     ) -> RedisCall[QuotaExceeded | None]:
         """Count bytes of an upload that are to be written, within a quota, until `add` or `drop`."""
-        return RedisCall(
+        return call(
             _RESERVE,
-            (self.key("quota"),),
-            (file_id, owner, num_bytes, *quota),
             lambda reply: QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else None,
+            **self.keys_named("quota"),
+            id=file_id,
+            owner=owner,
+            num_bytes=num_bytes,
+            most=quota.of_tenant,
+            most_of_key=quota.of_key,
         )
 
     def add(self, file: NewFile, files: Quota, num_bytes: Quota) -> RedisCall[StoredFile | QuotaExceeded]:
         """Record a file whose bytes are stored, within these quotas."""
-        life_ms = "" if file.life_ms is None else file.life_ms
-        facts = (file.id, self._member(file.id), file.name, file.purpose, self.storage, file.num_bytes)
-        return RedisCall(
+        return call(
             _ADD,
-            (self.file_key(file.id), self.key("stored_files"), self.key("quota"), self.due_key),
-            (*facts, file.owner, life_ms, *files, *num_bytes),
             _read_added,
+            **self._keys_of(file.id),
+            id=file.id,
+            member=self._member(file.id),
+            name=file.name,
+            purpose=file.purpose,
+            storage=self.storage,
+            num_bytes=file.num_bytes,
+            owner=file.owner,
+            life_ms=file.life_ms,
+            most_files=files.of_tenant,
+            most_files_of_key=files.of_key,
+            most_bytes=num_bytes.of_tenant,
+            most_bytes_of_key=num_bytes.of_key,
         )
 
     def get(self, file_id: str) -> RedisCall[StoredFile | None]:
@@ -164,42 +178,61 @@ class StoredFiles(Keys):
         self, after: str, limit: int, order: ListOrder, purpose: str = ""
     ) -> RedisCall[RecordPage | None]:
         """Files after one of them, without those that have expired; None if there is no such one."""
-        return records_page(self, "stored_files", "file", (after, min(limit, MAX_PAGE), order, purpose, 1))
+        most = min(limit, MAX_PAGE)
+        return records_page(self, "stored_files", "file", after, most, order, purpose, leaves_out=True)
 
     def drop(self, file_id: str, *, expired: bool = False) -> RedisCall[DropOutcome]:
         """Forget a file, unless a batch reads it, or what an upload has reserved. expired: only if it is."""
-        return RedisCall(
+        return call(
             _DROP,
-            (self.file_key(file_id), self.key("stored_files"), self.key("quota"), self.due_key),
-            (file_id, self._member(file_id), "expired" if expired else "", AGAIN_MS),
             text,  # type: ignore[arg-type]  # one of these words
+            **self._keys_of(file_id),
+            id=file_id,
+            member=self._member(file_id),
+            only="expired" if expired else "",
+            again_ms=AGAIN_MS,
         )
+
+    def _keys_of(self, file_id: str) -> dict[str, str]:
+        """The keys that change with a file, by their names in scripts."""
+        file, files = self.file_key(file_id), self.key("stored_files")
+        return {"file": file, "files": files, "quota": self.key("quota"), "files_due": self.due_key}
 
     def put_off(self, file_id: str) -> RedisCall[None]:
         """Look at a file again in a while."""
-        return RedisCall(_DELAY, (self.due_key,), (self._member(file_id), AGAIN_MS), lambda reply: None)
+        return _delay(self.due_key, self._member(file_id), AGAIN_MS)
 
     def note_deleted(self, file_id: str) -> RedisCall[None]:
         """Note that a file's bytes are gone, too."""
         return RedisCall("ZREM", (self.due_key,), (self._member(file_id),), lambda reply: None)
 
 
-def due_items(key: str, limit: int, farthest_ms: int | str = "") -> RedisCall[tuple[DueItem, ...]]:
+def _delay(key: str, member: str, delay_ms: int) -> RedisCall[None]:
+    return call(_DELAY, lambda reply: None, list=key, member=member, delay_ms=delay_ms)
+
+
+def due_items(key: str, limit: int, farthest_ms: int | None = None) -> RedisCall[tuple[DueItem, ...]]:
     """The entries of a due list that are due now, at most `limit`.
 
     farthest_ms: an entry that is due even later was noted before the clock was put back.
     """
-    return RedisCall(_DUE, (key,), (limit, farthest_ms), lambda reply: tuple(map(DueItem.from_member, reply)))
+    return _due(key, limit, farthest_ms, DueItem.from_member)
 
 
 def storage_seen(storage: str, lost_in_ms: int) -> RedisCall[None]:
     """Note that a gateway reaches a storage, which is lost in so long unless that is noted again."""
-    return RedisCall(_DELAY, (STORAGES,), (storage, lost_in_ms), lambda reply: None)
+    return _delay(STORAGES, storage, lost_in_ms)
 
 
 def lost_storages() -> RedisCall[tuple[str, ...]]:
     """The ids of storages that no gateway has reached for too long."""
-    return RedisCall(_DUE, (STORAGES,), (MAX_PAGE, ""), lambda reply: tuple(map(text, reply)))
+    return _due(STORAGES, MAX_PAGE, None, text)
+
+
+def _due(
+    key: str, most: int, farthest_ms: int | None, parse: Callable[[bytes], T]
+) -> RedisCall[tuple[T, ...]]:
+    return call(_DUE, lambda reply: tuple(map(parse, reply)), list=key, most=most, farthest_ms=farthest_ms)
 
 
 def redis_time_ms() -> RedisCall[int]:
@@ -208,11 +241,33 @@ def redis_time_ms() -> RedisCall[int]:
 
 
 def records_page(
-    keys: Keys, index: str, kind: str, args: tuple[str | int, ...]
+    keys: Keys,
+    index: str,
+    kind: str,
+    after: str,
+    most: int,
+    order: ListOrder,
+    purpose: str = "",
+    *,
+    leaves_out: bool = False,
 ) -> RedisCall[RecordPage | None]:
-    """A page of records: of files or batches, as `kind` says; None if the one to begin after is not there."""
+    """A page of records: of files or batches, as `kind` says; None if the one to begin after is not there.
+
+    leaves_out: what has expired.
+    """
     start, _, end = keys.key(f"{{\0}}:{kind}").partition("\0")
-    return RedisCall(_LISTING, (keys.key(index),), (start, end, *args), _read_page)
+    return call(
+        _LISTING,
+        _read_page,
+        index=keys.key(index),
+        start=start,
+        stop=end,
+        after=after,
+        most=most,
+        order=order,
+        purpose=purpose,
+        leaves_out=int(leaves_out),
+    )
 
 
 def _read_page(reply: list[Any]) -> RecordPage | None:

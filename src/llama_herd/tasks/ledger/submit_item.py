@@ -1,10 +1,14 @@
-"""A new job as SUBMIT and SUBMIT_MANY take it."""
+"""A new job as SUBMIT takes it, and what SUBMIT answers."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+from redis.exceptions import ResponseError
+
+from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import lane_of, lists_of
@@ -12,47 +16,57 @@ from llama_herd.tasks.protocol.priority import lane_of, lists_of
 
 @dataclass(frozen=True, slots=True)
 class SubmitItem:
-    """A new job as SUBMIT_MANY takes it.
+    """A new job as SUBMIT takes it.
 
-    shared_keys: those that other jobs of the call may touch, too. num_bytes: length of its body and message.
+    lists: keys that other jobs of the call may touch, too. num_bytes: length of its body and message.
     """
 
-    keys: tuple[str, str]
-    shared_keys: tuple[str, ...]
-    args: tuple[Argument, ...]
+    entry: dict[str, Argument]
+    lists: tuple[str, ...]
     num_bytes: int
 
     @classmethod
     def from_job(cls, keys: Keys, job_id: str, job: GenerationJob, envelope: Envelope) -> Self:
         """keys: those of the job's tenant."""
-        text, *rest = record_arguments(job, envelope)
-        body = str(text).encode()
-        args = (job_id, *webhook_arguments(job), body, *rest)
-        own_keys = (keys.job_key(job_id), envelope.queue)
-        return cls(own_keys, queue_keys(keys, job, envelope), args, len(body) + len(envelope.text))
+        body = job.to_json().encode()
+        entry = {"job": keys.job_key(job_id), "id": job_id, **job_fields(job, envelope, body)}
+        lists = (*lists_of(envelope.queue), keys.line_key(f"{envelope.queue}{lane_of(job.priority)}"))
+        return cls(entry, lists, len(body) + len(envelope.text))
 
 
-def queue_keys(keys: Keys, job: GenerationJob, envelope: Envelope) -> tuple[str, ...]:
-    """Keys of the queue that a new job joins: all lists of the queue, and the line of the job's own list."""
-    return (*lists_of(envelope.queue), keys.line_key(f"{envelope.queue}{lane_of(job.priority)}"))
+def job_fields(job: GenerationJob, envelope: Envelope, body: bytes) -> dict[str, Argument]:
+    """A new job as `record.lua` takes it. body: its JSON."""
+    deadline_ms = job.deadline_ms if job.timeout_s is None else f"+{job.timeout_ms}"
+    return {
+        "queue": envelope.queue,
+        "body": body,
+        "envelope": envelope.text,
+        "deadline_ms": "" if deadline_ms is None else deadline_ms,
+        "not_before": "" if job.not_before is None else job.not_before,
+        "tokens": job.estimated_tokens,
+        "lane": lane_of(job.priority),
+        "webhook": job.webhook or "",
+        "secret": job.webhook_secret or "",
+    }
 
 
-def record_arguments(job: GenerationJob, envelope: Envelope) -> tuple[str | int, ...]:
-    """A new job as the arguments of `record.lua`."""
-    return (
-        job.to_json(),
-        envelope.text,
-        _optional(job.deadline_ms) if job.timeout_s is None else f"+{job.timeout_ms}",
-        _optional(job.not_before),
-        job.estimated_tokens,
-        lane_of(job.priority),
-    )
+def read_submitted(reply: list[Any]) -> Submitted:
+    kind, num_jobs, num_tokens, num_taken, span_ms, *served = reply
+    # A span of less than a second gives no useful rate.
+    taken_per_s = num_taken / max(span_ms / 1000, 1.0)
+    return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s, tuple(map(text, served)))
 
 
-def webhook_arguments(job: GenerationJob) -> tuple[str, str]:
-    """Where to tell of a job's end, and what to sign that with; empty: as the tenant's."""
-    return job.webhook or "", job.webhook_secret or ""
+_BARE_ANSWERS = {kind.encode(): Submitted(kind) for kind in Submission}
 
 
-def _optional(number: int | None) -> str:
-    return "" if number is None else str(number)
+def read_submitted_many(reply: list[Any]) -> list[Submitted | ResponseError]:
+    """The error of one job stands in the place of its answer."""
+    return [
+        _BARE_ANSWERS[answer] if isinstance(answer, bytes) else _read_submitted_one(answer)
+        for answer in reply
+    ]
+
+
+def _read_submitted_one(answer: list[Any]) -> Submitted | ResponseError:
+    return ResponseError(text(answer[1])) if answer[0] == b"error" else read_submitted(answer)

@@ -1,15 +1,16 @@
-"""The sweep: it pushes lost messages again, and ends jobs that nobody will run."""
+"""What workers do for all: push lost messages again, end jobs that nobody will run, gather stray messages."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import Swept
-from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import LOST, Ledger, end_tail
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.tasks.ledger.script_events import LOST, end_tail
+from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import queue_name
 
@@ -23,27 +24,12 @@ SWEEP_MAX_PUSHES = 64
 SWEEP_MAX_TAKEN = 1_100
 #: Most jobs of each kind that one sweep looks at.
 SWEEP_MAX_LOOKS = 512
-#: The keys of SWEEP.
-_SWEPT = ("pending", "delayed", "leases", "waiting", "sweep", "dead", "served")
 #: A tenant that has none of these keys has nothing to sweep.
-_TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbox:dead")
+_TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbox_dead")
 
-_SWEEP = Script(
-    "sweep",
-    "clock",
-    "life",
-    "outcome",
-    "queue",
-    "push",
-    "front",
-    "outbox",
-    "outbox_trim",
-    "waiting",
-    "end",
-    "lost",
-    builds_keys=True,
-)
-_DUE_FOR_SWEEP = Script("due_for_sweep", "clock")
+_SWEEP = Script("sweep")
+_DUE_FOR_SWEEP = Script("due_for_sweep")
+_GATHER = Script("gather")
 
 
 def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
@@ -54,33 +40,34 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
     """
     prefix, _, record = ledger.job_key("\0").partition("\0")
     events = ledger.events_key("\0").removeprefix(f"{prefix}\0")
-    return RedisCall(
+    return call(
         _SWEEP,
-        [ledger.key(name) for name in _SWEPT],
-        (
-            prefix,
-            record,
-            events,
-            ledger.channel(""),
-            ledger.between_sweeps_ms,
-            max(SWEEP_GAP_MS, ledger.lease_ms * 2 // 3),
-            ledger.lease_ms,
-            SWEEP_PATIENCE_MS,
-            SWEEP_MAX_PUSHES,
-            SWEEP_MAX_LOOKS,
-            ledger.stream_ttl_s,
-            ledger.dead_ttl_s,
-            end_tail("deadline"),
-            end_tail("cancelled"),
-            SWEEP_MAX_TAKEN,
-            1000 * ledger.unserved_timeout_s,
-            end_tail("error", _unserved(ledger.unserved_timeout_s)),
-            1000 * WORKER_TTL_S,
-            end_tail("error", LOST),
-            ledger.max_outbox,
-            *(queue_name(model, ledger.tenant) for model in ledger.standing_models),
-        ),
         lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
+        **ledger.keys_named(
+            "pending", "delayed", "leases", "waiting", "sweep", "dead", "served", "deadlines"
+        ),
+        **ledger.outbox_keys,
+        keys_start=prefix,
+        record_end=record,
+        events_end=events,
+        channels=ledger.channel(""),
+        between_ms=ledger.between_sweeps_ms,
+        gap_ms=max(SWEEP_GAP_MS, ledger.lease_ms * 2 // 3),
+        lease_ms=ledger.lease_ms,
+        patience_ms=SWEEP_PATIENCE_MS,
+        max_pushes=SWEEP_MAX_PUSHES,
+        max_looks=SWEEP_MAX_LOOKS,
+        max_taken=SWEEP_MAX_TAKEN,
+        ended_s=ledger.stream_ttl_s,
+        letter_s=ledger.dead_ttl_s,
+        late_tail=end_tail("deadline"),
+        cancelled_tail=end_tail("cancelled"),
+        lost_tail=end_tail("error", LOST),
+        unserved_tail=end_tail("error", _unserved(ledger.unserved_timeout_s)),
+        unserved_ms=1000 * ledger.unserved_timeout_s,
+        away_ms=1000 * WORKER_TTL_S,
+        max_outbox=ledger.max_outbox,
+        standing=[queue_name(model, ledger.tenant) for model in ledger.standing_models],
     )
 
 
@@ -94,9 +81,47 @@ def due_for_sweep(ledgers: Sequence[Ledger]) -> RedisCall[list[bool]]:
 
     Every worker asks about once a second. Most of the answers are no: another worker has just swept.
     """
-    return RedisCall(
+    return call(
         _DUE_FOR_SWEEP,
-        [ledger.key(name) for ledger in ledgers for name in ("sweep", *_TO_SWEEP)],
-        (min((ledger.between_sweeps_ms for ledger in ledgers), default=0),),
         lambda reply: [answer == 1 for answer in reply],
+        between_ms=min((ledger.between_sweeps_ms for ledger in ledgers), default=0),
+        tenants=[ledger.keys_named("sweep", *_TO_SWEEP) for ledger in ledgers],
+    )
+
+
+#: Most messages that one call moves, and about how many bytes: Redis waits meanwhile.
+MAX_MOVES, MAX_BYTES = 256, 1 << 20
+
+
+class Gathered(NamedTuple):
+    """The messages that were moved from the lists of one separator, and whether there may be more."""
+
+    queue: str
+    separator: str
+    num_moved: int
+    has_more: bool
+
+
+def binding_key(queue: str) -> str:
+    """Key of Celery's note of how a queue's producers name it."""
+    return f"_kombu.binding.{queue}"
+
+
+def gather_strays(queues: Sequence[str]) -> RedisCall[list[Gathered]]:
+    """Lead the messages of these queues' stray lists into those that workers ask.
+
+    Only separators are known that a producer has declared the queue with, as Celery does when it sends.
+    """
+
+    def parse(reply: Sequence[Any]) -> list[Gathered]:
+        rows = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
+        return [Gathered(text(queue), text(sep), num, more == 1) for queue, sep, num, more in rows]
+
+    return call(
+        _GATHER,
+        parse,
+        max_moves=MAX_MOVES,
+        max_bytes=MAX_BYTES,
+        queues=queues,
+        bindings=list(map(binding_key, queues)),
     )

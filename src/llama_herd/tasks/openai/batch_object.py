@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, ValidationInfo
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.ledger.batch_record import STATES, BatchRecord, BatchRequest, BatchState
+from llama_herd.tasks.ledger.batch_records import STATES, BatchRecord, BatchRequest, BatchState
 from llama_herd.tasks.ledger.stored_files import RecordPage
 from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
 from llama_herd.tasks.openai.request_body import Endpoint

@@ -120,7 +120,7 @@ class Started(_Event):
         default=None,
         description="How many of them this attempt found in the worker's prefix cache; null: not counted.",
     )
-    # What follows is for a job with `echo`, in its first attempt: `read.lua` cuts it off.
+    # What follows is for a job with `echo`, in its first attempt: see PROMPT_FIELDS.
     prompt_ids: tuple[int, ...] | None = Field(default=None, description="Ids of the prompt.")
     prompt_text: str | None = Field(
         default=None,
@@ -140,6 +140,8 @@ class Started(_Event):
 
 #: Fields of Started that tell of the prompt.
 PROMPT_FIELDS = {"prompt_ids", "prompt_text", "context_tokens", "pieces"}
+#: Fields of Token that tell of scores.
+SCORE_FIELDS = {"logprobs", "top_logprobs", "prompt_logprobs", "top_prompt_logprobs", "pieces"}
 
 
 class Token(_Event):
@@ -175,7 +177,7 @@ class Token(_Event):
     tool_calls: tuple[ToolCall, ...] | None = Field(
         default=None, description="Calls of tools that are now complete; absent: none."
     )
-    # All fields from here on are scores: `read.lua` cuts them off.
+    # All fields from here on are scores: see SCORE_FIELDS.
     logprobs: LogProbs | None = Field(
         default=None,
         description=f"One for each id, if requested. {LOWEST_LOGPROB} stands for minus infinity.",

@@ -16,12 +16,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.ledger.batch_record import BatchRecord, BatchRequest
-from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.batch_records import BatchRecord, BatchRecords, BatchRequest
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -29,7 +27,7 @@ from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.script import commands_of
+from llama_herd.tasks.ledger.script import all_scripts
 from llama_herd.tasks.ledger.stored_api_keys import (
     API_KEYS,
     ApiKey,
@@ -48,7 +46,7 @@ from llama_herd.tasks.ledger.stored_files import (
     redis_time_ms,
     storage_seen,
 )
-from llama_herd.tasks.ledger.strays import binding_key
+from llama_herd.tasks.ledger.sweep import binding_key
 from llama_herd.tasks.ledger.webhook_configs import all_configs, hold_sender_role
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -282,6 +280,4 @@ def _fanout_channels(exchange: str) -> frozenset[str]:
 @cache
 def _script_commands() -> frozenset[str]:
     """All commands that our scripts call."""
-    folder = resources.files("llama_herd.tasks.ledger") / "lua"
-    sources = (file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".lua"))
-    return frozenset({"EVALSHA"}).union(*map(commands_of, sources))
+    return frozenset({"EVALSHA"}).union(*(script.commands for script in all_scripts()))

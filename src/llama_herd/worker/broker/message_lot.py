@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.script import Script
+from llama_herd.tasks.ledger.script_call import call
 
 _TAKE = Script("take")
 
@@ -36,14 +37,23 @@ def take_messages(
     `notes_key` and `times_key` are those where kombu notes which messages are held.
     """
     lists = sorted(set().union(*orders))
-    place_of = {name: str(place) for place, name in enumerate(lists, start=3)}
+    place_of = {name: str(place) for place, name in enumerate(lists, start=1)}
 
     def parse(reply: Sequence[Any]) -> list[TakenMessage]:
         parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-        return [TakenMessage(lists[place - 3], tag.decode(), raw) for place, tag, raw in parts]
+        return [TakenMessage(lists[place - 1], tag.decode(), raw) for place, tag, raw in parts]
 
-    asked = (" ".join(place_of[name] for name in order) for order in orders)
-    return RedisCall(_TAKE, (notes_key, times_key, *lists), (time(), queue, MAX_BYTES, *asked), parse)
+    return call(
+        _TAKE,
+        parse,
+        notes=notes_key,
+        times=times_key,
+        now=time(),
+        queue=queue,
+        max_bytes=MAX_BYTES,
+        lists=lists,
+        orders=[" ".join(place_of[name] for name in order) for order in orders],
+    )
 
 
 def message_in(note: bytes) -> tuple[bytes, str]:

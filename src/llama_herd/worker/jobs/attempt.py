@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.tasks.protocol.events import Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.broker.delivery import Delivery

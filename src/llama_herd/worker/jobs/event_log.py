@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.ops.logs import JobLine
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.script_events import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import (
     End,
     Event,

@@ -13,10 +13,10 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Renewal
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
-from llama_herd.tasks.ledger.kept_scripts import KEPT_SCRIPTS
-from llama_herd.tasks.ledger.notice import read_notice
+from llama_herd.tasks.ledger.ledger import read_notice
 from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
+from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
@@ -119,7 +119,7 @@ class Heartbeat(threading.Thread):
             self._reported_s.clear()
         self._report([one for one in self._tenancies if self._is_due(one)])
         if monotonic() >= self._next_scripts_s:
-            keep_loaded(self._redis, KEPT_SCRIPTS)
+            keep_loaded(self._redis, kept_scripts())
             self._next_scripts_s = monotonic() + SCRIPTS_S
 
     def _renew(self) -> None:

@@ -30,7 +30,7 @@ from llama_herd.tasks.ledger.answers import (
     Yours,
 )
 from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
-from llama_herd.tasks.ledger.notice import CancelReason
+from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker.delivery import Delivery

@@ -15,9 +15,9 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
-from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, emit
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, emit
+from llama_herd.tasks.ledger.ledger import LOST
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
-from llama_herd.tasks.ledger.script_events import LOST, EmitEntry
 from llama_herd.tasks.protocol.events import Failure, FinishReason
 from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.insisting import Stopped, insist

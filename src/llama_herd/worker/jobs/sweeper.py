@@ -9,8 +9,7 @@ from redis.exceptions import RedisError
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import JobOrigin, Swept
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
-from llama_herd.tasks.ledger.strays import gather_strays
-from llama_herd.tasks.ledger.sweep import due_for_sweep, sweep_tenant
+from llama_herd.tasks.ledger.sweep import due_for_sweep, gather_strays, sweep_tenant
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy

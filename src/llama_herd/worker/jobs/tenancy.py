@@ -12,10 +12,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Release
-from llama_herd.tasks.ledger.held_jobs import HeldJob, TenantEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
-from llama_herd.tasks.ledger.script_events import EmitEntry
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import StepOutput

@@ -1,15 +1,18 @@
 -- BATCH_NOTE: note how far a batch is, and renew its lease.
--- KEYS: 1 the batch, 2 the storage's due batches
--- ARGV: 1 member, 2 epoch, 3 lease (ms; 0: give it back), 4 the state it enters ('': none), which a batch that is to be
---       cancelled does not, then field, value, ...
+-- needs: clock, batch
+-- keys: batch, due (the storage's due batches)
+-- args: member, epoch, lease_ms# (0: give it back), entered (the state it enters; empty: none)
+-- pairs fields:
+-- kept: for gateways
+-- A batch that is to be cancelled enters no other state.
 -- Answers: {'fenced'} | {'ok', its state}
 local now = now_ms()
-local state = state_of_mine(KEYS[1], ARGV[2])
+local state = state_of_mine(key.batch, epoch)
 if not state then return {'fenced'} end
-if #ARGV > 4 then redis.call('HSET', KEYS[1], unpack(ARGV, 5)) end
-if ARGV[4] ~= '' and ARGV[4] ~= state and state ~= 'cancelling' then
-  state = ARGV[4]
-  enter(KEYS[1], state, now)
+if #fields > 0 then redis.call('HSET', key.batch, unpack(fields)) end
+if entered ~= '' and entered ~= state and state ~= 'cancelling' then
+  state = entered
+  enter(key.batch, state, now)
 end
-redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+redis.call('ZADD', key.due, now + lease_ms, member)
 return {'ok', state}

@@ -1,12 +1,12 @@
 -- BEAT: store the report of a worker for each of its tenants. It expires if no further report comes.
--- KEYS: for each tenant: the report, the index of such reports, served, room
--- ARGV: 1 name, 2 life (s), 3 most queues to remember, 4 most workers to ask for room, 5 number of fields that are the
---       same for all tenants, then field, value, ..., then for each tenant: the queue that it serves or '', rows that are
---       free, '1' if it asks for room elsewhere, number of fields, then field, value, ...
+-- needs: clock
+-- args: name, life_s#, max_served# (queues to remember), max_asked# (workers to ask for room)
+-- list beats: keys report, workers (the index of such reports), served, room;
+--       args queue (that it serves; empty: none), free# (rows), asks (1: for room elsewhere)
+-- list own: args beat#, field, value (of the reports, where tenants do not get the same)
+-- pairs common:
 -- Answers, for each tenant: free rows of other workers of the queue, as far as was asked, or what is wrong
-local name, life_s, max_served, max_asked = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
-local first_own = 6 + 2 * ARGV[5]
 
 -- In `room` a worker's score is the second at which its report expires, and its free rows as a fraction of that: so one
 -- that is silent, or has come back with another model, has no room.
@@ -22,32 +22,35 @@ local function free_elsewhere(room)
   return free
 end
 
-local function beat(k, a)
-  local report, workers, served, room = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
-  local queue, free, num_own = ARGV[a], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 3])
-  redis.call('DEL', report)
-  redis.call('HSET', report, 'beat_ms', now, unpack(ARGV, 6, first_own - 1))
-  if num_own > 0 then redis.call('HSET', report, unpack(ARGV, a + 4, a + 3 + 2 * num_own)) end
-  redis.call('EXPIRE', report, life_s)
-  redis.call('ZREMRANGEBYSCORE', workers, '-inf', now)
-  redis.call('ZADD', workers, now + 1000 * life_s, name)
-  if queue ~= '' then
-    redis.call('ZADD', served, now, queue)
-    for _, other in ipairs(redis.call('ZRANGE', served, 0, -1 - max_served)) do redis.call('ZREM', served, other) end
+local function beat(one)
+  redis.call('DEL', one.report)
+  redis.call('HSET', one.report, 'beat_ms', now, unpack(common))
+  if #one > 0 then redis.call('HSET', one.report, unpack(one)) end
+  redis.call('EXPIRE', one.report, life_s)
+  redis.call('ZREMRANGEBYSCORE', one.workers, '-inf', now)
+  redis.call('ZADD', one.workers, now + 1000 * life_s, name)
+  if one.queue ~= '' then
+    redis.call('ZADD', one.served, now, one.queue)
+    for _, other in ipairs(redis.call('ZRANGE', one.served, 0, -1 - max_served)) do
+      redis.call('ZREM', one.served, other)
+    end
   end
-  if free > 0 then
-    redis.call('ZADD', room, math.ceil(now / 1000) + life_s + math.min(free, MOST_FREE - 1) / MOST_FREE, name)
-    redis.call('EXPIRE', room, life_s)
+  if one.free > 0 then
+    redis.call('ZADD', one.room, math.ceil(now / 1000) + life_s + math.min(one.free, MOST_FREE - 1) / MOST_FREE, name)
+    redis.call('EXPIRE', one.room, life_s)
   else
-    redis.call('ZREM', room, name)
+    redis.call('ZREM', one.room, name)
   end
-  return ARGV[a + 2] == '1' and free_elsewhere(room) or 0
+  return one.asks == '1' and free_elsewhere(one.room) or 0
 end
 
-local answers, a = {}, first_own
-for k = 1, #KEYS, 4 do
-  local is_done, answer = pcall(beat, k, a)
-  answers[#answers + 1] = is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer))
-  a = a + 4 + 2 * ARGV[a + 3]
+for _, its in ipairs(own) do
+  local one = beats[its.beat]
+  one[#one + 1], one[#one + 2] = its.field, its.value
+end
+local answers = {}
+for place, one in ipairs(beats) do
+  local is_done, answer = pcall(beat, one)
+  answers[place] = is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer))
 end
 return answers

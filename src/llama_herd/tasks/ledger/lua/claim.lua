@@ -1,18 +1,16 @@
 -- CLAIM: may this worker run the job?
--- KEYS: 1 job record, 2 event stream, 3 pending, 4 delayed, 5 leases, 6 waiting, 7 pending:deadlines, 8 to 11 those of the
---       outbox, 12 quarantine, then pending:<list> of the list in which the job waits
--- ARGV: 1 id, 2 channel, 3 life of an ended job (s), 4 owner, 5 worker's name, 6 lease (ms), 7 most attempts,
---       8 life of a quarantined job (s), 9 to 12 tails of the final event: cancelled, deadline, poisoned, lost;
---       only for a bare message: 13 body, 14 envelope, 15 deadline (ms or ''),
---       16 not before (ms or ''), 17 estimated tokens, 18 lane, 19 webhook or '', 20 its secret or '', 21 queue
+-- needs: clock, declare, record, lost
+-- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, quarantine
+-- args: id, channel, ttl_s# (life of an ended job), owner, worker (its name), lease_ms#, max_attempts#,
+--       quarantined_s# (life of a quarantined job), cancelled_tail, late_tail, poisoned_tail, lost_tail (of final events)
+-- list bare: args body, envelope, deadline_ms, not_before, tokens, lane, webhook, secret, queue
+--       (what a bare message carries, see `record.lua`; of another message nothing)
+-- also lines: (pending:<list> of the list in which the job waits)
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown |
---          declare, that last key
-local key = {job = KEYS[1], events = KEYS[2], pending = KEYS[3], delayed = KEYS[4], leases = KEYS[5],
-  waiting = KEYS[6], queue = ARGV[21], webhook = ARGV[19], secret = ARGV[20], channel = ARGV[2], ttl_s = ARGV[3]}
-local id, owner, lease_ms, max_attempts = ARGV[1], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
-local worker, quarantined_s, bare_body, bare_lane, quarantine = ARGV[5], ARGV[8], ARGV[13], ARGV[18], KEYS[12]
-local cancelled_tail, late_tail, poisoned_tail, lost_tail = unpack(ARGV, 9, 12)
+--          declare, the line
+key.channel, key.ttl_s = channel, ttl_s
+local brought = bare[1]
 local now = now_ms()
 
 local function read_record()
@@ -25,15 +23,15 @@ local record = read_record()
 
 -- A bare message carries the job itself: its record is made here.
 if not record[1] and redis.call('EXISTS', key.job) == 0 then
-  local missing = undeclared(line_of(key.pending, key.queue, bare_lane))
-  if not bare_body then
+  local missing = undeclared(line_of(key.pending, brought and brought.queue, brought and brought.lane))
+  if not brought then
     if not (redis.call('ZSCORE', key.pending, id) or redis.call('ZSCORE', key.leases, id)) then return {'unknown'} end
     if missing then return missing end
     end_lost(key, id, lost_tail)
     return {'finished'}
   end
   if missing then return missing end
-  write_record(key, id, now, 13, 1)
+  write_record(key, id, now, brought, 1)
   record = read_record()
 end
 
@@ -44,7 +42,7 @@ local missing = undeclared(line_of(key.pending, queue, lane))
 if missing then return missing end
 
 -- A job that was submitted, and came by a bare message as well.
-if bare_body and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
+if brought and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
 
 local function claimed(kind)
   local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane')
@@ -99,8 +97,8 @@ end
 if attempts >= max_attempts then
   key.ttl_s = quarantined_s
   write_end(key, id, 'failed', poisoned_tail)
-  redis.call('ZREMRANGEBYSCORE', quarantine, '-inf', now - 1000 * key.ttl_s)
-  redis.call('ZADD', quarantine, now, id)
+  redis.call('ZREMRANGEBYSCORE', key.quarantine, '-inf', now - 1000 * key.ttl_s)
+  redis.call('ZADD', key.quarantine, now, id)
   return {'poison'}
 end
 

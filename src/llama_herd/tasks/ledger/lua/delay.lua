@@ -1,5 +1,7 @@
 -- DELAY: set when a member of a list is due.
--- KEYS: 1 the list
--- ARGV: 1 member, 2 how long from now (ms)
-redis.call('ZADD', KEYS[1], now_ms() + ARGV[2], ARGV[1])
+-- needs: clock
+-- keys: list
+-- args: member, delay_ms# (how long from now)
+-- kept: for gateways
+redis.call('ZADD', key.list, now_ms() + delay_ms, member)
 return 1

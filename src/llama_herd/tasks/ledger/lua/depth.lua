@@ -1,5 +1,5 @@
 -- DEPTH: how many messages a queue has.
--- KEYS: its lists
+-- list lists: keys list
 local num = 0
-for _, list in ipairs(KEYS) do num = num + redis.call('LLEN', list) end
+for _, list in ipairs(lists) do num = num + redis.call('LLEN', list) end
 return num

@@ -1,20 +1,22 @@
 -- DUE_FOR_SWEEP: which tenants are to be swept now. For one without anything to sweep the time is noted, and that is all.
--- KEYS: for each tenant: sweep, then 7 keys of what a sweep looks at
--- ARGV: 1 shortest time between sweeps (ms)
+-- needs: clock
+-- args: between_ms# (shortest time between sweeps)
+-- list tenants: keys sweep, pending, delayed, leases, waiting, dead, outbox, outbox_dead
 -- Answers, one for each tenant: 1 (SWEEP it) | 0
 local now = now_ms()
 
-local function is_due(first)
-  local last = tonumber(redis.call('HGET', KEYS[first], 'last') or 0)
-  if now - last < tonumber(ARGV[1]) and now >= last then return 0 end
-  if redis.call('EXISTS', unpack(KEYS, first + 1, first + 7)) > 0 then return 1 end
-  redis.call('HSET', KEYS[first], 'last', now)
+local function is_due(of)
+  local last = tonumber(redis.call('HGET', of.sweep, 'last') or 0)
+  if now - last < between_ms and now >= last then return 0 end
+  local num = redis.call('EXISTS', of.pending, of.delayed, of.leases, of.waiting, of.dead, of.outbox, of.outbox_dead)
+  if num > 0 then return 1 end
+  redis.call('HSET', of.sweep, 'last', now)
   return 0
 end
 
 local answers = {}
-for first = 1, #KEYS, 8 do
-  local is_read, answer = pcall(is_due, first)
-  answers[#answers + 1] = is_read and answer or 1 -- its sweep will say what is wrong
+for place, tenant in ipairs(tenants) do
+  local is_read, answer = pcall(is_due, tenant)
+  answers[place] = is_read and answer or 1 -- its sweep will say what is wrong
 end
 return answers

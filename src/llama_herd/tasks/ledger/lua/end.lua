@@ -1,6 +1,7 @@
 -- Writes the final event of a job that no worker will end, and closes its record.
 -- `tail` is the rest of the event's JSON. The new epoch fences a worker that still believes it owns the job.
 -- XADD comes first: if it fails, nothing has been written.
+-- needs: waiting, close
 local function write_end(key, id, state, tail)
   local epoch, seq, n, starts, worker, queue, lane, tokens, hook, secret = unpack(
     redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens', 'webhook',
@@ -13,10 +14,6 @@ local function write_end(key, id, state, tail)
   redis.call('HSET', key.job, 'state', state, 'epoch', epoch, 'seq', seq, 'lease', 0)
   redis.call('HDEL', key.job, 'owner')
   stop_waiting(key, id, queue, lane, tokens)
-  redis.call('ZREM', key.leases, id)
-  local life_s = life_of(id, state, key.ttl_s)
-  redis.call('EXPIRE', key.job, life_s)
-  redis.call('EXPIRE', key.events, life_s)
-  note_end(outbox_beside(key.leases), id, state, hook, secret, note_outcome(key.job, event))
+  close(key, key.job, key.events, id, state, key.ttl_s, event, hook, secret)
   redis.call('PUBLISH', key.channel, event)
 end

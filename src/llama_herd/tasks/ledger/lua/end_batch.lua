@@ -1,6 +1,6 @@
 -- END_BATCH: ask a running batch to end. It sees that in the answer to its next report.
--- KEYS: 1 its report
+-- keys: report
 -- Answers 1, or 0 if no such batch runs.
-if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return 0 end
-redis.call('HSET', KEYS[1], 'asked_to_end', 1)
+if redis.call('HGET', key.report, 'state') ~= 'running' then return 0 end
+redis.call('HSET', key.report, 'asked_to_end', 1)
 return 1

@@ -1,4 +1,5 @@
 -- The end of a list from which messages are taken. Messages are in the list in the order of their times.
+-- needs: push
 local fronts = {}
 
 -- Returns the time of the message that is taken next; for an empty list: now. Bare messages have no time and are

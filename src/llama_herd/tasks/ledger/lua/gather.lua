@@ -1,9 +1,11 @@
 -- GATHER: lead the messages of stray lists into the lists of their queues that workers ask, each into that of its number.
--- KEYS: the queues' bindings
--- ARGV: 1 most messages and 2 most bytes that are moved, then the queues, in the same order
+-- needs: strays
+-- args: max_moves#, max_bytes# (messages, and their bytes, that are moved)
+-- list queues: args queue
+-- also bindings: (of these queues)
+-- builds keys: the names of lists, so this script needs a single Redis, not a cluster
 -- Answers, for each separator found: queue, separator, messages moved, 1 if there may be more that can be moved
--- The names of lists are built here, so this script needs a single Redis, not a cluster.
-local num_left, bytes_left = tonumber(ARGV[1]), tonumber(ARGV[2])
+local num_left, bytes_left = max_moves, max_bytes
 local answer = {}
 
 -- Returns how many messages have gone from the end of one list to the beginning of the other.
@@ -19,8 +21,7 @@ local function move(queue, from, to)
   return num
 end
 
-for place = 3, #ARGV do
-  local queue = ARGV[place]
+for _, queue in ipairs(queues) do
   for _, sep in ipairs(separators_of(queue)) do
     local num = 0
     for number = 1, 9 do num = num + move(queue, queue .. sep .. number, queue .. '\006\022' .. number) end

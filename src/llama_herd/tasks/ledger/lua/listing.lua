@@ -1,20 +1,22 @@
 -- LISTING: a page of a tenant's files or batches, without those that have expired.
--- KEYS: 1 their ids by the time they were made
--- ARGV: start and end of a record's key, the id after which the page begins ('': at the beginning), most records,
---       'asc' or 'desc', the purpose that counts ('': any), '1': what has expired is left out
+-- needs: clock
+-- keys: index (their ids by the time they were made)
+-- args: start, stop (of a record's key), after (the id after which the page begins; empty: at the beginning),
+--       most# (records), order (asc or desc), purpose (that counts; empty: any), leaves_out (1: what has expired)
+-- builds keys: those of the records
+-- kept: for gateways
 -- Answers: {'unknown'}: there is no such id; {'ok', 1 if there are more, record, ...}
-local start, stop, after, most, order, purpose, leaves_out = unpack(ARGV)
 local now = now_ms()
 
 local function rank_of(id)
-  if order == 'desc' then return redis.call('ZREVRANK', KEYS[1], id) end
-  return redis.call('ZRANK', KEYS[1], id)
+  if order == 'desc' then return redis.call('ZREVRANK', key.index, id) end
+  return redis.call('ZRANK', key.index, id)
 end
 
 local function ids_from(first)
-  local last = first + tonumber(most)
-  if order == 'desc' then return redis.call('ZREVRANGE', KEYS[1], first, last) end
-  return redis.call('ZRANGE', KEYS[1], first, last)
+  local last = first + most
+  if order == 'desc' then return redis.call('ZREVRANGE', key.index, first, last) end
+  return redis.call('ZRANGE', key.index, first, last)
 end
 
 -- Returns whether there is such a record, and whether it belongs to the page.
@@ -38,12 +40,12 @@ while #ids > 0 and page[2] == 0 do
     if not is_known then
       gone[#gone + 1] = id
     elseif belongs then
-      if #page - 2 == tonumber(most) then page[2] = 1 break end
+      if #page - 2 == most then page[2] = 1 break end
       page[#page + 1] = redis.call('HGETALL', start .. id .. stop)
     end
   end
   place = place + #ids
   ids = ids_from(place)
 end
-for _, id in ipairs(gone) do redis.call('ZREM', KEYS[1], id) end
+for _, id in ipairs(gone) do redis.call('ZREM', key.index, id) end
 return page

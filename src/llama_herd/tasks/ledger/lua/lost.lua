@@ -1,5 +1,6 @@
 -- Ends a job that still waits or runs by `pending` or `leases`, though its record is gone: Redis has evicted it, or
 -- somebody has deleted it. Its events go on where they stop. The caller must have seen that there is no record.
+-- needs: clock, end
 local function end_lost(key, id, tail)
   local last = redis.call('XREVRANGE', key.events, '+', '-', 'COUNT', 1)[1]
   redis.call('ZREM', key.pending, id)  -- nobody knows for which queue it was counted

@@ -1,17 +1,18 @@
 -- OUTBOX_DUE: messages that are due, the longest due first. They are due again after a while, unless their outcome is
 -- noted before.
--- KEYS: 1 outbox, 2 its entries
--- ARGV: 1 most messages, 2 after how long they are due again (ms)
+-- needs: clock
+-- keys: outbox, entries
+-- args: most, again_ms# (after how long they are due again)
+-- kept: for gateways
 -- Answers: for each message its id and its entry
-local outbox, entries = KEYS[1], KEYS[2]
 local now, taken = now_ms(), {}
-for _, message in ipairs(redis.call('ZRANGEBYSCORE', outbox, '-inf', now, 'LIMIT', 0, ARGV[1])) do
-  local entry = redis.call('HGET', entries, message)
+for _, message in ipairs(redis.call('ZRANGEBYSCORE', key.outbox, '-inf', now, 'LIMIT', 0, most)) do
+  local entry = redis.call('HGET', key.entries, message)
   if entry then
-    redis.call('ZADD', outbox, now + ARGV[2], message)
+    redis.call('ZADD', key.outbox, now + again_ms, message)
     taken[#taken + 1], taken[#taken + 2] = message, entry
   else
-    redis.call('ZREM', outbox, message)
+    redis.call('ZREM', key.outbox, message)
   end
 end
 return taken

@@ -1,17 +1,17 @@
 -- OUTBOX_SETTLE: note what became of a message. One that was forgotten meanwhile stays forgotten.
--- KEYS: 1 outbox, 2 its entries, 3 its dead
--- ARGV: 1 message, 2 outcome: sent | later | dead, 3 in how long it is due again (ms), 4 its entry; both unless sent
-local outbox, entries, dead = KEYS[1], KEYS[2], KEYS[3]
-local message, outcome, in_ms, entry = unpack(ARGV)
-if not redis.call('ZSCORE', outbox, message) then return end
+-- needs: clock
+-- keys: outbox, entries, dead
+-- args: message, outcome (sent, later or dead), in_ms# (in how long it is due again), entry (its new one, unless sent)
+-- kept: for gateways
+if not redis.call('ZSCORE', key.outbox, message) then return end
 if outcome == 'later' then
-  redis.call('ZADD', outbox, now_ms() + in_ms, message)
+  redis.call('ZADD', key.outbox, now_ms() + in_ms, message)
 else
-  redis.call('ZREM', outbox, message)
+  redis.call('ZREM', key.outbox, message)
 end
-if outcome == 'dead' then redis.call('ZADD', dead, now_ms(), message) end
+if outcome == 'dead' then redis.call('ZADD', key.dead, now_ms(), message) end
 if outcome == 'sent' then
-  redis.call('HDEL', entries, message)
+  redis.call('HDEL', key.entries, message)
 else
-  redis.call('HSET', entries, message, entry)
+  redis.call('HSET', key.entries, message, entry)
 end

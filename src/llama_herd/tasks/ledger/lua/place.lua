@@ -1,6 +1,8 @@
 -- PLACE: how many jobs wait before each of these, and how fast jobs are taken.
--- KEYS: 1 pending, 2 waiting, then the jobs' records
--- ARGV: the jobs' ids, in the same order
+-- needs: clock
+-- keys: pending, waiting
+-- list jobs: keys job; args id
+-- kept: for clients
 -- Answers, for each: nothing for a job that does not wait; else its place, in how many ms it is due (0: it is), jobs
 --       taken lately from its queue, in how many ms
 -- The place counts waiting jobs of the tenant by the time they were accepted, but no more than wait for this model.
@@ -9,17 +11,17 @@ local now, flows = now_ms(), {}
 -- Jobs that wait in a queue, and how fast they are taken.
 local function flow_of(queue)
   if not flows[queue] then
-    flows[queue] = redis.call('HMGET', KEYS[2], queue .. ':jobs', queue .. ':taken', queue .. ':since')
+    flows[queue] = redis.call('HMGET', key.waiting, queue .. ':jobs', queue .. ':taken', queue .. ':since')
   end
   return flows[queue]
 end
 
 local answers = {}
-for number, id in ipairs(ARGV) do
-  local rank = redis.call('ZRANK', KEYS[1], id)
+for number, one in ipairs(jobs) do
+  local rank = redis.call('ZRANK', key.pending, one.id)
   answers[number] = false
   if rank then
-    local job = redis.call('HMGET', KEYS[2 + number], 'queue', 'due_ms')
+    local job = redis.call('HMGET', one.job, 'queue', 'due_ms')
     local flow = flow_of(job[1] or '')
     local place = math.min(rank + 1, math.max(1, tonumber(flow[1]) or rank + 1))
     local due_in = math.max(0, math.floor((tonumber(job[2]) or now) - now))

@@ -1,15 +1,15 @@
 -- PREPARE: note which claimed jobs a worker is about to prepare, or that it has finished preparing them. If it dies in
 -- between, that counts against these jobs.
--- KEYS: for each job its record
--- ARGV: 1 owner, 2 '1': begins, '0': has finished, then for each job its epoch
+-- args: owner, begins (1: it is about to, 0: it has finished)
+-- list jobs: keys job; args epoch
 -- Answers, one for each job: ok | fenced
 local answers = {}
-for place, job in ipairs(KEYS) do
-  local record, epoch = redis.pcall('HMGET', job, 'owner', 'epoch'), ARGV[2 + place]
-  if record[1] ~= ARGV[1] or record[2] ~= epoch then
+for place, one in ipairs(jobs) do
+  local record = redis.pcall('HMGET', one.job, 'owner', 'epoch')
+  if record[1] ~= owner or record[2] ~= one.epoch then
     answers[place] = 'fenced'
   else
-    redis.call('HSET', job, 'preparing', ARGV[2] == '1' and epoch or '')
+    redis.call('HSET', one.job, 'preparing', begins == '1' and one.epoch or '')
     answers[place] = 'ok'
   end
 end

@@ -1,5 +1,6 @@
 -- Puts a job's message into a list: by LPUSH, so that it is taken last, or by another command. Its delivery tag is new:
 -- <id>:<number of the push>:<time>. The time tells its place in the list; see front.lua.
+-- needs: queue
 local function put(list, envelope, id, number, time, command)
   local tag = string.format('%s:%d:%.0f', id, number, time)
   local first, last = string.find(envelope, '@tag@', 1, true)

@@ -1,14 +1,16 @@
 -- QUARANTINE: the poisoned jobs, the newest first.
--- KEYS: 1 quarantine, then the jobs' records
--- ARGV: 1 most jobs, 2 and 3 what a record's key has before and after the id
+-- needs: declare
+-- keys: quarantine
+-- args: most#, before, after (what a record's key has before and after the id)
+-- more records: (of the jobs)
 -- Answers, one for each job: id, when, worker, queue, starts. Jobs without a record are left out. Without records among
 --       the keys: {declare, their keys}
-local jobs, before, after = {}, ARGV[2], ARGV[3]
-local ids = #KEYS == 1 and redis.call('ZREVRANGE', KEYS[1], 0, ARGV[1] - 1) or {}
+local ids = #records == 0 and redis.call('ZREVRANGE', key.quarantine, 0, most - 1) or {}
 if #ids > 0 then return ask_for(ids, before, after) end
-for place = 2, #KEYS do
-  local id = name_in(KEYS[place], before, after)
-  local since, record = redis.call('ZSCORE', KEYS[1], id), redis.call('HMGET', KEYS[place], 'worker', 'queue', 'starts')
+local jobs = {}
+for _, job in ipairs(records) do
+  local id = name_in(job, before, after)
+  local since, record = redis.call('ZSCORE', key.quarantine, id), redis.call('HMGET', job, 'worker', 'queue', 'starts')
   if since and record[2] then jobs[#jobs + 1] = {id, since, unpack(record)} end
 end
 return jobs

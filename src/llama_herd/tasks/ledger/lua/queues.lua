@@ -1,25 +1,26 @@
 -- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead.
--- KEYS: 1 waiting, 2 served, 3 leases, 4 dead letters, 5 quarantine, 6 delayed
--- ARGV: 1 and 2 what a record's key has before and after the id, 3 most queues: those that were served last come first,
---       then those with the most jobs, 4 most running jobs to look at, 5 what is meant by lately (ms), then the queues
---       that are counted in any case
+-- needs: clock, queue, strays
+-- keys: waiting, served, leases, dead, quarantine, delayed
+-- args: before, after (what a record's key has before and after the id),
+--       max_queues# (those that were served last come first, then those with the most jobs),
+--       max_looks# (running jobs to look at), lately_ms# (what is meant by lately)
+-- list wanted: args queue (that is counted in any case)
+-- builds keys: the names of lists and records, so this script needs a single Redis, not a cluster
+-- kept: for gateways
 -- Answers: now, dead letters, poisoned jobs, then for each queue: name, waiting jobs and their tokens, those of them that
 --       are delayed and their tokens, jobs that the next sweep will bring back and their tokens, running jobs, jobs taken
 --       lately, in how many ms, when a worker last reported that it serves the queue, then for each lane (plain, urgent,
 --       low): messages, when the oldest job was due; 0: unknown; at last the messages in stray lists, which count as plain
--- The names of lists and records are built here, so this script needs a single Redis, not a cluster.
-local waiting, served, leases, dead, quarantine, delayed = unpack(KEYS)
-local before, after, max_queues, max_looks = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
 local names, is_named, counts = {}, {}, {}
 
 local function name(queue)
-  if is_named[queue] or #names >= max_queues or not pcall(own_queue, waiting, queue) then return end
+  if is_named[queue] or #names >= max_queues or not pcall(own_queue, key.waiting, queue) then return end
   names[#names + 1], is_named[queue] = queue, true
   counts[queue] = counts[queue] or {jobs = 0, running = 0}
 end
 
-local fields, waits = redis.call('HGETALL', waiting), {}
+local fields, waits = redis.call('HGETALL', key.waiting), {}
 for place = 1, #fields, 2 do
   local queue, count = string.match(fields[place], '^(.*):(%l+)$')
   if queue and not counts[queue] then
@@ -33,11 +34,11 @@ table.sort(waits, function(one, two)
   return counts[one].jobs > counts[two].jobs
 end)
 
-for place = 6, #ARGV do name(ARGV[place]) end
-local served_lately = redis.call('ZRANGEBYSCORE', served, now - ARGV[5], '+inf')
+for _, queue in ipairs(wanted) do name(queue) end
+local served_lately = redis.call('ZRANGEBYSCORE', key.served, now - lately_ms, '+inf')
 for place = #served_lately, 1, -1 do name(served_lately[place]) end
 for _, queue in ipairs(waits) do name(queue) end
-for _, id in ipairs(max_looks > 0 and redis.call('ZRANGE', leases, 0, max_looks - 1) or {}) do
+for _, id in ipairs(max_looks > 0 and redis.call('ZRANGE', key.leases, 0, max_looks - 1) or {}) do
   local queue = redis.pcall('HGET', before .. id .. after, 'queue')
   if type(queue) == 'string' then name(queue) end
   if is_named[queue] then counts[queue].running = counts[queue].running + 1 end
@@ -56,8 +57,8 @@ local function note_left(index, state)
     end
   end
 end
-note_left(delayed, 'queued')
-note_left(leases, 'running')
+note_left(key.delayed, 'queued')
+note_left(key.leases, 'running')
 
 -- When the job was due whose message is next in a list; 0 if none is found. Messages of jobs that have ended, and bare
 -- ones, are passed over.
@@ -104,7 +105,7 @@ local function num_stray(queue, lists)
   return num
 end
 
-local answer = {now, redis.call('XLEN', dead), redis.call('ZCOUNT', quarantine, '-inf', '+inf')}
+local answer = {now, redis.call('XLEN', key.dead), redis.call('ZCOUNT', key.quarantine, '-inf', '+inf')}
 for _, queue in ipairs(names) do
   local count = counts[queue]
   local lists = plain_lists(queue)
@@ -115,7 +116,7 @@ for _, queue in ipairs(names) do
     queue, count.jobs, count.tokens or 0, count.delayed or 0, count.delayedtokens or 0,
     count.left or 0, count.lefttokens or 0, count.running,
     math.floor(count.taken or 0), count.since and now - count.since or 0,
-    math.floor(tonumber(redis.call('ZSCORE', served, queue) or 0)),
+    math.floor(tonumber(redis.call('ZSCORE', key.served, queue) or 0)),
     plain, plain_due, urgent, urgent_due, low, low_due, num_stray(queue, lists)}
 end
 return answer

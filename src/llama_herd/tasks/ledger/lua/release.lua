@@ -1,15 +1,13 @@
 -- RELEASE: give a claimed job back to the queue. This does not count as a death.
--- KEYS: 1 job record, 2 pending, 3 leases, 4 waiting, 5 pending:deadlines, then pending:<list> of the job's list, and that
---       list itself if the message is pushed
--- ARGV: 1 id, 2 owner, 3 epoch, 4 '1': push its message again (if the caller's message will not return to the queue)
+-- needs: clock, declare, front, waiting
+-- keys: job, pending, leases, waiting, deadlines
+-- args: id, owner, epoch, pushes (1: its message again, if the caller's message will not return to the queue)
+-- also found: (pending:<list> of the job's list, and that list itself if the message is pushed)
 -- Answers: released | finished | fenced | {declare, those of the last keys that are missing}
-local key = {job = KEYS[1], pending = KEYS[2], leases = KEYS[3], waiting = KEYS[4]}
-local id = ARGV[1]
-
 local record = redis.call('HMGET', key.job, 'owner', 'epoch', 'state', 'queue', 'tokens', 'lane', 'deadline_ms')
-if record[1] ~= ARGV[2] or record[2] ~= ARGV[3] then return 'fenced' end
+if record[1] ~= owner or record[2] ~= epoch then return 'fenced' end
 if record[3] ~= 'running' then return 'finished' end
-local list = ARGV[4] == '1' and own_queue(key.job, record[4] .. (record[6] or ''))
+local list = pushes == '1' and own_queue(key.job, record[4] .. (record[6] or ''))
 local missing = undeclared(line_of(key.pending, record[4], record[6]))
 if list then missing = undeclared(list, missing) end
 if missing then return missing end

@@ -1,25 +1,26 @@
 -- SETTLING: ask to be the one who tells Celery how a job has ended, which also sends its links.
--- KEYS: 1 job record
--- ARGV: 1 who asks, 2 how long it may take (ms) until it must ask again
+-- needs: clock
+-- keys: job
+-- args: caller, for_ms# (how long it may take until it must ask again)
 -- Answers: {yours} | {busy, ms left} | {settled} | {purged} | {unknown} (the record has expired)
 -- After that time another one gets `busy` once more, for the same time again: a live worker asks again meanwhile. An
 -- outage of Redis holds up both alike. A time further away than that was written before the clock was put back.
-local state, settled, by, until_ms, is_late = unpack(redis.call('HMGET', KEYS[1],
+local state, settled, by, until_ms, is_late = unpack(redis.call('HMGET', key.job,
   'state', 'settled', 'settling', 'settling_until', 'settling_late'))
 if not state then return {'unknown'} end
 if state == 'purged' then return {'purged'} end
 if settled then return {'settled'} end
 
-local now, for_ms = now_ms(), tonumber(ARGV[2])
-if by and by ~= ARGV[1] then
+local now = now_ms()
+if by and by ~= caller then
   local left = tonumber(until_ms) - now
-  if left > for_ms then redis.call('HSET', KEYS[1], 'settling_until', now + for_ms) end
+  if left > for_ms then redis.call('HSET', key.job, 'settling_until', now + for_ms) end
   if left > 0 then return {'busy', math.min(left, for_ms)} end
   if not is_late then
-    redis.call('HSET', KEYS[1], 'settling_until', now + for_ms, 'settling_late', 1)
+    redis.call('HSET', key.job, 'settling_until', now + for_ms, 'settling_late', 1)
     return {'busy', for_ms}
   end
 end
-redis.call('HSET', KEYS[1], 'settling', ARGV[1], 'settling_until', now + for_ms)
-if is_late then redis.call('HDEL', KEYS[1], 'settling_late') end
+redis.call('HSET', key.job, 'settling', caller, 'settling_until', now + for_ms)
+if is_late then redis.call('HDEL', key.job, 'settling_late') end
 return {'yours'}

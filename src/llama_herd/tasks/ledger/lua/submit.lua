@@ -1,23 +1,20 @@
 -- SUBMIT: accept a job. Its record, its pending mark and its message are made together.
--- KEYS: 1 job record, 2 pending, 3 pending:deadlines, 4 delayed, 5 waiting, 6 served, 7 queue, 8 to 18 its other lists,
---       19 pending:<list> of the list in which the job's message is to wait
--- ARGV: 1 id, 2 most jobs and 3 most tokens that may wait for this queue (0: no limit),
---       4 body, 5 envelope, 6 deadline (ms, + and ms after it is due, or ''), 7 not before (ms or ''), 8 estimated tokens,
---       9 lane: what follows the queue's name in the name of the list (absent: the queue's plain list),
---       10 a queue is served for so long after a worker's report (ms; absent or '': nobody asks whether it is),
---       11 webhook: where to tell of its end (absent or '': not at an address of its own),
---       12 the secret that this is signed with (absent or '': the tenant's)
+-- needs: clock, accept
+-- keys: job, pending, deadlines, delayed, waiting, served, queue
+-- args: id, max_jobs#, max_tokens# (that may wait for this queue; 0: no limit), body, envelope, deadline_ms, not_before,
+--       tokens (see `record.lua`), lane (none: the queue's plain list),
+--       served_ms# (a queue is served for so long after a worker's report; none: nobody asks whether it is),
+--       webhook (none: not at an address of its own), secret (none: the tenant's)
+-- also lists: (the others of the queue, and pending:<list> of the list in which the job's message is to wait)
+-- kept: for producers
 -- Raises an error, and accepts nothing, if the job could not be pushed later, or if a number cannot be read.
 -- Answers: submitted | exists (the same job has this id) | conflict (another job has it) | queue_full | tokens_full,
 --       then: waiting jobs and tokens without this job; jobs taken lately; in how many ms; if that is asked and no
 --       worker serves the queue: some queues that are served
-local key = {job = KEYS[1], pending = KEYS[2], delayed = KEYS[4], waiting = KEYS[5], queue = KEYS[7],
-  webhook = ARGV[11], secret = ARGV[12]}
-local served = KEYS[6]
-local id, max_jobs, max_tokens, served_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[10])
 local now = now_ms()
-
-local kind, flow = accept(key, id, now, 4, max_jobs, max_tokens)
+local job = {job = key.job, queue = key.queue, id = id, body = body, envelope = envelope, deadline_ms = deadline_ms,
+  not_before = not_before, tokens = tokens, lane = lane or '', webhook = webhook or '', secret = secret or ''}
+local kind, flow = accept(key, job, now, max_jobs, max_tokens)
 local answer = {kind, unpack(flow or {0, 0, 0, 0})}
-if kind == 'submitted' and served_ms then add_served(answer, served, key.queue, now - served_ms) end
+if kind == 'submitted' and served_ms then add_served(answer, key, key.queue, now - served_ms) end
 return answer

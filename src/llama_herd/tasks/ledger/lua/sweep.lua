@@ -1,29 +1,22 @@
 -- SWEEP: push the messages of jobs that nobody else will deliver: lost messages, and those of delayed jobs that are
 -- due. Every worker calls it about once a second.
--- KEYS: 1 pending, 2 delayed, 3 leases, 4 waiting, 5 sweep (last: time of the last sweep, hold: do nothing before,
+-- needs: clock, front, waiting, lost
+-- keys: pending, delayed, leases, waiting, sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
---       some worker sweeps), 6 dead letters, 7 served
--- ARGV: 1 beginning of a job's keys, ends of the keys of 2 record and 3 events, 4 channels' prefix,
---       5 shortest time between sweeps (ms), 6 a longer time than this is a gap (ms), 7 lease (ms), 8 patience (ms),
---       9 most pushes of overtaken messages, 10 most waiting jobs to look at, 11 life of an ended job (s),
---       12 life of a dead letter (s), 13 and 14 tails of the final event: deadline, cancelled,
---       15 most jobs of dead workers to take back, 16 a job ends after so long if no worker has ever served its queue
---       (ms; 0: never), 17 tail of its final event, 18 longer than this without a sweep, and all workers were away (ms),
---       19 tail of the final event of a job whose record is gone, 20 most messages in the outbox, then the queues that may be without a worker
+--       some worker sweeps), dead (the letters), served, deadlines, webhook, outbox, outbox_entries, outbox_dead
+-- args: keys_start (of a job's keys), record_end, events_end (of the keys of record and events), channels (their prefix),
+--       between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap), lease_ms#, patience_ms#,
+--       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
+--       ended_s# (life of an ended job), letter_s# (life of a dead letter), late_tail, cancelled_tail, lost_tail (of the
+--       final event: deadline, cancelled, record gone), unserved_tail,
+--       unserved_ms# (a job ends after so long if no worker has ever served its queue; 0: never),
+--       away_ms# (longer than this without a sweep, and all workers were away), max_outbox# (messages)
+-- list standing: args queue (that may be without a worker)
+-- builds keys: those of the records, so this script needs a single Redis, not a cluster
 -- Answers: {swept, ids of lost messages ...} | {early} | {held}
--- The records' keys are built here, so this script needs a single Redis, not a cluster.
-local pending, delayed, leases, waiting, sweep, dead, served = unpack(KEYS)
-local keys_start, record_end, events_end, channels = unpack(ARGV, 1, 4)
-local between_ms, gap_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
-local lease_ms, patience_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
-local max_pushes, max_looks, max_taken = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[15])
-local ended_s, letter_s, unserved_ms, away_ms = ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[16]), tonumber(ARGV[18])
-local late_tail, cancelled_tail, unserved_tail, lost_tail = ARGV[13], ARGV[14], ARGV[17], ARGV[19]
-local max_outbox = tonumber(ARGV[20])
-local deadlines = deadlines_of(pending)
 local now, swept = now_ms(), {'swept'}
 
-local turn = redis.call('HMGET', sweep, 'last', 'hold', 'gaps', 'offset', 'awake')
+local turn = redis.call('HMGET', key.sweep, 'last', 'hold', 'gaps', 'offset', 'awake')
 local last, hold = tonumber(turn[1] or 0), tonumber(turn[2] or 0)
 local gaps, offset, awake = tonumber(turn[3] or 0), tonumber(turn[4] or 0), tonumber(turn[5] or now)
 if now - last < between_ms and now >= last then return {'early'} end
@@ -38,7 +31,7 @@ else
 end
 -- While all workers are away, nobody could begin to serve a queue: that time is not counted.
 if now - last > math.max(gap_ms, away_ms) or awake > now then awake = now end
-redis.call('HSET', sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
+redis.call('HSET', key.sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
 
 local function job_key(id) return keys_start .. id .. record_end end
 
@@ -55,21 +48,21 @@ end
 local function shorten(id, score)
   local state, lease, waits = unpack(redis.call('HMGET', job_key(id), 'state', 'lease', 'waits'))
   if state ~= 'running' then
-    redis.call('ZREM', leases, id)
+    redis.call('ZREM', key.leases, id)
   elseif tonumber(lease) == score then
     redis.call('HSET', job_key(id), 'lease', now + lease_ms)
-    redis.call('ZADD', leases, now + lease_ms, id)
+    redis.call('ZADD', key.leases, now + lease_ms, id)
   elseif score > now + wait_ms(waits) then
-    redis.call('ZADD', leases, now + patience_ms, id)
+    redis.call('ZADD', key.leases, now + patience_ms, id)
   end
 end
 
 -- Among very many, where to begin differs from sweep to sweep, so that long waits hide no lease.
 local beyond = string.format('(%.0f', now + lease_ms)
-local num_beyond = redis.call('ZCOUNT', leases, beyond, '+inf')
+local num_beyond = redis.call('ZCOUNT', key.leases, beyond, '+inf')
 local first = num_beyond > max_taken and now % (num_beyond - max_taken + 1) or 0
-local far = redis.call('ZRANGEBYSCORE', leases, beyond, '+inf', 'WITHSCORES', 'LIMIT', first, max_taken)
-for place = 1, #far, 2 do attempt(leases, far[place], shorten, tonumber(far[place + 1])) end
+local far = redis.call('ZRANGEBYSCORE', key.leases, beyond, '+inf', 'WITHSCORES', 'LIMIT', first, max_taken)
+for place = 1, #far, 2 do attempt(key.leases, far[place], shorten, tonumber(far[place + 1])) end
 
 -- A hold longer than a lease was written before the clock of Redis was put back: ignore it.
 if now < hold and hold - now <= lease_ms then return {'held'} end
@@ -84,33 +77,33 @@ end
 
 -- Delayed jobs that are due. Whenever they were accepted, they go behind the messages that are in the queue now.
 local function deliver(id)
-  redis.call('ZREM', delayed, id)
+  redis.call('ZREM', key.delayed, id)
   local state, queue, lane, tokens = unpack(redis.call('HMGET', job_key(id), 'state', 'queue', 'lane', 'tokens'))
   if state ~= 'queued' then return end
-  count_delayed({waiting = waiting}, queue, -1, -(tonumber(tokens) or 0))
-  redis.call('ZADD', pending, now, id)
-  redis.call('ZADD', line_of(pending, queue, lane), now, id)
+  count_delayed(key, queue, -1, -(tonumber(tokens) or 0))
+  redis.call('ZADD', key.pending, now, id)
+  redis.call('ZADD', line_of(key.pending, queue, lane), now, id)
   push(job_key(id), id, now)
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, max_looks)) do
-  attempt(pending, id, deliver)
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now, 'LIMIT', 0, max_looks)) do
+  attempt(key.pending, id, deliver)
 end
 
 -- Queues that were served at some time, or may be without a worker: their names are no mistake.
 local is_known = {}
-for place = 21, #ARGV do is_known[ARGV[place]] = true end
+for _, queue in ipairs(standing) do is_known[queue] = true end
 
 -- Whether a job has waited for too long, since it was due and since workers are up, in a queue that nobody ever served.
 local function is_unserved(queue, due_ms)
   if unserved_ms == 0 or now - math.max(awake, tonumber(due_ms) or 0) <= unserved_ms then return false end
-  if is_known[queue] == nil then is_known[queue] = redis.call('ZSCORE', served, queue) and true end
+  if is_known[queue] == nil then is_known[queue] = redis.call('ZSCORE', key.served, queue) and true end
   return not is_known[queue]
 end
 
 local function keys_of(id)
-  return {job = job_key(id), events = keys_start .. id .. events_end, channel = channels .. id, ttl_s = ended_s,
-    pending = pending, delayed = delayed, leases = leases, waiting = waiting}
+  local own = {job = job_key(id), events = keys_start .. id .. events_end, channel = channels .. id, ttl_s = ended_s}
+  return setmetatable(own, {__index = key})
 end
 
 -- Ends a job that nobody runs, if its deadline is over, it is cancelled, or nobody will serve its queue. Returns
@@ -139,19 +132,19 @@ local function take_back(id)
   if not state then
     end_lost(keys_of(id), id, lost_tail)
   elseif state ~= 'running' then
-    redis.call('ZREM', leases, id)
+    redis.call('ZREM', key.leases, id)
   elseif end_early(id, deadline_ms, cancel, queue, due_ms) then
     return
   elseif is_on_its_way(waits, pushed_ms, queue .. (lane or '')) then
-    redis.call('ZADD', leases, now + patience_ms, id)
+    redis.call('ZADD', key.leases, now + patience_ms, id)
   else
-    redis.call('ZADD', leases, now + push_again(job, id, queue .. (lane or '')), id)
-    if deadline_ms then redis.call('ZADD', deadlines, deadline_ms, id) end
+    redis.call('ZADD', key.leases, now + push_again(job, id, queue .. (lane or '')), id)
+    if deadline_ms then redis.call('ZADD', key.deadlines, deadline_ms, id) end
   end
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, max_taken)) do
-  attempt(leases, id, take_back)
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', key.leases, '-inf', now, 'LIMIT', 0, max_taken)) do
+  attempt(key.leases, id, take_back)
 end
 
 -- Jobs whose deadline is over. A live owner ends its own.
@@ -161,14 +154,14 @@ local function end_late(id)
   local is_left = state == 'queued'
   if state == 'running' then
     lease = tonumber(lease) or 0
-    is_left = (lease <= now or lease > now + lease_ms) and tonumber(redis.call('ZSCORE', leases, id)) ~= lease
+    is_left = (lease <= now or lease > now + lease_ms) and tonumber(redis.call('ZSCORE', key.leases, id)) ~= lease
   end
   local is_late = deadline_ms and tonumber(deadline_ms) <= now
-  if not (is_left and is_late and end_early(id, deadline_ms, false, queue)) then redis.call('ZREM', deadlines, id) end
+  if not (is_left and is_late and end_early(id, deadline_ms, false, queue)) then redis.call('ZREM', key.deadlines, id) end
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, max_looks)) do
-  attempt(deadlines, id, end_late)
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', key.deadlines, '-inf', now, 'LIMIT', 0, max_looks)) do
+  attempt(key.deadlines, id, end_late)
 end
 
 -- Waiting jobs that were overtaken: messages younger by more than our patience are being taken from the same list. By age
@@ -193,7 +186,7 @@ local function begin_anew(id, line, since, front)
 end
 
 local function recover_from(list)
-  local line = line_of(pending, list)
+  local line = line_of(key.pending, list)
   if redis.call('EXISTS', line) == 0 then return end
   local front, later = front_ms(list, now), string.format('(%.0f', now)
   -- Messages from before the clock was put back come first. They have overtaken none of those that came after it.
@@ -209,9 +202,9 @@ end
 
 -- The queues in which jobs wait or waited.
 local queues, is_named = {}, {}
-for _, field in ipairs(redis.call('HKEYS', waiting)) do
+for _, field in ipairs(redis.call('HKEYS', key.waiting)) do
   local queue = string.match(field, '^(.*):%l+$')
-  if queue and not is_named[queue] and pcall(own_queue, pending, queue) then
+  if queue and not is_named[queue] and pcall(own_queue, key.pending, queue) then
     queues[#queues + 1], is_named[queue] = queue, true
   end
 end
@@ -231,32 +224,58 @@ local function look(id, since)
   if not state then
     end_lost(keys_of(id), id, lost_tail)
   elseif state ~= 'queued' then
-    redis.call('ZREM', pending, id)
+    redis.call('ZREM', key.pending, id)
   elseif not end_early(id, deadline_ms, cancel, queue, due_ms) then
     num_left = num_left + 1
-    local line = line_of(pending, queue, lane)
-    if redis.call('ZSCORE', line, id) or redis.call('ZSCORE', delayed, id) then return end
+    local line = line_of(key.pending, queue, lane)
+    if redis.call('ZSCORE', line, id) or redis.call('ZSCORE', key.delayed, id) then return end
     redis.call('ZADD', line, since, id)
-    if deadline_ms then redis.call('ZADD', deadlines, deadline_ms, id) end
+    if deadline_ms then redis.call('ZADD', key.deadlines, deadline_ms, id) end
   end
 end
 
-local looked = redis.call('ZRANGE', pending, offset, offset + max_looks - 1, 'WITHSCORES')
+local looked = redis.call('ZRANGE', key.pending, offset, offset + max_looks - 1, 'WITHSCORES')
 for place = 1, #looked, 2 do
   local since = tonumber(looked[place + 1])
   if since + patience_ms > now then break end
   num_looked = num_looked + 1
-  attempt(pending, looked[place], look, since)
+  attempt(key.pending, looked[place], look, since)
 end
-redis.call('HSET', sweep, 'offset', num_looked < max_looks and 0 or offset + num_left)
+redis.call('HSET', key.sweep, 'offset', num_looked < max_looks and 0 or offset + num_left)
+
+-- Keeps the outbox within `max_outbox` messages, and as many dead ones, for `letter_s` each. What is too much is given up:
+-- what was put off for long, since it has failed most often, or else the oldest.
+local TRIMMED, LONG_MS = 2000, 120000
+
+local function trim_outbox()
+  local outbox, entries, dead = key.outbox, key.outbox_entries, key.outbox_dead
+  local num = math.min(redis.call('ZCARD', outbox) - max_outbox, TRIMMED)
+  if num > 0 then
+    local has_failed = redis.call('ZCOUNT', outbox, now + LONG_MS, '+inf') >= num
+    local given_up = has_failed and redis.call('ZREVRANGE', outbox, 0, num - 1) or redis.call('ZRANGE', outbox, 0, num - 1)
+    for _, message in ipairs(given_up) do
+      redis.call('ZREM', outbox, message)
+      redis.call('ZADD', dead, now, message)
+    end
+  end
+  local function forget(messages)
+    for _, message in ipairs(messages) do
+      redis.call('ZREM', dead, message)
+      redis.call('HDEL', entries, message)
+    end
+  end
+  forget(redis.call('ZRANGEBYSCORE', dead, '-inf', now - 1000 * letter_s, 'LIMIT', 0, TRIMMED))
+  local num_dead = math.min(redis.call('ZCARD', dead) - max_outbox, TRIMMED)
+  if num_dead > 0 then forget(redis.call('ZRANGE', dead, 0, num_dead - 1)) end
+end
 
 -- If nothing waits, reset the counts and lines. So what older scripts or a hand have left there is not kept for ever.
-if redis.call('EXISTS', pending) == 0 then
+if redis.call('EXISTS', key.pending) == 0 then
   for _, queue in ipairs(queues) do
-    for _, lane in ipairs(LANES) do redis.call('UNLINK', line_of(pending, queue, lane)) end
+    for _, lane in ipairs(LANES) do redis.call('UNLINK', line_of(key.pending, queue, lane)) end
   end
-  redis.call('DEL', waiting)
+  redis.call('DEL', key.waiting)
 end
-redis.call('XTRIM', dead, 'MINID', string.format('%.0f', now - 1000 * letter_s))
-pcall(trim_outbox, leases, now, max_outbox, letter_s)
+redis.call('XTRIM', key.dead, 'MINID', string.format('%.0f', now - 1000 * letter_s))
+pcall(trim_outbox)
 return swept

@@ -4,8 +4,6 @@
 -- older versions do not count the tokens of delayed jobs: that count is forgotten with the last of these.
 local function line_of(pending, queue, lane) return pending .. ':' .. (queue or '') .. (lane or '') end
 
-local function deadlines_of(pending) return pending .. ':deadlines' end
-
 local function count(key, queue, jobs, tokens)
   local left = redis.call('HINCRBY', key.waiting, queue .. ':jobs', jobs)
   redis.call('HINCRBY', key.waiting, queue .. ':tokens', tokens)
@@ -54,7 +52,7 @@ end
 -- Lets a job wait from `since` on. A delayed job has no message until then. `deadline_ms`: '' or nothing for none.
 local function begin_to_wait(key, id, since, is_delayed, job)
   local sets = {{key.pending, since}, {is_delayed and key.delayed or line_of(key.pending, job.queue, job.lane), since}}
-  if job.deadline_ms and job.deadline_ms ~= '' then sets[3] = {deadlines_of(key.pending), job.deadline_ms} end
+  if job.deadline_ms and job.deadline_ms ~= '' then sets[3] = {key.deadlines, job.deadline_ms} end
   local is_new = join(id, sets)
   if is_delayed and is_new[2] then count_delayed(key, job.queue, 1, job.tokens) end
   if is_new[1] then count(key, job.queue, 1, job.tokens) end
@@ -62,7 +60,7 @@ end
 
 local function stop_waiting(key, id, queue, lane, tokens)
   redis.call('ZREM', line_of(key.pending, queue, lane), id)
-  redis.call('ZREM', deadlines_of(key.pending), id)
+  redis.call('ZREM', key.deadlines, id)
   if redis.call('ZREM', key.delayed, id) == 1 then count_delayed(key, queue, -1, -tokens) end
   if redis.call('ZREM', key.pending, id) == 1 then count(key, queue, -1, -tokens) end
 end

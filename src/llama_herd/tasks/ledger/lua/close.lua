@@ -1,3 +1,16 @@
+-- What becomes of a job's record once its final event is written.
+-- needs: outbox
+
+-- The answer of a batch's row is kept until the batch has written it and purges the job, though nobody may run the batch
+-- for days. What was cancelled has no answer.
+local ROW_LIFE_S = 7 * 86400
+
+-- How long an ended job is kept (s).
+local function life_of(id, state, ttl_s)
+  local is_answer = state ~= 'cancelled' and string.sub(id, 1, 6) == 'batch-'
+  return is_answer and math.max(ttl_s, ROW_LIFE_S) or ttl_s
+end
+
 -- The record tells how its job ended, so that whoever may read no events knows it, too.
 local MAX_MESSAGE_BYTES = 2048
 
@@ -21,4 +34,14 @@ local function note_outcome(job, event)
     if is_read then redis.call('HSET', job, 'error', error) end
   end
   return finish_reason
+end
+
+-- Lets a record that has just ended expire, with what its final event tells, and its message into the outbox.
+-- `key`: the tenant's leases and outbox; `hook`, `secret`: of the record, if it names an address.
+local function close(key, job, events, id, state, ttl_s, event, hook, secret)
+  local life_s = life_of(id, state, ttl_s)
+  redis.call('EXPIRE', job, life_s)
+  redis.call('EXPIRE', events, life_s)
+  redis.call('ZREM', key.leases, id)
+  note_end(key, id, state, hook, secret, note_outcome(job, event))
 end
