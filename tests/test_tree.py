@@ -81,7 +81,10 @@ def named_paths(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_that_a_page_names_is_there_without_the_links(page: Path) -> None:
-    is_inside = page.parent.name == "decisions" or page.name == "architecture.md"  # both say so
+    is_inside = page.parent.name == "decisions" or page.name in (
+        "architecture.md",
+        "CONTRIBUTING.md",
+    )  # they say so
     roots = (PACKAGE, ROOT) if is_inside else (ROOT,)
     paths = [[root / name for root in roots] for name in named_paths(page)]
     missing = [at for at in paths if not any(path.exists() and path.resolve() == path for path in at)]
