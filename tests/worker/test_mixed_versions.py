@@ -171,7 +171,7 @@ def test_jobs_of_every_kind_are_the_same_to_both_versions(
 def test_a_job_goes_on_in_a_worker_of_the_other_version(mixed: Herd, first: Version, second: Version) -> None:
     given = {
         "prompt": "Once upon a time",
-        "sampling": {"max_tokens": 300, "ignore_eos": True, "logprobs": True},
+        "sampling": {"temperature": 0, "max_tokens": 300, "ignore_eos": True, "logprobs": True},
     }
     killed = mixed.start(first)
     whole_id = mixed.ask(second, "submit", given)
@@ -198,7 +198,8 @@ def num_tokens(client: Client, job_id: str) -> int:
 def test_a_batch_runs_on_workers_of_both_versions(mixed: Herd, client: Version) -> None:
     for version in ("old", "new"):
         mixed.start(version)
-    rows = [{"prompt": f"Tale {number}", "max_tokens": 12} for number in range(24)]
+    sampling = {"temperature": 0, "max_tokens": 12}
+    rows = [{"prompt": f"Tale {number}", "sampling": sampling} for number in range(24)]
     answers = mixed.ask(client, "batch", rows)
     assert [number for number, _ in answers] == list(range(24))
     assert answers == mixed.ask("new" if client == "old" else "old", "batch", rows)
