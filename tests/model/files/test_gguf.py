@@ -13,6 +13,8 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf import GGUFFile
+from llama_herd.model.files.safetensors import SafetensorsFile
+from llama_herd.model.files.tensor_file import TensorFile
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from tests.model.open_files import open_files
 
@@ -199,7 +201,8 @@ def test_a_foreign_file_is_named_with_the_fix(tmp_path: Path, content: bytes, me
     assert "\n" not in str(caught.value)
 
 
-def test_a_path_without_a_regular_file_is_named_with_the_fix(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [GGUFFile, SafetensorsFile])
+def test_a_path_without_a_regular_file_is_named_with_the_fix(tmp_path: Path, kind: type[TensorFile]) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, message in (
         ("nowhere", "no such file"),
@@ -207,7 +210,7 @@ def test_a_path_without_a_regular_file_is_named_with_the_fix(tmp_path: Path) -> 
         ("pipe", "not a regular file"),
     ):
         with pytest.raises(ModelFileError, match=f"{message}. Give the path"):
-            GGUFFile.open(tmp_path / path)
+            kind.open(tmp_path / path)
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

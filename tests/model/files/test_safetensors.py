@@ -106,7 +106,7 @@ def test_the_parts_that_the_bad_files_are_made_of_are_good(tmp_path: Path) -> No
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"none\.safetensors: cannot be read: No such file"):
+    with pytest.raises(ModelFileError, match=r"none\.safetensors: no such file\. Give the path"):
         SafetensorsFile.open(tmp_path / "none.safetensors")
 
 

@@ -113,6 +113,7 @@ class GGUFFile(TensorFile):
     `blocks` are those of the quantisation: a row of a Q8_0 tensor is a row of its blocks.
     """
 
+    kind = "GGUF model"
     metadata: Metadata
 
     def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
@@ -121,12 +122,6 @@ class GGUFFile(TensorFile):
         read_header_of(file, header)
         self.metadata = Metadata(header.metadata, source)
         return checked_tensors(header, source, file.num_bytes)
-
-    @staticmethod
-    def _check_path(path: Path) -> None:
-        if not path.is_file():
-            problem = "not a regular file" if path.exists() else "no such file"
-            raise ModelFileError(f"{path}: {problem}. Give the path of a GGUF model file.")
 
 
 def read_header_of(file: OpenFile, header: Header) -> None:

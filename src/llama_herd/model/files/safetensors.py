@@ -51,6 +51,8 @@ class SafetensorsFile(TensorFile):
         file.blocks("model.norm.weight")  # uint8 (rows, bytes of a row)
     """
 
+    kind = "safetensors"
+
     def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
         _check_kind(file.path, file.head(HEAD_BYTES))
         return _read_header(file.cursor(file.num_bytes))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -123,8 +124,13 @@ class StoredRows:
         )
 
 
-class TensorFile:
-    """A file of tensors, which are found by name. A format says how its header is read."""
+class TensorFile(ABC):
+    """A file of tensors, which are found by name. A format says how its header is read.
+
+    kind: what such a file is called.
+    """
+
+    kind: ClassVar[str]
 
     def __init__(self, file: OpenFile) -> None:
         self.path = file.path
@@ -137,7 +143,9 @@ class TensorFile:
         path = Path(path)
         with ExitStack() as stack:
             try:
-                cls._check_path(path)
+                if not path.is_file():  # opening a pipe would wait for whoever writes into it
+                    problem = "not a regular file" if path.exists() else "no such file"
+                    raise ModelFileError(f"{path}: {problem}. Give the path of a {cls.kind} file.")
                 file = OpenFile(path)
                 stack.callback(file.close)
                 opened = cls(file)
@@ -146,13 +154,9 @@ class TensorFile:
             stack.pop_all()
             return opened
 
-    @staticmethod
-    def _check_path(path: Path) -> None:
-        """Raise ModelFileError for what is not even to be opened, such as a pipe."""
-
+    @abstractmethod
     def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
         """The tensors of the file's header. Raises ModelFileError when it is foreign or damaged."""
-        raise NotImplementedError
 
     def rows(self, name: str) -> StoredRows:
         """A tensor's rows, to be read while the file is open."""

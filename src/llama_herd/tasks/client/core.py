@@ -27,9 +27,9 @@ class ClientCore:
 
     def __post_init__(self) -> None:
         """Raises SettingsError if HERD_REDIS_URL is not the address of a Redis."""
-        checked_url(self.settings.redis_url)
+        _ = self.url
 
-    @property
+    @cached_property
     def url(self) -> str:
         return checked_url(self.settings.redis_url)
 

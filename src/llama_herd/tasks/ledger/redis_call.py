@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import coroutine
 from typing import Any, Generic, Self, TypeVar
 
 import redis
@@ -86,19 +87,15 @@ class RedisCall(Generic[T_co]):
         return replace(self, found=(*self.found, *names))
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """Calls of one round trip: what a dialogue hands to those who run it."""
-
-    calls: Sequence[RedisCall[Any]]
-
-    def __await__(self) -> Generator[Sequence[RedisCall[Any]], list[Any], list[Any]]:
-        return (yield self.calls)
+@coroutine
+def _round(calls: Sequence[RedisCall[Any]]) -> Generator[Sequence[RedisCall[Any]], list[Any], list[Any]]:
+    """Hand calls of one round trip to those who run the dialogue. Returns their answers, errors included."""
+    return (yield calls)
 
 
 async def each(calls: Sequence[RedisCall[T]]) -> list[T | ResponseError]:
     """The answers to independent calls of one round trip. The error of one takes the place of its answer."""
-    return await _Round(calls)
+    return await _round(calls)
 
 
 async def together(calls: Sequence[RedisCall[T]]) -> list[T]:
@@ -108,7 +105,7 @@ async def together(calls: Sequence[RedisCall[T]]) -> list[T]:
 
 async def both(first: RedisCall[T], second: RedisCall[S]) -> tuple[T, S]:
     """The answers to two calls of one round trip. Raises the error of the first that has one."""
-    one, other = await _Round((first, second))
+    one, other = await _round((first, second))
     return raise_if_error(one), raise_if_error(other)
 
 
