@@ -3,16 +3,12 @@
 import json
 import random
 import re
-import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-import psutil
 import pytest
 import torch
 from jsonschema import Draft202012Validator
@@ -22,7 +18,6 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.open_model import read_tokens
-from llama_herd.model.text.helper import HelperLimits
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -31,12 +26,10 @@ from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.rules import masks_of, unpacked, unpacked_there
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.grammars.grammars import JUDGE, FormJudge, Grammars
+from llama_herd.worker.grammars.grammars import FormJudge, Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.chaos.harness.patience import wait_until
 from tests.examples import seeds
-from tests.model.text.helper_processes import helpers
 from tests.tiny import write_tiny_gguf
 from tests.worker.engine_run import run
 from tests.worker.grammars.random_schemas import random_schema
@@ -305,65 +298,6 @@ def test_what_cannot_be_followed_is_refused_where_it_stands(
     assert "CANARY" not in error.message
 
 
-@pytest.mark.parametrize(
-    "limits", [HelperLimits(0.05, 10.0, 256 << 20), HelperLimits(5.0, 10.0, 4 << 20)], ids=["time", "memory"]
-)
-def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: HelperLimits) -> None:
-    bounded = Grammars(tokenizer, 1, [FormJudge(limits)])
-    large = OutputForm("choice", json.dumps([f"choice {number}" for number in range(16_000)]), "f")
-    try:
-        with pytest.raises(GenerationError) as caught:
-            bounded.constraints(large, 1)
-        assert caught.value.code == ErrorCode.GRAMMAR_TOO_COMPLEX
-        assert bounded.constraints(FORMS["regex"], 1), "the next one has another helper"
-    finally:
-        bounded.close()
-
-
-@contextmanager
-def standing_judge(grammars: Grammars) -> Iterator[psutil.Process]:
-    """The helper of these, stopped within the block."""
-    before = set(helpers(JUDGE))
-    with closing(grammars):
-        grammars.constraints(FORMS["choice"], 1)
-        (helper,) = set(helpers(JUDGE)) - before
-        helper.send_signal(signal.SIGSTOP)
-        yield helper
-
-
-def test_a_form_that_takes_its_time_holds_up_nobody_else(tokenizer: Tokenizer) -> None:
-    """As if its helper stood still: the other thread has its own."""
-    shared = Grammars(tokenizer, 1, [FormJudge(), FormJudge()])
-    with standing_judge(shared) as standing, ThreadPoolExecutor() as threads:
-        slow = threads.submit(shared.constraints, FORMS["record"], 1)
-        wait_until(lambda: len(shared._judges._idle) == 1, "the form is judged")
-        assert shared.constraints(FORMS["regex"], 1)
-        assert not slow.done()
-        standing.send_signal(signal.SIGCONT)
-        assert slow.result()
-
-
-def test_what_was_refused_is_not_judged_again(tokenizer: Tokenizer) -> None:
-    refused = Grammars(tokenizer, 1, [FormJudge()])
-    wrong = OutputForm("regex", "(", "f")
-    with standing_judge(refused) as standing:
-        standing.send_signal(signal.SIGCONT)
-        with pytest.raises(InvalidJob):
-            refused.constraints(wrong, 1)
-        standing.send_signal(signal.SIGSTOP)
-        with pytest.raises(InvalidJob):
-            refused.constraints(wrong, 1)
-
-
-def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
-    """The machine may have been busy."""
-    judged = Grammars(tokenizer, 1, [FormJudge(HelperLimits(1.0, 0.5, 256 << 20))])
-    with standing_judge(judged):
-        with pytest.raises(GenerationError, match="takes longer"):
-            judged.constraints(FORMS["record"], 1)
-        assert judged.constraints(FORMS["record"], 1)
-
-
 HEAVY = "(((a{50,100}){50,100}){50,100}){50,100}"
 MANY_RULES = "\n".join(f'r{one}: "a"~0..200 "{one}"' for one in range(3000))
 MANY_OBJECTS = [
@@ -445,18 +379,6 @@ def follow(constraint: Constraint, num_tokens: int) -> None:
         tokens = allowed(constraint)
         constraint.check()
         constraint.add(tokens[0])
-
-
-def test_a_crash_of_the_judge_refuses_the_form_and_nothing_else(tokenizer: Tokenizer) -> None:
-    crashed = Grammars(tokenizer, 1, [FormJudge()])
-    with standing_judge(crashed) as helper, ThreadPoolExecutor() as threads:
-        asked = threads.submit(crashed.constraints, FORMS["record"], 1)
-        wait_until(lambda: not crashed._judges._idle, "the form is judged")
-        helper.send_signal(signal.SIGSEGV)
-        helper.send_signal(signal.SIGCONT)
-        with pytest.raises(GenerationError, match="f: the schema or grammar ended its process with code -11"):
-            asked.result()
-        assert crashed.constraints(FORMS["tree"], 1), "the next form has another judge"
 
 
 def test_any_text_may_be_a_choice(grammars: Grammars, tokenizer: Tokenizer) -> None:
