@@ -28,7 +28,7 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 quick test test-programs test-faults test-kernels test-s3 test-clients test-api: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not (worker or long or slow or gpu or fault or program)"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (again or worker or long or slow or gpu or fault or program)"
 
 # Three processes more than small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests

@@ -19,7 +19,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.kernels.build import build
 from llama_herd.model.kernels.instruction_set import is_known_machine
 from llama_herd.model.kernels.trusted_folder import trusted_folder
-from tests.drawing import leave_out
+from tests.drawing import leave_out, mark_cost
 
 if TYPE_CHECKING:
     from llama_herd.worker.settings import WorkerSettings
@@ -63,6 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "kernels_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(600))  # the first of them compiles, others wait for it
     leave_out(items)
+    mark_cost(items)
     if hasattr(config, "workerinput"):
         _put_long_files_first(items)
 

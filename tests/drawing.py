@@ -1,4 +1,4 @@
-"""Of a test with very many combinations of parameters `make test` runs a draw, and the slow tier all."""
+"""Which tests are left out: of very many combinations by `make test`, and what costs much by `make quick`."""
 
 import itertools
 import random
@@ -7,8 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 T = TypeVar("T")
+
+#: What starts a Redis, clients and threads of its own, or the compiler.
+COSTLY_FIXTURES = frozenset({"redis_url", "own_redis", "kernels_folder"})
 
 
 def leave_out(items: Iterable[pytest.Item]) -> None:
@@ -28,6 +32,20 @@ def leave_out(items: Iterable[pytest.Item]) -> None:
         for test in all_of_one:
             if test not in drawn:
                 test.add_marker(pytest.mark.slow)
+
+
+def mark_cost(items: Iterable[pytest.Item]) -> None:
+    """Call a test long that needs much or makes its own examples, and again what only repeats a function."""
+    seen = set()
+    for item in items:
+        if item.get_closest_marker("slow"):
+            continue
+        function = getattr(item, "function", None)
+        if COSTLY_FIXTURES & {*getattr(item, "fixturenames", ())} or is_hypothesis_test(function):
+            item.add_marker(pytest.mark.long)
+        if function in seen:
+            item.add_marker(pytest.mark.again)
+        seen.add(function)
 
 
 def draw(combinations: Mapping[T, Mapping[str, object]], num_meeting: int = 2) -> list[T]:

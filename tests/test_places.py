@@ -50,6 +50,7 @@ def test_the_list_has_all_kinds_of_changes() -> None:
     assert names == wanted | {"an error", "a code of failed jobs"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
 def test_no_other_file_of_the_product_knows_of_the_example(kind: Kind) -> None:
     spelling = re.compile(SPELLINGS.get(kind.example, rf"\b{kind.example}\b"))

@@ -95,6 +95,7 @@ runpy.run_module("benchmarks.gpu", run_name="__main__")
     assert "matmul_flop_per_s" in (tmp_path / "results.jsonl").read_text()
 
 
+@pytest.mark.long
 def test_every_package_that_a_worker_imports_is_there_or_brought() -> None:
     """By the names of distributions, as in wheels.txt."""
     code = "import json, sys, benchmarks.gpu.worker, benchmarks.gpu.queue_runs, benchmarks.gpu.engine_runs; "

@@ -52,6 +52,7 @@ def test_a_step_that_fails_costs_no_other_its_results(tmp_path: Path) -> None:
     assert "===== garbage" in (tmp_path / "log.txt").read_text(errors="replace")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_what_does_not_fit_into_the_time_is_left_out_and_named(tmp_path: Path) -> None:
     done = run("second", "--rehearse", "--out", str(tmp_path), "--seconds", "5")

@@ -26,6 +26,7 @@ def redis(server: FragileRedis) -> Iterator[Redis]:
         yield connection
 
 
+@pytest.mark.long
 def test_one_that_was_away_comes_back_with_what_it_had(server: FragileRedis, redis: Redis) -> None:
     with server.away(), pytest.raises(ConnectionError):
         redis.ping()
@@ -48,6 +49,7 @@ def test_a_full_one_reads_and_does_not_write(server: FragileRedis, redis: Redis)
     assert redis.set("more", 1)
 
 
+@pytest.mark.long
 def test_one_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
     server: FragileRedis, redis: Redis
 ) -> None:
@@ -69,6 +71,7 @@ def complaint(redis: Any) -> str:
     return ""
 
 
+@pytest.mark.long
 def test_one_that_forgets_loses_the_block_and_nothing_before(server: FragileRedis, redis: Redis) -> None:
     wait_until(lambda: server.log.stat().st_size > 0, "the log written")
     with server.forgetting():

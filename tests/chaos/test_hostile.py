@@ -25,6 +25,7 @@ def test_the_same_seed_draws_the_same_messages() -> None:
     assert first == again != others
 
 
+@pytest.mark.long
 def test_of_some_hundred_messages_each_kind_is_drawn_and_most_name_a_job() -> None:
     harms = list(islice(HostileMessages(0), 500))
     assert len({harm.kind for harm in harms}) == 18

@@ -2,11 +2,14 @@
 
 from itertools import islice
 
+import pytest
+
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.mix import mixed_jobs
 
 
+@pytest.mark.long
 def test_the_seed_repeats_the_jobs_and_all_are_valid() -> None:
     one, other = (list(islice(mixed_jobs(seed=3, max_tokens=50), 100)) for _ in range(2))
     assert one == other != list(islice(mixed_jobs(seed=4, max_tokens=50), 100))

@@ -32,6 +32,7 @@ def impatient(redis: Redis, proxy: FaultProxy) -> Iterator[Redis]:
         yield connection
 
 
+@pytest.mark.long
 def test_it_passes_everything_on_also_byte_by_byte(through: Redis, proxy: FaultProxy) -> None:
     for is_bytewise in (False, True):
         proxy.is_bytewise = is_bytewise

@@ -56,6 +56,7 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None
     assert shown.output == f"herd: {tmp_path / 'users.acl'} cannot be used: Is a directory\n"
 
 
+@pytest.mark.long
 def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
     invoke("acl", str(tmp_path), *HERE, "--model", "m")
     invoke("acl", str(tmp_path), *HERE, "--model", "m", "--user", "api=producer+subscriber")
@@ -70,6 +71,7 @@ def test_a_user_with_two_roles_joins_the_others(tmp_path: Path) -> None:
     assert "does not let this user do that (NOPERM)" in as_api.output
 
 
+@pytest.mark.long
 def test_a_user_with_two_roles_generates_though_it_may_not_look_at_queues(tmp_path: Path) -> None:
     invoke("acl", str(tmp_path), *HERE, "--model", "tales", "--user", "api=producer+subscriber")
     with GuardedRedis(tmp_path) as server, StandIn(server.url), Client(server.url) as root:
@@ -79,6 +81,7 @@ def test_a_user_with_two_roles_generates_though_it_may_not_look_at_queues(tmp_pa
             assert (done.exit_code, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_where_no_worker_has_loaded_the_script_for_it_a_watcher_learns_no_place_and_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -100,6 +103,7 @@ def places_until_timeout(url: str, job_id: str) -> list[int]:
     return told
 
 
+@pytest.mark.long
 def test_a_user_may_have_a_role_in_several_tenants(tmp_path: Path) -> None:
     tenants = ("--tenant", "acme", "--tenant", "globex")
     assert invoke("acl", str(tmp_path), *HERE, *tenants, "--model", "m").exit_code == 0

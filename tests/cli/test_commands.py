@@ -79,6 +79,7 @@ def modules_after(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.long
 def test_help_imports_next_to_nothing() -> None:
     assert not modules_after("--help") & {"pydantic", "redis", "celery", "rich", "torch"}
 

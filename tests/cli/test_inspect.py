@@ -121,6 +121,7 @@ def test_of_a_file_that_is_not_there_only_the_complaint_is_told(tmp_path: Path) 
         assert problem in found["complaint"]
 
 
+@pytest.mark.long
 def test_the_bundled_model_is_found_by_its_name_unless_a_file_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_shape_is_told_by_what_is_not_as_in_llama_2() -> None:
     ]
 
 
+@pytest.mark.long
 def test_how_outputs_are_written_is_told_with_what_says_so(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "m.gguf", chat_template=TEMPLATES["qwen_2_5"])
     lines = [" ".join(line.split()) for line in invoke("inspect", str(path)).stdout.splitlines()]

@@ -27,6 +27,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_an_output_has_the_form(file: Path) -> None:
     done = invoke("generate", "--local", "--model", str(BUNDLED_MODEL), "--schema", str(file), "A llama: ")
     assert done.exit_code == 0, done.output

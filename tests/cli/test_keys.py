@@ -34,6 +34,7 @@ def test_a_key_is_shown_once(redis: Redis, redis_url: str) -> None:
     assert not redis.exists("herd:keys")
 
 
+@pytest.mark.long
 def test_of_the_users_that_herd_acl_makes_the_gatekeeper_makes_keys_for_every_tenant(tmp_path: Path) -> None:
     folder, tenants = str(tmp_path / "secrets"), ("--tenant", "acme", "--tenant", "globex")
     assert invoke("acl", folder, "--redis", newest_dialect(), *tenants, "--model", "m").exit_code == 0
@@ -89,6 +90,7 @@ def test_a_damaged_key_is_shown_and_revoked(redis: Redis, redis_url: str) -> Non
     assert redis.hlen("herd:keys") == 1
 
 
+@pytest.mark.long
 def test_a_gateway_without_redis_says_so(tmp_path: Path) -> None:
     done = invoke("gateway", "--port", "0", HERD_REDIS_URL="redis://127.0.0.1:1/0")
     assert done.exit_code == 2

@@ -18,6 +18,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_gguf(path, type="Q8_0", tied=True, chat_template="\x1b[2J{{ messages }}")
 
 
+@pytest.mark.long
 def test_inspect_counts_tensors_and_memory(chatty: Path) -> None:
     settings = {
         "HERD_SLOTS": "2",
@@ -95,6 +96,7 @@ TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
 CHAT = "{{ bos_token }}" + TURNS + "{{ tools[0].name if tools }}"
 
 
+@pytest.mark.long
 def test_tokenize_shows_what_a_template_makes_of_a_chat(tmp_path: Path) -> None:
     model = write_tiny_gguf(tmp_path / "chat.gguf", chat_template=CHAT)
     job = {"messages": [{"role": "user", "content": "the </s>é"}], "tools": [{"name": "\x1bf"}]}

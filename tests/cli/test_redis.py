@@ -25,6 +25,7 @@ def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 def test_it_runs_where_the_others_look_until_ctrl_c(tmp_path: Path) -> None:
     url = f"redis://localhost:{free_port()}/3"
     with fork_herd(tmp_path, "redis", HERD_REDIS_URL=url) as process:
@@ -40,6 +41,7 @@ def test_it_runs_where_the_others_look_until_ctrl_c(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_what_is_in_its_folder_is_there_again_at_the_next_start(tmp_path: Path) -> None:
     kept = tmp_path / "new" / "data"
     seen = list[bytes | None]()
@@ -58,6 +60,7 @@ def test_what_is_in_its_folder_is_there_again_at_the_next_start(tmp_path: Path) 
     assert "ready to exit" in (kept / "redis.log").read_text()  # it was asked, not killed
 
 
+@pytest.mark.long
 def test_it_says_when_the_server_has_ended_by_itself(tmp_path: Path) -> None:
     with fork_herd(tmp_path, "redis", "--port", "0", "--json") as process:
         url = json.loads(process.stdout.readline())["url"]
@@ -79,6 +82,7 @@ def test_a_port_that_is_taken_is_named(redis_server: EmbeddedRedis) -> None:
         assert refused.stderr.endswith(f"{fix}\n")
 
 
+@pytest.mark.long
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
     with KeptRedis(tmp_path / "data"):
         refused = invoke("redis", "--port", "0", "--dir", str(tmp_path / "data"))

@@ -22,6 +22,7 @@ HARMLESS = ("harmless", "dumps", "install_command", "own_version", "len")
 EVIL = "a\u202eb\x1b[2J\u2066c\u200b\ufeff\u2028d\u00ade\U000e0041"
 
 
+@pytest.mark.long
 def test_of_all_characters_those_stay_that_are_seen() -> None:
     gone = {chr(code) for code in range(sys.maxunicode + 1) if not harmless(chr(code))}
     unseen = {

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 IMPORTING = """
 import gc
 from llama_herd.cli.signals import load_torch
@@ -40,5 +42,6 @@ def test_what_torch_makes_is_not_looked_through(tmp_path: Path) -> None:
     assert said(tmp_path, MANY) == "0 looks\nmuch is left out\nTrue\n"
 
 
+@pytest.mark.long
 def test_the_collector_works_after_a_failed_import_too(tmp_path: Path) -> None:
     assert said(tmp_path, f"{MANY}raise ImportError('broken')") == "broken\nTrue\n"

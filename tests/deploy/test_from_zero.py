@@ -34,6 +34,7 @@ def num_due(server: EmbeddedRedis, url: str) -> list[int]:
     return [queue.num_due for load in loads for queue in load.queues if queue.queue == "herd.llama"]
 
 
+@pytest.mark.long
 def test_a_gateway_that_is_operator_too_needs_no_worker_to_have_been_there(tmp_path: Path) -> None:
     write_users(tmp_path, USERS)
     with GuardedRedis(tmp_path) as server, Redis.from_url(server.url) as root:

@@ -198,6 +198,7 @@ def test_the_example_is_what_the_schemas_ask_for(built: list[Manifest]) -> None:
     assert [found for manifest in built if (found := complaint(manifest))] == []
 
 
+@pytest.mark.long
 @needs_kubectl
 def test_each_pool_is_scaled_by_its_own_model_and_its_own_slots(built: list[Manifest]) -> None:
     models = []

@@ -93,6 +93,7 @@ def told_of(server: EmbeddedRedis) -> dict[Case, Vector]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_tenants", [1, 2])
 def test_a_backlog_of_the_model_wants_workers_for_its_tokens(
     told_of: dict[Case, Vector], num_tenants: int

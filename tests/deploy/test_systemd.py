@@ -50,6 +50,7 @@ def complaints(name: str, folder: Path, was: str = "", becomes: str = "") -> lis
     return [line for line in done.stderr.splitlines() if unit.name in line]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze command")
 @EACH
 def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:

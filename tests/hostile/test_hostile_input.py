@@ -24,6 +24,7 @@ def test_each_route_that_reads_json_gets_every_shape() -> None:
         assert set(SHAPES) <= set(ROUTE_INPUTS["POST", path])
 
 
+@pytest.mark.long
 def test_each_shape_is_near_the_limit_and_none_is_over_it() -> None:
     assert GatewaySettings.model_fields["gateway_max_body_bytes"].default == MAX_BODY_BYTES
     sizes = {name: len(shaped(name, {"model": "tales"})) for name in SHAPES}
@@ -31,6 +32,7 @@ def test_each_shape_is_near_the_limit_and_none_is_over_it() -> None:
     assert [name for name, size in sizes.items() if size < MAX_BODY_BYTES // 2] == ["as much as is counted"]
 
 
+@pytest.mark.long
 @pytest.mark.redis
 @pytest.mark.parametrize("path", READING)
 def test_what_is_over_a_bound_is_refused_before_it_is_parsed(

@@ -36,6 +36,7 @@ def test_another_server_at_its_port_is_not_taken_for_it(redis_server: EmbeddedRe
         EmbeddedRedis(redis_server.port).start()
 
 
+@pytest.mark.long
 def test_why_it_does_not_start_is_told_in_its_own_words(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with KeptRedis(folder) as server, Redis.from_url(server.url) as redis:
@@ -50,6 +51,7 @@ def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> No
     assert os.getsid(redis_server.pid) == os.getpgid(redis_server.pid) == redis_server.pid
 
 
+@pytest.mark.long
 def test_it_is_gone_when_its_owner_is_killed(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER],

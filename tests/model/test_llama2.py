@@ -128,6 +128,7 @@ def test_every_checkpoint_equals_transformers_hidden_state(
 # However tokens are cut into batches and pages
 
 
+@pytest.mark.long
 def test_cached_decode_equals_full_recompute_at_every_step(llama: Llama, cache: Cache) -> None:
     ids = random_ids(150)
     at_once = llama.forward(
@@ -141,6 +142,7 @@ def test_cached_decode_equals_full_recompute_at_every_step(llama: Llama, cache: 
             assert_close(found, logits_after(llama, ids[: position + 1]), atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chunk_tokens", [1, 3, 7, 64, 199])
 def test_prefill_in_chunks_gives_the_same_logits(llama: Llama, chunk_tokens: int) -> None:
     ids = random_ids(200)

@@ -27,6 +27,7 @@ def test_a_port_that_is_taken_is_named_with_the_fix(taken: int) -> None:
         Exporter.start(settings(metrics_host="127.0.0.1", metrics_port=taken))
 
 
+@pytest.mark.long
 def test_a_worker_that_starts_again_gets_the_port_of_the_last_one_at_once() -> None:
     """Though the system still remembers its connections."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -27,6 +27,7 @@ def errors(name: str, value: Any) -> list[str]:
     return [error.message for error in Draft202012Validator(schemas()[name]).iter_errors(value)]
 
 
+@pytest.mark.long
 def test_jobs_and_events_are_what_the_schemas_say() -> None:
     job = GenerationJob(prompt="x", metadata={"k": "v"})
     assert errors("job.json", json.loads(job.to_json())) == []

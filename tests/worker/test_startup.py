@@ -73,6 +73,7 @@ def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: Worker
     assert (found["workers"][0]["state"], found["workers"][0]["loaded_percent"]) == ("loading", 33)
 
 
+@pytest.mark.long
 def test_it_ends_with_the_block_and_passes_errors_on(redis: Redis, tiny_settings: WorkerSettings) -> None:
     with pytest.raises(ModelFileError), LoadingReport(redis, tiny_settings, NAME) as report:
         raise ModelFileError("broken")

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from tests.terminal import Terminal
 
 #: Shows the same figures whenever a line comes in.
@@ -27,6 +29,7 @@ def shown_anew(terminal: Terminal) -> list[str]:
     return terminal.lines
 
 
+@pytest.mark.long
 def test_the_bar_is_as_wide_as_the_terminal_and_no_figure_is_cut_also_after_a_resize() -> None:
     with Terminal(60) as terminal, terminal.start([sys.executable, "-c", SHOWING]) as process:
         for width in (60, 80, 200, 100, 70):

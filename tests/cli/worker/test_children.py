@@ -76,6 +76,7 @@ def test_after_a_sound_run_they_begin_anew(tmp_path: Path) -> None:
     assert pauses(logs) == [0.01] * 3
 
 
+@pytest.mark.long
 def test_a_card_that_is_lost_gets_long_pauses_and_a_line_of_its_own(tmp_path: Path) -> None:
     backoff = QUICK._replace(lost_first_s=0.05, lost_most_s=0.15)
     command = dying(tmp_path / "gpu1", num_deaths=3, code=str(EXIT_DEVICE_LOST))
@@ -88,6 +89,7 @@ def test_a_card_that_is_lost_gets_long_pauses_and_a_line_of_its_own(tmp_path: Pa
     assert DEFAULT_BACKOFF.after(0.0, 3.0, EXIT_DEVICE_LOST) == 60
 
 
+@pytest.mark.long
 def test_one_that_a_signal_killed_is_started_again_and_counts_as_128_and_its_number(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert run_together({"one": dying(tmp_path / "one", 1, code="kill")}, QUICK) == 0
@@ -102,6 +104,7 @@ def test_one_with_wrong_settings_is_not_started_again_and_the_others_go_on(tmp_p
     assert (wrong.read_text(), other.read_text()) == ("x", "xxxx")
 
 
+@pytest.mark.long
 def test_a_signal_goes_on_to_all_of_them() -> None:
     caller = child("os.kill(os.getppid(), signal.SIGINT); time.sleep(60)")
     assert run_together({"one": SLEEPER, "two": caller}) == 128 + 15

@@ -40,6 +40,7 @@ def fetched(told: list[ChosenFiles], notes: list[tuple[int, int]]) -> HubModel:
     )
 
 
+@pytest.mark.long
 def test_the_bytes_of_all_files_are_told_as_they_come(hub: HubServer) -> None:
     notes: list[tuple[int, int]] = []
     told: list[ChosenFiles] = []

@@ -270,6 +270,7 @@ def num_bytes_kept(num_pieces: int) -> int:
     return num_bytes
 
 
+@pytest.mark.long
 def test_what_has_been_told_is_not_kept() -> None:
     """Else each piece would take longer than the one before."""
     more = num_bytes_kept(20_000) - num_bytes_kept(1_000)

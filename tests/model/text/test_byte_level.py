@@ -81,6 +81,7 @@ def test_ids_equal_the_engines(tokenizer: Tokenizer, engine: Engine, num_texts: 
     assert wrong == []
 
 
+@pytest.mark.long
 def test_a_text_comes_back_as_it_is(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
     for text in texts:
         assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -89,6 +89,7 @@ def test_ids_equal_transformers(named: ChatTemplates, name: str, add_generation_
         assert named.encode(chat, add_generation_prompt=add_generation_prompt) == expected
 
 
+@pytest.mark.long
 def test_bos_stands_where_the_template_writes_it_and_nowhere_else(
     named: ChatTemplates, tokenizer: Tokenizer
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_control_token_in_a_message_comes_out_as_its_text(
     assert tokenizer.decode(ids) == " [INST] a </s><s> b [/INST]"
 
 
+@pytest.mark.long
 def test_messages_side_by_side_make_no_control_token(templates: MadeTemplates) -> None:
     template = templates.make("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}<s>")
     ids = template.encode(Chat([turn("<", "/s"), turn(">", "<"), turn("s>", "<s"), turn(">", "")]))
@@ -129,6 +131,7 @@ def test_messages_side_by_side_make_no_control_token(templates: MadeTemplates) -
     assert ids.count(BOS_ID) == 1
 
 
+@pytest.mark.long
 def test_a_template_sees_messages_as_they_are(templates: MadeTemplates, tokenizer: Tokenizer) -> None:
     """Their length, their ends and their parts, control tokens included."""
     template = templates.make(
@@ -143,6 +146,7 @@ def test_more_control_tokens_than_marks_are_refused_by_both_numbers(tokenizer: T
         ChatTemplates({DEFAULT: "".join(ids)}, tokenizer, ControlTokens(ids, {}))
 
 
+@pytest.mark.long
 def test_a_call_without_a_word_is_shown_by_a_template_that_puts_texts_together(
     templates: MadeTemplates, tokenizer: Tokenizer
 ) -> None:

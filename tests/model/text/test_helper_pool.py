@@ -38,6 +38,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
+@pytest.mark.long
 def test_a_chat_is_rendered_while_another_one_takes_its_time(threads: ThreadPoolExecutor) -> None:
     pool = renderers(2)
     (standing,) = helpers()

@@ -125,6 +125,7 @@ def test_a_helper_that_does_not_answer_is_replaced(templates: MadeTemplates) -> 
     assert helper not in helpers()
 
 
+@pytest.mark.long
 def test_a_helper_that_was_killed_is_replaced(templates: MadeTemplates) -> None:
     template = templates.make("fine")
     (helper,) = helpers()

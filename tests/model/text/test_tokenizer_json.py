@@ -81,6 +81,7 @@ def test_ids_and_pieces_equal_the_gguf_twins(
     assert [text for text in texts if tokenizer.encode(text) != twin.encode(text)] == []
 
 
+@pytest.mark.long
 def test_no_text_becomes_a_control_token_even_if_the_file_calls_it_an_ordinary_one(
     spm_engine: Engine, tmp_path: Path
 ) -> None:

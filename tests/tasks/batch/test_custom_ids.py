@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from llama_herd.tasks.batch.row_request import CustomIds
 
 
@@ -13,6 +15,7 @@ def test_it_answers_as_a_dict_does() -> None:
         assert ids.first_line(name, line) == known.setdefault(name, line)
 
 
+@pytest.mark.long
 def test_a_name_takes_few_bytes() -> None:
     ids = CustomIds()
     for line in range(1, 100_001):

@@ -177,6 +177,7 @@ def test_who_asks_a_batch_to_end_is_heard_by_its_owner(redis_url: str) -> None:
     assert [status.state for status in memory.shown][-1] == "cancelled"
 
 
+@pytest.mark.long
 def test_the_engine_of_a_batch_brings_no_tables_no_torch_and_no_command() -> None:
     names = [one.name for one in iter_modules(llama_herd.tasks.batch.__path__)]
     code = f"import sys, {', '.join(f'llama_herd.tasks.batch.{name}' for name in names)}; print(*sys.modules)"

@@ -191,6 +191,7 @@ def test_a_connection_that_is_cut_later_costs_nothing_either(proxy: FaultProxy) 
     assert proxy.num_cuts == 0
 
 
+@pytest.mark.long
 def test_a_connection_that_is_lost_leaves_each_job_known_or_safe_to_repeat(
     proxy: FaultProxy, redis: Redis
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_connection_that_is_lost_leaves_each_job_known_or_safe_to_repeat(
     assert redis.llen(QUEUE) == redis.zcard("herd:default:pending") == 90
 
 
+@pytest.mark.long
 def test_a_lost_connection_is_told_by_the_other_client_too(proxy: FaultProxy) -> None:
     outcomes = []
 

@@ -168,6 +168,7 @@ class WaitingMachine(RuleBasedStateMachine):
         assert delayed <= set(self.redis.zrange("herd:default:pending", 0, -1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_examples", [8, pytest.param(30, marks=pytest.mark.long)])
 def test_the_counts_never_drift_whatever_happens(redis: Redis, num_examples: int) -> None:
     WaitingMachine.redis = redis

@@ -176,6 +176,7 @@ def elsewhere(folder: Path) -> Identity:
     return Identity.make(folder, "elsewhere.example")
 
 
+@pytest.mark.long
 @needs_openssl
 def test_a_certificate_that_nobody_vouches_for_is_named(
     server: EmbeddedRedis, here: Identity, elsewhere: Identity
@@ -203,6 +204,7 @@ def test_a_certificate_that_redis_wants_of_us_is_asked_for(
     assert "HERD_REDIS_CERT_FILE" in str(said)
 
 
+@pytest.mark.long
 @needs_openssl
 def test_a_port_without_tls_is_not_asked_for_it_for_long(server: EmbeddedRedis) -> None:
     url = f"rediss://127.0.0.1:{server.port}/0"

@@ -79,6 +79,7 @@ def test_no_row_runs_where_one_is_wrong(api: BatchApi, stand_in: StandIn, bad: s
     assert not stand_in.answered
 
 
+@pytest.mark.long
 def test_what_is_told_of_a_bad_line_is_bounded(api: BatchApi) -> None:
     """All of it is kept in Redis for a month."""
     long = rows(1)[0] | {f"field{number}" * 8: 1 for number in range(200)}

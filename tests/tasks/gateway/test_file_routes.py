@@ -227,6 +227,7 @@ def odd_form(chance: random.Random) -> tuple[bytes, str]:
     return body, re.sub(r"[\r\n\0]", "", kind)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "num"),
     [(0, 150), pytest.param(1000, 20_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],

@@ -102,6 +102,7 @@ def ask(gateway: GatewayThread, asked: Asked, **options: str) -> Reply:
     return found
 
 
+@pytest.mark.long
 def test_what_a_route_does_not_take_is_told_with_all_that_it_takes(
     gateway: GatewayThread, over: Herd
 ) -> None:
@@ -127,6 +128,7 @@ def test_head_has_the_head_of_get_and_no_body(gateway: GatewayThread, over: Herd
             assert head.raw == b""
 
 
+@pytest.mark.long
 def test_a_client_that_sends_no_more_is_answered(gateway: GatewayThread, over: Herd) -> None:
     for asked in taken():
         (found,) = exchange(gateway, message(asked), [asked.method], halves=True)
@@ -197,6 +199,7 @@ def test_what_is_sent_beside_an_answer_under_way_does_not_end_it(redis_url: str,
     assert b"event: end" in seen
 
 
+@pytest.mark.long
 def test_a_whole_url_is_its_path(gateway: GatewayThread, over: Herd) -> None:
     place = urlsplit(gateway.url).netloc
     for asked in taken():

@@ -88,6 +88,7 @@ HEALTH = [path for _, path in REQUESTS if path.startswith("/health")]
 OPEN = [*HEALTH, "/", "/page/style.css"]
 
 
+@pytest.mark.long
 def test_with_keys_nothing_but_health_and_the_page_is_open(
     closed_gateway: GatewayThread, keys: object
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_wrong_key_opens_nothing_at_all(closed_gateway: GatewayThread, redis: 
         assert (found.status, found.error["code"]) == (401, "invalid_api_key"), path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("shown", "has_keys"), [("Bearer sk-x", False), ("Basic d3Jvbmc6d3Jvbmc=", True)])
 def test_to_an_open_gateway_a_key_that_is_not_known_is_none(
     gateway: GatewayThread, herd: Herd, shown: str, has_keys: bool
@@ -362,6 +364,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
         yield server
 
 
+@pytest.mark.long
 def test_a_right_that_the_gateway_lacks_is_named(guarded: GuardedRedis) -> None:
     """It is the operator who must act: to come again later is of no use."""
     with (

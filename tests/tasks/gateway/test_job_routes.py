@@ -75,6 +75,7 @@ def test_events_have_the_numbers_to_go_on_from(gateway: GatewayThread, herd: Her
     assert gateway.ask("GET", place, headers={"Last-Event-ID": "4"}).status == 204
 
 
+@pytest.mark.long
 def test_the_place_is_told_as_it_changes(gateway: GatewayThread, herd: Herd) -> None:
     herd.submit("0")
     job_id = submitted(gateway).json["id"]
@@ -85,6 +86,7 @@ def test_the_place_is_told_as_it_changes(gateway: GatewayThread, herd: Herd) -> 
         assert next(events).json["position"] == 1
 
 
+@pytest.mark.long
 def test_a_silent_stream_sends_comments(gateway: GatewayThread, herd: Herd) -> None:
     job_id = submitted(gateway).json["id"]
     herd.claimed(job_id)

@@ -85,6 +85,7 @@ def test_long_answers_are_made_beside_the_loop(
     assert all("long-answers" in name for name in threads)
 
 
+@pytest.mark.long
 def test_the_scores_of_a_prompt_are_streamed_from_beside_the_loop(
     gateway: GatewayThread, herd: Herd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

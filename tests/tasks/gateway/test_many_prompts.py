@@ -57,6 +57,7 @@ def test_they_are_submitted_by_few_calls(gateway: GatewayThread, stand_in: Stand
     assert sum(one.startswith("EVALSHA") and "max_tokens" in one for one in heard) == 2
 
 
+@pytest.mark.long
 def test_a_stream_tells_of_all_of_them_as_they_come(gateway: GatewayThread, herd: Herd) -> None:
     body = asked("a", "b", stream=True, stream_options={"include_usage": True})
     with gateway.send("POST", COMPLETIONS, body) as answer:
@@ -81,6 +82,7 @@ def test_a_stream_tells_of_all_of_them_as_they_come(gateway: GatewayThread, herd
         assert next(events, None) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_client_that_goes_away_takes_all_jobs_along(
     gateway: GatewayThread, herd: Herd, is_stream: bool
@@ -104,6 +106,7 @@ def test_the_prompt_that_fails_is_named(redis_url: str, gateway: GatewayThread, 
     assert "[DONE]" not in body
 
 
+@pytest.mark.long
 def test_one_that_fails_ends_those_that_wait(gateway: GatewayThread, herd: Herd) -> None:
     with gateway.send("POST", COMPLETIONS, asked("a", "b", "c", stream=True)) as answer:
         first = str(answer.getheader("X-Job-Id"))
@@ -196,6 +199,7 @@ def test_each_further_prompt_counts_as_a_request(redis_url: str, herd: Herd, sta
         assert int(found.headers["retry-after"]) > 4
 
 
+@pytest.mark.long
 def test_a_key_bounds_the_priority_of_its_jobs(gateway: GatewayThread, herd: Herd, redis: Redis) -> None:
     key = run_dialogue(redis, create_key("bulk", "default", KeyRole.PRODUCER, max_priority=-1))
     shown = {"Authorization": f"Bearer {key}", "X-On-Disconnect": "stay"}

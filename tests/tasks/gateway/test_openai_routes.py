@@ -43,6 +43,7 @@ def begun(herd: Herd, answer: Any) -> str:
     return job_id
 
 
+@pytest.mark.long
 def test_a_stream_is_read_as_it_is_written(gateway: GatewayThread, herd: Herd) -> None:
     with gateway.send("POST", COMPLETIONS, STREAM) as answer:
         job_id = begun(herd, answer)
@@ -58,12 +59,14 @@ def test_a_stream_is_read_as_it_is_written(gateway: GatewayThread, herd: Herd) -
         assert next(events, None) is None
 
 
+@pytest.mark.long
 def test_a_client_that_goes_away_takes_its_job_along(gateway: GatewayThread, herd: Herd) -> None:
     with gateway.send("POST", COMPLETIONS, STREAM) as answer:
         job_id = begun(herd, answer)
     wait_until(lambda: herd.redis.hget(herd.ledger.job_key(job_id), "cancel") == b"cancelled", "cancelled")
 
 
+@pytest.mark.long
 def test_a_client_that_waits_for_the_whole_may_go_away_too(gateway: GatewayThread, herd: Herd) -> None:
     connection = gateway.connect()
     connection.request("POST", COMPLETIONS, b'{"model": "tales", "prompt": "x"}')
@@ -72,6 +75,7 @@ def test_a_client_that_waits_for_the_whole_may_go_away_too(gateway: GatewayThrea
     wait_until(lambda: not herd.redis.zcard(herd.ledger.key("pending")), "cancelled")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("headers", [{"X-On-Disconnect": "stay"}, {"Idempotency-Key": "order 7"}])
 def test_a_job_that_was_asked_to_stay_goes_on(
     gateway: GatewayThread, herd: Herd, headers: dict[str, str]
@@ -174,6 +178,7 @@ def test_a_job_that_fails_at_once_has_a_status(
     assert ("retry-after" in found.headers) == (status == 503)
 
 
+@pytest.mark.long
 def test_a_stream_that_fails_on_its_way_says_so_last(gateway: GatewayThread, herd: Herd) -> None:
     with gateway.send("POST", COMPLETIONS, STREAM) as answer:
         job_id = begun(herd, answer)

@@ -43,6 +43,7 @@ def references(value: Any) -> set[str]:
     return set().union(*map(references, value)) if isinstance(value, list) else set()
 
 
+@pytest.mark.long
 def test_every_reference_leads_somewhere_and_every_field_is_described() -> None:
     schemas = document()["components"]["schemas"]
     assert references(document()) <= {f"#/components/schemas/{name}" for name in schemas}

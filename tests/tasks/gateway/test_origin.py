@@ -69,6 +69,7 @@ def spelled(chance: random.Random) -> Iterator[tuple[str, str]]:
                 )
 
 
+@pytest.mark.long
 def test_an_origin_may_be_written_in_any_way() -> None:
     for sent, written in spelled(random.Random(5)):
         assert origins_of(f" {written} ,") == {sent}, written
@@ -113,6 +114,7 @@ def mutated(chance: random.Random) -> str:
     return text.replace(",", "").replace("xn--", "")  # whose letters a browser checks one by one
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("node") is None, reason="it reads addresses as browsers do")
 def test_what_is_taken_is_what_a_browser_sends() -> None:
     chance = random.Random(7)

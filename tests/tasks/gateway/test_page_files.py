@@ -117,6 +117,7 @@ console.log(JSON.stringify([JSON.parse(whole), same]))
 """
 
 
+@pytest.mark.long
 @needs_node
 def test_events_are_read_whole_however_they_are_cut() -> None:
     event = {"id": None, "name": "message"}
@@ -153,6 +154,7 @@ console.log(JSON.stringify({texts: job.texts, phase: job.phase, last: job.last, 
 """
 
 
+@pytest.mark.long
 @needs_node
 def test_a_job_s_events_are_folded_once_each() -> None:
     assert node(FOLD) == {
@@ -208,6 +210,7 @@ console.log(JSON.stringify([job.phase, links]))
 """
 
 
+@pytest.mark.long
 @needs_node
 def test_who_has_seen_the_end_does_not_wait_for_the_connection_s() -> None:
     assert node(FOLLOW) == ["ended", ["open", "open"]]

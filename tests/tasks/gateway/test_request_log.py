@@ -94,6 +94,7 @@ def test_an_error_is_told_with_its_cause(
     assert cause in line["cause"]
 
 
+@pytest.mark.long
 def test_a_stream_that_fails_is_told_with_its_cause(telling_gateway: GatewayThread, herd: Herd) -> None:
     with told(telling_gateway) as lines:
         asked = {"model": "tales", "prompt": "x", "stream": True}

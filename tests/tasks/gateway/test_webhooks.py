@@ -1,5 +1,6 @@
 """A gateway takes a job with an address of its own, and tells it of the end."""
 
+import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
@@ -11,6 +12,7 @@ from tests.tasks.webhooks.conftest import SECRET
 from tests.tasks.webhooks.receiver import Receiver
 
 
+@pytest.mark.long
 def test_a_job_names_where_to_tell_of_its_end(server: EmbeddedRedis) -> None:
     """At a Redis of its own: elsewhere another gateway may be the one that sends."""
     with (

@@ -177,6 +177,7 @@ def test_a_dead_message_or_job_can_be_dropped(client: Client, herd: Herd) -> Non
             client.drop(name)
 
 
+@pytest.mark.long
 def test_the_newest_thousand_messages_are_kept_for_their_time_only(redis: Redis) -> None:
     for number in range(MAX_LETTERS + 5):
         bury(redis, b"%d" % number)

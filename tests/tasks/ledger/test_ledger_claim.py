@@ -255,6 +255,7 @@ def test_an_attempt_that_ran_long_and_brought_a_token_makes_deaths_forgotten(her
     assert herd.field("a", "attempts") == "0"
 
 
+@pytest.mark.long
 def test_a_death_counts_against_what_was_prepared_and_not_against_what_waited(herd: Herd) -> None:
     """Whatever the worker had in hand: most of it only waited for room."""
     names = [f"job-{number}" for number in range(264)]

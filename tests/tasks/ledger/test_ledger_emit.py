@@ -171,6 +171,7 @@ def test_a_refusal_of_one_job_does_not_stop_another(running: Herd) -> None:
     assert running.kinds("one", *entries) == ["fenced", "ok", "fenced", "ok"]
 
 
+@pytest.mark.long
 def test_hundreds_of_events_go_in_one_call(herd: Herd) -> None:
     names = [f"job-{number}" for number in range(600)]
     for name in names:

@@ -271,6 +271,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return (truth.owner, truth.epoch) == (held.owner, held.epoch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_examples", [8, pytest.param(30, marks=pytest.mark.long)])
 def test_one_log_whatever_happens(redis: Redis, num_examples: int) -> None:
     """Dense seq, one end, nothing rewritten, and never a word from who is not the owner."""

@@ -277,11 +277,13 @@ def lose_behind_a_backlog(herd: Herd) -> None:
     herd.pass_time("lost", SWEEP_PATIENCE_MS)
 
 
+@pytest.mark.long
 def test_a_backlog_of_one_model_does_not_hide_the_lost_job_of_another(herd: Herd) -> None:
     lose_behind_a_backlog(herd)
     assert sweep(herd).jobs + sweep(herd).jobs == ("lost",)
 
 
+@pytest.mark.long
 def test_a_backlog_whose_deadlines_pass_does_not_hide_it_either(herd: Herd) -> None:
     lose_behind_a_backlog(herd)
     found: list[str] = []

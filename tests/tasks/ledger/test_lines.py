@@ -41,6 +41,7 @@ def reason(herd: Herd, job_id: str) -> str | None:
     return events[-1].finish_reason if events and isinstance(events[-1], End) else None
 
 
+@pytest.mark.long
 def test_a_lost_message_is_found_by_the_next_sweep_whatever_else_waits(herd: Herd) -> None:
     wait_long(herd)
     herd.submit("lost")
@@ -49,6 +50,7 @@ def test_a_lost_message_is_found_by_the_next_sweep_whatever_else_waits(herd: Her
     assert sweep(herd) == Swept(("lost",))
 
 
+@pytest.mark.long
 def test_a_deadline_is_noticed_by_the_next_sweep_whatever_else_waits(herd: Herd) -> None:
     wait_long(herd)
     herd.submit("late", JOB.model_copy(update={"deadline_ms": 1}))
@@ -104,6 +106,7 @@ def test_each_priority_has_a_line_of_its_own(herd: Herd) -> None:
     assert herd.redis.zcard(herd.line_of("low")) == 1
 
 
+@pytest.mark.long
 def test_jobs_that_older_scripts_have_accepted_are_taken_into_the_lines_in_steps(herd: Herd) -> None:
     wait_long(herd)
     herd.submit("lost")

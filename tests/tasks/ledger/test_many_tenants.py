@@ -180,6 +180,7 @@ def test_free_rows_are_those_of_live_workers_of_the_same_queue(redis: Any) -> No
     assert free_elsewhere(redis, ACME) == [1]
 
 
+@pytest.mark.long
 def test_a_worker_that_comes_back_with_another_model_has_no_room_for_the_first_one(
     redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

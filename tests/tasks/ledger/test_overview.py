@@ -68,6 +68,7 @@ def test_a_job_waits_in_its_lane_until_its_message_is_taken(herd: Herd) -> None:
     assert lanes(herd)["normal"].num_messages == 0
 
 
+@pytest.mark.long
 def test_a_bare_message_counts_in_its_lane_and_has_no_age(herd: Herd) -> None:
     for lane in ("", "\x06\x163"):  # the second is one of Celery's own
         herd.redis.lpush(QUEUE + lane, "{}")

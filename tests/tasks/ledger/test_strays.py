@@ -45,6 +45,7 @@ def url() -> Any:
         yield server.url
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_examples", EXAMPLES)
 def test_whatever_separator_and_steps_a_producer_has_its_messages_come_into_the_queue(
     url: str, num_examples: int

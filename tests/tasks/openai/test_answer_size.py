@@ -75,6 +75,7 @@ def drawn(rng: Random) -> tuple[Endpoint, dict[str, Any]]:
     return COMPLETIONS, {"prompt": prompts, **size, **asked}
 
 
+@pytest.mark.long
 def test_an_answer_is_about_as_long_as_was_estimated() -> None:
     """The words around outputs and prompts do not count."""
     rng = Random(1)
@@ -126,6 +127,7 @@ def random_json(rng: Random, depth: int = 4) -> Any:
     return items if kind == 4 else {f"k{number}": item for number, item in enumerate(items)}
 
 
+@pytest.mark.long
 def test_pieces_are_the_same_json() -> None:
     rng = Random(2)
     for _ in range(100):

@@ -63,6 +63,7 @@ def every_message() -> Iterator[Turn]:
                 yield {other: value for other, value in turn.items() if other != name}
 
 
+@pytest.mark.long
 def test_what_a_client_can_hold_is_taken_as_the_next_turn() -> None:
     num_taken = num_media = 0
     for turn in every_message():
@@ -83,6 +84,7 @@ def test_what_a_client_can_hold_is_taken_as_the_next_turn() -> None:
     assert num_media > 2
 
 
+@pytest.mark.long
 def test_no_word_of_a_turn_is_lost() -> None:
     """Each text that is set has words of its own; ids, notes on sources and data of a voice are no words."""
     unsaid = {"id", "annotations", "data", "file", "type", "role", "parsed", "content_parts"}

@@ -88,6 +88,7 @@ def test_what_python_calls_special_is_not_public() -> None:
             assert not is_public(address), address
 
 
+@pytest.mark.long
 def test_what_neither_python_nor_the_registries_know_is_public() -> None:
     """The tables take no more than they name."""
     for address in drawn(Random(2)):
@@ -97,6 +98,7 @@ def test_what_neither_python_nor_the_registries_know_is_public() -> None:
             assert is_public(address) or named or not unicast, address
 
 
+@pytest.mark.long
 def test_an_address_of_ipv4_is_the_same_in_each_form_of_ipv6() -> None:
     for address in drawn(Random(3)):
         if isinstance(address, IPv4Address):

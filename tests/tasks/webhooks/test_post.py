@@ -110,6 +110,7 @@ def damaged(rng: Random) -> bytes:
     return bytes(answer)
 
 
+@pytest.mark.long
 def test_every_damaged_answer_has_an_outcome() -> None:
     rng = Random(1)
 

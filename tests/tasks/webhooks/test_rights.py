@@ -18,6 +18,7 @@ from tests.tasks.webhooks.sender_thread import SenderThread
 pytestmark = pytest.mark.redis
 
 
+@pytest.mark.long
 def test_a_gateway_sends_what_a_producer_has_ended(tmp_path: Path) -> None:
     acl = Acl("acme", ["herd.acme:m"])
     write_users(tmp_path, {role: acl.rights(role) for role in (Role.PRODUCER, Role.WORKER, Role.GATEWAY)})

@@ -302,6 +302,7 @@ def test_the_certificate_is_that_of_the_name(tenant: Tenant, redis_url: str, tmp
         assert len(receiver.requests) == 1
 
 
+@pytest.mark.long
 def test_an_outage_of_redis_is_waited_out() -> None:
     with EmbeddedRedis() as server, Receiver() as receiver, SenderThread(server.url):
         for job_id in ("a", "b"):

@@ -46,6 +46,7 @@ signatures = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @for_any(st.lists(signatures, max_size=2), st.none() | signatures)
 def test_links_keep_every_value_and_so_do_those_of_a_message_that_is_pushed_again(
     links: list[Any], chord: Any
@@ -58,6 +59,7 @@ def test_links_keep_every_value_and_so_do_those_of_a_message_that_is_pushed_agai
     assert again == TaskMessage(embed=embed)
 
 
+@pytest.mark.long
 @for_any(st.sampled_from(HEADERS), nested)
 def test_headers_of_any_type_keep_no_job_from_its_record(name: str, value: Any) -> None:
     message = read([[], {"prompt": "hi"}, None], **{name: value})
@@ -66,6 +68,7 @@ def test_headers_of_any_type_keep_no_job_from_its_record(name: str, value: Any) 
     assert headers.get(name) in (value, None) or name in OF_ENVELOPES
 
 
+@pytest.mark.long
 @for_any(st.sampled_from(TYPES).flatmap(of_type), st.sampled_from(sorted(GenerationJob.model_fields)))
 def test_a_field_of_a_job_may_have_any_type_that_has_a_plain_form(value: Any, name: str) -> None:
     """A decimal counts as its number, any other as its text; or the field is named."""

@@ -97,6 +97,7 @@ def with_table(cache: Cache) -> None:
     cache.prefixes = PrefixCache(cache.pages)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prepare", [lambda cache: None, with_table], ids=["neighbours", "table"])
 def test_each_output_is_what_it_would_be_alone(
     settings: WorkerSettings, fixed: LoadedModel, prepare: Callable[[Cache], None]
@@ -127,6 +128,7 @@ def test_the_first_output_is_the_one_of_a_job_that_has_no_others(
     assert several.ids[0] == single.ids[0]
 
 
+@pytest.mark.long
 def test_the_first_output_tells_what_of_the_prompt_was_cached(settings: WorkerSettings) -> None:
     def found(prefix_cache: bool, *asked: tuple[tuple[int, ...], dict[str, Any]]) -> list[int]:
         changed = settings.model_copy(update={"prefix_cache": prefix_cache})
@@ -153,6 +155,7 @@ def test_the_first_output_tells_what_of_the_prompt_was_cached(settings: WorkerSe
     assert not any(found(False, *asked))
 
 
+@pytest.mark.long
 def test_a_resumed_output_tells_no_more_than_the_prompt(settings: WorkerSettings) -> None:
     model = LoadedModel.load(settings, "cpu")
     ids = Run(model.engine(settings, ignore), sequences(model, LONG[:100], max_tokens=60)).ids[0]
@@ -163,6 +166,7 @@ def test_a_resumed_output_tells_no_more_than_the_prompt(settings: WorkerSettings
     assert [one.num_cached for one in outputs if one.has_started] == [100]
 
 
+@pytest.mark.long
 def test_more_outputs_than_rows_take_turns(settings: WorkerSettings, fixed: LoadedModel) -> None:
     expected = Run(fixed.engine(settings, ignore), sequences(fixed, LONG, n=6))
     narrow = settings.model_copy(update={"slots": 2})

@@ -31,6 +31,7 @@ def mixed_jobs(model: LoadedModel, seed: int) -> list[Sequence]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_batch_gives_each_job_what_it_gets_alone(
     model: LoadedModel, tiny_settings: WorkerSettings, seed: int
@@ -40,6 +41,7 @@ def test_a_batch_gives_each_job_what_it_gets_alone(
         assert run(model, tiny_settings, [one]).ids[one.job_id] == together[one.job_id]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -205,6 +207,7 @@ def prefilled(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.long
 def test_prompts_that_begin_alike_are_computed_once_and_give_the_same_ids(
     model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

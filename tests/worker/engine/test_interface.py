@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import JobEngine, SequenceInfo, StepOutput
@@ -71,6 +73,7 @@ def test_a_job_ends_as_it_is_told_and_a_dropped_one_silently() -> None:
     assert not desk.engine.stats.has_work
 
 
+@pytest.mark.long
 def test_it_needs_no_torch() -> None:
     # In a process of its own, since others have imported torch here.
     show = "import tests.worker.engine.test_interface, sys; print(*sys.modules)"

@@ -139,6 +139,7 @@ def test_a_row_for_whose_prefix_there_is_no_memory_fails_alone(
     assert {output.error.code for output in sink if output.error} == {"out_of_memory"}
 
 
+@pytest.mark.long
 def test_a_forward_that_broke_off_and_is_repeated_in_halves_draws_the_same_ids(
     tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,6 +275,7 @@ def test_who_awaits_a_page_is_admitted_once_it_is_computed_though_the_others_pro
     assert not computing.has_prompt_cached
 
 
+@pytest.mark.long
 def test_it_needs_neither_a_device_nor_a_queue() -> None:
     # In a process of its own, since others have imported torch here.
     show = "import llama_herd.worker.engine.scheduler, sys; print(*sys.modules)"

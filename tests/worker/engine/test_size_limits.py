@@ -75,6 +75,7 @@ def test_in_fifty_steps_a_forward_fails_no_more_often_than_it_is_halved(
     assert len(runner.failed) <= 2 * num_halvings
 
 
+@pytest.mark.long
 def test_every_job_gets_what_it_gets_with_memory_enough(wide: LoadedModel) -> None:
     engine, expected = started(wide, ModelRunner(wide.llama, wide.cache), 16, temperature=0.9)
     finish(engine)

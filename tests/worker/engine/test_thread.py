@@ -177,6 +177,7 @@ def test_a_step_moves_with_each_layer(model: LoadedModel, tiny_settings: WorkerS
     assert thread._moved_s > before_s
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("restless")
 def test_how_it_stands_may_be_asked_at_any_moment(desk: Desk, model: LoadedModel) -> None:
     with ThreadPoolExecutor(2) as others:

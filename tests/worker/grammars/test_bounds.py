@@ -14,6 +14,7 @@ from tests.worker.grammars.walks import around
 from tests.worker.grammars.wild_schemas import wild_number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(3, 100))
 def test_what_is_taken_next_to_a_bound_is_valid(seed: int) -> None:
     rng = random.Random(f"next {seed}")

@@ -68,6 +68,7 @@ def law() -> Iterator[Law]:
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1, 1))
 def test_what_ends_by_itself_is_valid(law: Law, seed: int) -> None:
     assert not law.walk(random.Random(seed), 300)

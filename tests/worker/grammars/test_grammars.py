@@ -102,6 +102,7 @@ def sequences(
     return model.maker.sequences(job_id, job, now_ms=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1, 20))
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
 def test_an_answer_that_ends_by_itself_has_its_form(
@@ -123,6 +124,7 @@ def test_an_answer_that_ends_by_itself_has_its_form(
     assert len(ended) > len(jobs) / 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1, 50))
 def test_answers_of_random_schemas_validate(model: LoadedModel, seed: int) -> None:
     rng = random.Random(seed)
@@ -171,6 +173,7 @@ def judge() -> Iterator[FormJudge]:
     judge.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1, 20))
 @pytest.mark.parametrize("name", FORMS)
 def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
@@ -219,6 +222,7 @@ def test_a_vocabulary_may_have_any_number_of_tokens(
     assert flags.sum(-1).tolist() == [len({"a", last[:1], last}), 1] * 2
 
 
+@pytest.mark.long
 def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer) -> None:
     counted = Grammars(tokenizer, 1, [FormJudge()])
     try:
@@ -232,6 +236,7 @@ def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer
         counted.close()
 
 
+@pytest.mark.long
 def test_outputs_of_one_job_go_their_own_ways(model: LoadedModel) -> None:
     made = sequences(model, FORMS["record"], 1, n=3, temperature=1.5)
     sink = run(model, settings(), made)
@@ -253,6 +258,7 @@ def test_a_leading_space_belongs_to_the_answer_of_a_chat(model: LoadedModel) -> 
     assert {model.tokenizer.pieces[one][:1] for one in allowed(constraint)} == {b" ", b"n"}
 
 
+@pytest.mark.long
 def test_a_model_without_an_end_ends_where_nothing_may_follow(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "endless.gguf", eos=False)
     endless = LoadedModel.load(WorkerSettings(model=path, kv_cache_tokens=4096), "cpu")
@@ -327,6 +333,7 @@ def test_what_takes_too_much_for_a_token_is_refused_before_any(
     assert caught.value.code == ErrorCode.GRAMMAR_TOO_COMPLEX
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
@@ -350,6 +357,7 @@ def test_what_looks_like_much_is_followed(grammars: Grammars, kind: Any, text: s
         constraint.add(rng.choice(allowed(constraint)))
 
 
+@pytest.mark.long
 def test_a_form_that_becomes_too_much_while_it_runs_ends_its_job_alone(model: LoadedModel) -> None:
     late = OutputForm("regex", "-{64}" + HEAVY.replace("50", "1"), "f")
     only_a = {str(model.tokenizer.pieces.index(b"a")): 100}

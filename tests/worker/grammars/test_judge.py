@@ -28,6 +28,7 @@ def tokenizer() -> Tokenizer:
         return file.read_tokenizer()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "limits", [HelperLimits(0.05, 10.0, 256 << 20), HelperLimits(5.0, 10.0, 4 << 20)], ids=["time", "memory"]
 )
@@ -54,6 +55,7 @@ def standing_judge(grammars: Grammars) -> Iterator[psutil.Process]:
         yield helper
 
 
+@pytest.mark.long
 def test_a_form_that_takes_its_time_holds_up_nobody_else(tokenizer: Tokenizer) -> None:
     """As if its helper stood still: the other thread has its own."""
     shared = Grammars(tokenizer, 1, [FormJudge(), FormJudge()])
@@ -66,6 +68,7 @@ def test_a_form_that_takes_its_time_holds_up_nobody_else(tokenizer: Tokenizer) -
         assert slow.result()
 
 
+@pytest.mark.long
 def test_what_was_refused_is_not_judged_again(tokenizer: Tokenizer) -> None:
     refused = Grammars(tokenizer, 1, [FormJudge()])
     wrong = OutputForm("regex", "(", "f")
@@ -78,6 +81,7 @@ def test_what_was_refused_is_not_judged_again(tokenizer: Tokenizer) -> None:
             refused.constraints(wrong, 1)
 
 
+@pytest.mark.long
 def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
     """The machine may have been busy."""
     judged = Grammars(tokenizer, 1, [FormJudge(HelperLimits(1.0, 0.5, 256 << 20))])
@@ -87,6 +91,7 @@ def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
         assert judged.constraints(FORMS["record"], 1)
 
 
+@pytest.mark.long
 def test_a_crash_of_the_judge_refuses_the_form_and_nothing_else(tokenizer: Tokenizer) -> None:
     crashed = Grammars(tokenizer, 1, [FormJudge()])
     with standing_judge(crashed) as helper, ThreadPoolExecutor() as threads:

@@ -157,6 +157,7 @@ ALL_CASES = [*product(FORMATS, ["", "think"], [False, True])]
 CASES = [pytest.param(*case, marks=[pytest.mark.slow] * (bool(case[1]) != case[2])) for case in ALL_CASES]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1, 10))
 @pytest.mark.parametrize(("name", "reasoning", "has_tokens"), CASES)
 def test_where_a_tool_must_be_called_there_is_nothing_but_calls(
@@ -260,6 +261,7 @@ def test_however_a_call_is_written_its_arguments_follow_the_schema(
             check_calls(model.parsed(ids, ["f"]).calls, {"f": ROLE})
 
 
+@pytest.mark.long
 @for_any(st.text(), st.sampled_from(ALL_CASES))
 def test_text_without_marks_is_let_through(text: str, case: tuple[str, str, bool]) -> None:
     model = MODELS.get(*case)
@@ -352,6 +354,7 @@ def test_an_answer_has_its_form_behind_the_reasoning(
     assert num_reasons
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda form: form.kind)
 @pytest.mark.parametrize("name", ["hermes", "llama3", "mistral"])
 def test_beside_a_form_there_is_either_a_call_or_the_form(

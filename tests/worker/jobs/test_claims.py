@@ -91,6 +91,7 @@ def test_another_attempt_comes_only_once_the_ended_one_is_dropped() -> None:
     assert claims.in_hand() == [later]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("restless")
 def test_a_message_that_was_adopted_is_there_for_who_closes() -> None:
     """No message is left behind with an attempt whose messages were settled already."""

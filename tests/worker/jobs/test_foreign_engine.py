@@ -75,6 +75,7 @@ def test_a_job_runs_on_an_engine_that_is_not_ours(
         service.drain(0.0, lambda: None)
 
 
+@pytest.mark.long
 def test_no_module_of_the_room_needs_torch() -> None:
     # In a process of its own, since others have imported torch here.
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=True)

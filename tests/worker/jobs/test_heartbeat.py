@@ -83,6 +83,7 @@ def states(redis: Any) -> list[str]:
     return [one.state for one in run_call(redis, Reports("acme").workers())]
 
 
+@pytest.mark.long
 def test_a_state_that_changes_during_a_report_is_reported_soon(
     redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_state_that_changes_during_a_report_is_reported_soon(
         worker.heartbeat.stop()
 
 
+@pytest.mark.long
 def test_a_cancel_is_heard_between_two_beats_however_seldom_the_job_has_events(
     redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_an_output_says_what_was_thought_said_and_called() -> None:
     assert len({call_id(job, n, i) for job in "ab" for n in range(3) for i in range(3)}) == 18
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flush_every", [1, 3, 1000])
 def test_cut_at_every_token_and_resumed_it_says_the_same(flush_every: int) -> None:
     expected = said(whole())
@@ -98,6 +99,7 @@ def test_cut_at_every_token_and_resumed_it_says_the_same(flush_every: int) -> No
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
 
 
+@pytest.mark.long
 def test_a_worker_goes_on_where_one_of_an_older_version_has_read_nothing() -> None:
     expected = said(whole())
     for cut in range(len(PIECES)):
@@ -107,6 +109,7 @@ def test_a_worker_goes_on_where_one_of_an_older_version_has_read_nothing() -> No
         assert said([*recorded, *written(after, outputs(after, range(cut, len(PIECES))))]) == expected
 
 
+@pytest.mark.long
 @for_any(st.lists(st.integers(0, 1), min_size=2 * len(PIECES), max_size=2 * len(PIECES)), st.integers(0, 99))
 def test_each_of_several_outputs_is_read_by_itself(order: list[int], cut: int) -> None:
     """They come in any order; one that has ended before the cut says nothing twice."""

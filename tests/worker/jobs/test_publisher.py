@@ -284,6 +284,7 @@ def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
     assert (desk.released, desk.lost) == (["job"], [])
 
 
+@pytest.mark.long
 def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
     """A failover leaves connections to what was the primary."""
     attempt = desk.open("job")

@@ -12,6 +12,7 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 
 
+@pytest.mark.long
 def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
     tiny_settings: WorkerSettings, tmp_path: Path
 ) -> None:
@@ -28,6 +29,7 @@ def test_a_conversation_becomes_a_prompt_and_its_text_no_control_token(
     assert not model.tokenizer.eos_ids & set(prompt_ids)
 
 
+@pytest.mark.long
 def test_the_date_in_a_prompt_is_that_of_the_job_at_each_attempt(
     tiny_settings: WorkerSettings, tmp_path: Path
 ) -> None:
@@ -62,6 +64,7 @@ def test_a_conversation_needs_a_model_with_a_template(model: LoadedModel) -> Non
         model.maker.sequences("job", job, now_ms=0)
 
 
+@pytest.mark.long
 def test_a_conversation_is_refused_with_the_reason_why_its_template_cannot_be_used(
     tiny_settings: WorkerSettings, tmp_path: Path
 ) -> None:
@@ -72,6 +75,7 @@ def test_a_conversation_is_refused_with_the_reason_why_its_template_cannot_be_us
         model.maker.sequences("job", job, now_ms=0)
 
 
+@pytest.mark.long
 def test_all_that_a_job_says_of_its_chat_reaches_the_template(
     tiny_settings: WorkerSettings, tmp_path: Path
 ) -> None:

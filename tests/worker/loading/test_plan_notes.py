@@ -52,6 +52,7 @@ def test_workers_that_start_at_the_same_instant_plan_no_more_than_there_is(
     assert free_bytes("cpu") > available / 2
 
 
+@pytest.mark.long
 def test_a_note_counts_as_long_as_its_process_lives(folder: Path) -> None:
     notes = PlanNotes("cpu")
     script = (

@@ -72,6 +72,7 @@ def choose(
     return type(choice.runner), choice.note
 
 
+@pytest.mark.long
 def test_steps_overlap_where_a_replayed_one_is_right(
     model: LoadedModel, paged: Cache, settings: WorkerSettings
 ) -> None:

@@ -29,6 +29,7 @@ def planned_bytes(num_tokens: int, length: int, *, consecutive: bool) -> int:
     return NUM_ROWS * step.drawing_bytes(length)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_tokens", "length"), SIZES)
 def test_a_draw_by_slots_stays_within_its_plan(num_tokens: int, length: int) -> None:
     slots = Slots(NUM_ROWS, length, trash_page=1, device=torch.device("cpu"))

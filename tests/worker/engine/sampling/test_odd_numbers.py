@@ -60,6 +60,7 @@ def jobs(name: str) -> Iterator[SamplingParams]:
                 pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_number_is_refused_or_drawn_with(name: str) -> None:
     torch.manual_seed(0)

@@ -44,6 +44,7 @@ def chi_square(counts: list[int], probs: list[float]) -> float:
     return sum((c - NUM_DRAWS * p) ** 2 / (NUM_DRAWS * p) for c, p in zip(counts, probs, strict=True) if p)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "params",
     [
