@@ -20,7 +20,7 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.deploy.scaling import ROOT, SCALERS, TRIGGERS, wanted
 from tests.promql import NAME, Labels, Vector, evaluate, samples
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.long]
 
 MODEL, OTHER = "llama", "other"
 TENANTS = ("default", "acme")
@@ -93,7 +93,6 @@ def told_of(server: EmbeddedRedis) -> dict[Case, Vector]:
     return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("num_tenants", [1, 2])
 def test_a_backlog_of_the_model_wants_workers_for_its_tokens(
     told_of: dict[Case, Vector], num_tenants: int
@@ -173,7 +172,6 @@ def test_the_alert_of_an_unserved_queue_names_its_model_alone(told_of: dict[Case
     assert evaluate(NOT_SERVED, told_of[backlog_here] | {served: 1.0}) == {}
 
 
-@pytest.mark.long
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool command")
 @pytest.mark.parametrize("case", [backlog_of_two_tenants, *IDLE])
 def test_prometheus_itself_answers_the_same(told_of: dict[Case, Vector], case: Case, tmp_path: Path) -> None:

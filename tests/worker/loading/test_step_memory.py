@@ -40,6 +40,7 @@ def test_a_draw_by_slots_stays_within_its_plan(num_tokens: int, length: int) -> 
     assert 0.6 * planned < memory.peak_bytes <= planned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num_tokens", "length"), SIZES)
 def test_a_draw_on_a_cpu_stays_within_its_plan(num_tokens: int, length: int) -> None:
     ids = [number % num_tokens for number in range(length)]
