@@ -19,13 +19,15 @@ from gguf import GGMLQuantizationType as GGMLType
 from benchmarks.compiled import HOPPER, TARGETS, Compiled, Target
 from benchmarks.harness import Benchmark, NoPlan, main
 from benchmarks.report import Row, Table
-from llama_herd.model.attention_inputs import Scoring, Seen
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.gpu.products import HOPPER_TILES, TILES, Tile, dequantised, multiplied
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
+from llama_herd.model.kernels.gpu.span_attention import attending
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.tiling import SPAN_TOKENS
 
 #: Of a thread: some registers in the L1 cache cost a Hopper less than a smaller tile does.
 MAX_SPILLED_BYTES = 128
@@ -45,9 +47,12 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
             q = torch.empty(8, heads, head_dim, dtype=dtype, device="meta")
             cached = torch.empty(2, kv_heads, 4_096, PAGE_TOKENS, head_dim, dtype=dtype, device="meta")
             seen = Seen(*(torch.empty(8, dtype=torch.int64, device="meta") for _ in range(4)))
+            scoring = Scoring(0.1, window, cap)
+            kind = f"{heads} heads, {kv_heads} kv, {head_dim}{', window and cap' if cap else ''}"
+            spans = SeenSpans(seen, seen.num_keys, SPAN_TOKENS)
+            yield f"attend_spans, {kind}, {_name(dtype)}", attending(q, cached, spans, q, scoring)
             for num_splits in (1, 4):
-                for launch in launches(q, cached, seen, q, num_splits, Scoring(0.1, window, cap)):
-                    kind = f"{heads} heads, {kv_heads} kv, {head_dim}{', window and cap' if cap else ''}"
+                for launch in launches(q, cached, seen, q, num_splits, scoring):
                     parts = "in one part" if num_splits == 1 else "in parts"
                     yield f"{launch.kernel.__name__} {parts}, {kind}, {_name(dtype)}", launch
 
@@ -121,9 +126,9 @@ def complaint(kernel: Mapping[str, Any], target: Target) -> str:
         "has no program at once": kernel["programs"] < 1,
         "unpacks too slowly": kernel.get("instructions_a_weight", 0) > most_instructions(kernel["kernel"]),
         "does without tensor cores": not kernel["tensor_products"]
-        and _multiplies(kernel["kernel"], "attend_split", "multiply,"),
+        and _multiplies(kernel["kernel"], "attend_", "multiply,"),
         "loads in small pieces": not kernel["wide_loads"]
-        and _multiplies(kernel["kernel"], "attend_split", "multiply"),
+        and _multiplies(kernel["kernel"], "attend_", "multiply"),
     }
     return ", ".join(name for name, is_so in lacks.items() if is_so)
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from llama_herd.model.kernels.gpu.needs import Needs
 from llama_herd.worker.engine.graph_device import CudaDevice
 from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -90,14 +89,3 @@ def test_what_cannot_be_captured_leaves_the_card_well(tiny_file: Path) -> None:
     del large
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() <= reserved - (1 << 28)
-
-
-@pytest.mark.parametrize("window", [0, 40])
-@pytest.mark.parametrize("kv_heads", [8, 2])
-def test_packed_prompts_attend_right(kv_heads: int, window: int) -> None:
-    from llama_herd.model.kernels.gpu.varlen import complaint_of_varlen
-
-    needs = Needs(
-        torch.bfloat16, frozenset(), 8, kv_heads, 128, 128**-0.5, frozenset({window}), 0.0, 8 * 128, 64
-    )
-    assert complaint_of_varlen(needs, torch.device(CARD)) == ""

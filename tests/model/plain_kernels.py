@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Packed, Prompts, Scoring, Seen
-from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, attend_plainly
+from llama_herd.model.attention_inputs import Prompts, Scoring, Seen, SeenSpans
+from llama_herd.model.kernels.gpu.plain import attend_plainly, tokens_of
 from llama_herd.model.llama2 import Llama
 
 
@@ -21,25 +21,22 @@ class PlainShort:
 
 
 @dataclass
-class PlainPacked:
+class PlainSpans:
     """The kernel for prompts, in plain torch; notes what it was given."""
 
-    given: list[Packed] = field(default_factory=list)
+    given: list[SeenSpans] = field(default_factory=list)
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         return True
 
     def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
-        for packed in prompts.packed:
-            self.given.append(packed)
-            keys, values = packed.keys_and_values(cached)
-            rows = packed.rows
-            out[rows] = attend_packed_plainly(q[rows], keys, values, packed, scoring)
+        self.given.append(prompts.seen_spans)
+        PlainShort()(q, cached, tokens_of(prompts.seen_spans), out, scoring)
 
 
-def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainPacked]:
+def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainSpans]:
     """A model whose attention is that of a GPU, and its kernel for prompts."""
-    prompts = PlainPacked()
+    prompts = PlainSpans()
     blocks = tuple(
         replace(block, attention=replace(block.attention, native=PlainShort(), prefill=prompts))
         for block in llama.blocks

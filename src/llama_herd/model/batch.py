@@ -7,14 +7,14 @@ batch that decodes: B tokens, N slots, P pages of a sequence.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Packed, Seen, SeenSpans
+from llama_herd.model.attention_inputs import Seen, SeenSpans
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.tiling import GROUP_KEYS, GROUP_SCORES, SHORT_TOKENS, SPAN_TOKENS
 from llama_herd.model.upload import Send, send_rows, upload
@@ -135,11 +135,6 @@ class Batch:
         """The long spans stacked by length."""
         return self._groups(self.long_spans)
 
-    @cached_property
-    def packed(self) -> tuple[Packed, ...]:
-        """The long spans one behind the other, those of one chunk as one, in lots within a bound."""
-        return tuple(_pack(lot, self.send) for lot in _packed_lots(_join_spans(self.long_spans)))
-
     def _groups(self, spans: Sequence[Span]) -> tuple[SpanGroup, ...]:
         length = attrgetter("num_tokens")
         by_length = groupby(sorted(spans, key=attrgetter("num_tokens", "stop")), key=length)
@@ -160,8 +155,9 @@ class Batch:
     @cached_property
     def seen_spans(self) -> SeenSpans:
         """The long spans and the keys that their tokens see, for an attention of whole spans."""
-        num_tokens = self.send([span.num_tokens for span in self.long_spans])
-        return SeenSpans(self._seen(self.long_spans, [1] * len(self.long_spans)), num_tokens)
+        num_tokens = [span.num_tokens for span in self.long_spans]
+        first = self._seen(self.long_spans, [1] * len(self.long_spans))
+        return SeenSpans(first, self.send(num_tokens), max(num_tokens))
 
     def _seen(self, spans: Sequence[Span], counts: Sequence[int]) -> Seen:
         """The first tokens of each span, as many as `counts` says, and the keys that each sees."""
@@ -222,52 +218,6 @@ def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:
     for start in range(chunk.start, chunk.stop, span_tokens):
         stop = min(start + span_tokens, chunk.stop)
         yield Span(chunk.pages, start, stop, first_row + start - chunk.start)
-
-
-def _join_spans(spans: Sequence[Span]) -> list[Span]:
-    """Spans in order; those of one chunk become one."""
-    joined: list[Span] = []
-    for span in spans:
-        last = joined[-1] if joined else None
-        if last and last.pages is span.pages and (last.stop, last.rows.stop) == (span.start, span.first_row):
-            joined[-1] = Span(last.pages, last.start, span.stop, last.first_row)
-        else:
-            joined.append(span)
-    return joined
-
-
-def _packed_lots(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """Spans in order, in lots: what is gathered is bounded, however much is cached before few tokens."""
-    lot: list[Span] = []
-    num_keys = 0
-    for span in spans:
-        if lot and num_keys + span.stop > GROUP_KEYS:
-            yield lot
-            lot, num_keys = [], 0
-        lot.append(span)
-        num_keys += span.stop
-    yield lot
-
-
-def _pack(sequences: Sequence[Span], send: Send) -> Packed:
-    """Pack spans: queries and keys one behind the other. Keys' cells are many: the device makes them."""
-    num_pages = [pages_for(one.stop) for one in sequences]
-    query_ends = [0, *accumulate(one.num_tokens for one in sequences)]
-    key_ends = [0, *accumulate(one.stop for one in sequences)]
-    page_ends = [0, *accumulate(num_pages)]
-    unused = [PAGE_TOKENS * page - key for page, key in zip(page_ends, key_ends, strict=True)]
-    ends = send_rows([query_ends, key_ends, unused], send)  # (3, B + 1)
-    pages = send([page for one, num in zip(sequences, num_pages, strict=True) for page in one.pages[:num]])
-    cells = (pages[:, None] * PAGE_TOKENS + torch.arange(PAGE_TOKENS, device=pages.device)).flatten()
-    skipped = ends[2, :-1].repeat_interleave(ends[1].diff(), output_size=key_ends[-1])  # (S,)
-    return Packed(
-        rows=send([row for one in sequences for row in one.rows]),
-        key_cells=cells[torch.arange(key_ends[-1], device=pages.device) + skipped],
-        query_ends=ends[0].to(torch.int32),
-        key_ends=ends[1].to(torch.int32),
-        max_queries=max(one.num_tokens for one in sequences),
-        max_keys=max(one.stop for one in sequences),
-    )
 
 
 def _group_lots(spans: list[Span]) -> Iterator[list[Span]]:

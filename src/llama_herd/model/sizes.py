@@ -42,21 +42,21 @@ def longest_past(max_length: int, window: int) -> int:
 
 
 def attend_bytes(
-    config: LlamaConfig, item_bytes: int, max_length: int, *, consecutive: bool, is_packed: bool = False
+    config: LlamaConfig, item_bytes: int, max_length: int, *, consecutive: bool, is_paged: bool = False
 ) -> int:
     """The most that `attend` takes besides its result, when no sequence is longer than `max_length`.
 
-    `is_packed`: a kernel takes prompts packed, so their keys and values are gathered and no score is kept.
+    `is_paged`: a kernel reads the pages where they lie, so nothing is gathered and no score is kept.
     """
     H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
+    if is_paged:
+        return 0
     longest = pages_for(max_length) * PAGE_TOKENS
     capping = 3 * H * FLOAT32_BYTES if config.score_cap else 0  # a score of each head, thrice
     if consecutive:  # one span at a time: its mask as numbers, and its keys and values once more
         return SPAN_TOKENS * longest * (item_bytes + capping) + item_bytes * 2 * longest * K * D
     num_keys, num_scores = max(GROUP_KEYS, longest), max(GROUP_SCORES, SPAN_TOKENS * longest)
     gathered = 2 * num_keys * K * D * item_bytes
-    if is_packed:
-        return gathered
     mask = num_scores * (1 + item_bytes + capping)
     if H == K or capping:
         return gathered + mask

@@ -232,7 +232,7 @@ def test_attention_of_prompts(kernels: Kernels, head_dim: int, groups: tuple[int
                 q: Tensor, cached: Tensor, *seen: Tensor, window: int = window, cap: float = cap
             ) -> Tensor:
                 out = torch.empty_like(q)
-                seen_spans = SeenSpans(Seen(*seen[:4]), seen[4])
+                seen_spans = SeenSpans(Seen(*seen[:4]), seen[4], int(seen[4].max()))
                 attention.attend(q, cached, seen_spans, out, Scoring(0.1, window, cap))
                 return out
 

@@ -59,14 +59,15 @@ class Case:
         )
         seen = Seen(counts.cumsum(0) - counts, starts + 1, cache.tables, cache.pages)
         q = torch.randn(int(counts.sum()), heads, head_dim).bfloat16()
-        return cls(q, cache, SeenSpans(seen, counts))
+        return cls(q, cache, SeenSpans(seen, counts, int(counts.max())))
 
     def only(self, span: int, first: int = 0, count: int = 0) -> SeenSpans:
         """Some tokens of a span; all if no number is given."""
         seen = self.spans.first
         at = slice(span, span + 1)
         part = Seen(seen.rows[at] + first, seen.num_keys[at] + first, seen.tables[at], seen.pages)
-        return SeenSpans(part, torch.tensor([count]) if count else self.spans.num_tokens[at])
+        num_tokens = torch.tensor([count]) if count else self.spans.num_tokens[at]
+        return SeenSpans(part, num_tokens, int(num_tokens))
 
     def attend(self, attention: PrefillAttention, spans: SeenSpans | None = None, **scoring: Any) -> Tensor:
         out = torch.full(self.q.shape, torch.nan).bfloat16()

@@ -102,7 +102,7 @@ def test_jobs_that_come_and_go_at_any_step_get_the_same(
 
 
 @pytest.mark.parametrize("prefill_tokens", [13, 40, 1000])
-def test_packed_prompts_beside_rows_that_decode_give_the_same(
+def test_prompts_read_in_their_pages_beside_rows_that_decode_give_the_same(
     wide: LoadedModel, settings: WorkerSettings, step_by_step: Callable[..., Collector], prefill_tokens: int
 ) -> None:
     """In chunks, after cached prefixes, and among outputs that share a prompt."""
@@ -113,8 +113,8 @@ def test_packed_prompts_beside_rows_that_decode_give_the_same(
     overlapping.engine.submit(*jobs(wide, *MODES, num_sequences=ALL))
     finish(overlapping.engine)
     assert said(sink) == said(step_by_step(*MODES, num_sequences=ALL))
-    assert max(len(packed.query_ends) - 1 for packed in prompts.given) > 1
-    assert any(packed.max_keys > packed.max_queries for packed in prompts.given)
+    assert max(len(spans.num_tokens) for spans in prompts.given) > 1
+    assert any((spans.first.num_keys > 1).any() for spans in prompts.given)
 
 
 def test_a_resumed_sequence_goes_on_as_if_nothing_had_happened(

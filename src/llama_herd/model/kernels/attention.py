@@ -170,7 +170,7 @@ def _is_right_of_spans(attention: PrefillAttention) -> bool:
     H, K, D, starts, counts = 6, 2, 80, [0, 290], [70, 37]
     pages = torch.randperm(10)
     first = Seen(torch.tensor([0, 70]), torch.tensor(starts) + 1, torch.tensor([0, 2]), pages)
-    spans = SeenSpans(first, torch.tensor(counts))
+    spans = SeenSpans(first, torch.tensor(counts), max(counts))
     cache = torch.full((2, K, len(pages), PAGE_TOKENS, D), torch.nan, dtype=torch.bfloat16)
     q, out = torch.randn(2, sum(counts), H, D).bfloat16()
     for table, start, count in zip((0, 2), starts, counts, strict=True):

@@ -52,7 +52,7 @@ class StepMemory:
     prompt_tokens: int
     alone_tokens: int
     num_threads: int
-    is_packed: bool = False  # whether a kernel on a card takes prompts packed
+    is_paged: bool = False  # whether a kernel on a card reads prompts' pages where they lie
 
     def activation_bytes(self, cache_tokens: int) -> int:
         """The part of one layer that takes most. No step has more tokens than the cache."""
@@ -77,7 +77,7 @@ class StepMemory:
         """The larger of `attend` and the copies of a prompt's pages in one layer; and what kernels take."""
         copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.item_bytes
         sizes = (self.config, self.item_bytes, max_length)
-        attending = attend_bytes(*sizes, consecutive=self.consecutive, is_packed=self.is_packed)
+        attending = attend_bytes(*sizes, consecutive=self.consecutive, is_paged=self.is_paged)
         native = 0
         if self.consecutive:
             rows = self.slots * SHORT_TOKENS * native_row_bytes(self.config, max_length)
@@ -196,7 +196,7 @@ class MemoryPlan:
             prompt_tokens=prefill.most,
             alone_tokens=prefill.alone,
             num_threads=num_threads(settings),
-            is_packed=kind == "cuda" and form.kernels.prefill_attention is not None,
+            is_paged=kind == "cuda" and form.kernels.prefill_attention is not None,
         )
         return cls(
             device=device,

@@ -42,7 +42,10 @@ def test_all_that_a_model_needs_is_right(device: torch.device, dtype: torch.dtyp
         device,
         replace(NEEDS, widths=frozenset((type, 768) for type in PARTED_TYPES | {GGMLType.F32}), dtype=dtype),
     )
-    assert kernels.note == f"triton {triton.__version__} for attention, rows, RoPE, Q4_0, Q8_0, Q4_K, Q6_K"
+    assert (
+        kernels.note
+        == f"triton {triton.__version__} for attention, prompts, rows, RoPE, Q4_0, Q8_0, Q4_K, Q6_K"
+    )
     assert kernels.types == PARTED_TYPES
     assert kernels.attention is not None
     assert kernels.elementwise is not None
@@ -50,17 +53,19 @@ def test_all_that_a_model_needs_is_right(device: torch.device, dtype: torch.dtyp
 
 
 def test_what_computes_wrong_is_not_taken(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_herd.model.kernels.gpu import attention, products, rows
+    from llama_herd.model.kernels.gpu import attention, products, rows, span_attention
 
     monkeypatch.setitem(products.FORMS, GGMLType.Q4_0, products.Form(2, 32, 16))  # of other columns
     monkeypatch.setattr(attention, "BLOCK_KEYS", 128)  # more than a page
+    monkeypatch.setattr(span_attention, "TILES", {256: (16, 128)})
     monkeypatch.setattr(rows.TritonElementwise, "swiglu", lambda self, x: x[:, : x.shape[1] // 2])
     monkeypatch.setattr(rows, "turning", lambda *_: lambda: None)
     kernels = checked(device)
-    parts = ("attention", "rows", "RoPE", "Q4_0")
+    parts = ("attention", "prompts", "rows", "RoPE", "Q4_0")
     assert kernels.note == "; ".join(("none", *(f"not for {part}: its results are wrong" for part in parts)))
     assert not kernels.types
-    assert (kernels.attention, kernels.elementwise, kernels.rotation) == (None, None, None)
+    assert (kernels.attention, kernels.prefill_attention) == (None, None)
+    assert (kernels.elementwise, kernels.rotation) == (None, None)
 
 
 def test_what_cannot_run_is_not_taken(device: torch.device) -> None:

@@ -34,7 +34,7 @@ def _split_of(length, window, split, num_splits, HAS_WINDOW: constexpr, BLOCK: c
 
 
 @triton.jit
-def _more(largest, total, found, scores, v, PRECISION: constexpr):
+def fold_more(largest, total, found, scores, v, PRECISION: constexpr):
     """Fold more keys into a running softmax: scores in powers of two (queries, keys), values v (keys, D)."""
     now_largest = tl.maximum(largest, tl.max(scores, 1))
     shrink = tl.exp2(largest - now_largest)
@@ -105,7 +105,7 @@ def attend_split(
             # cap * tanh(scores / cap); there is no tanh that every target has
             scores = cap - 2 * cap / (tl.exp2(scores * (2 * LOG2_E / cap)) + 1)
         scores = tl.where(seen[None, :], scores * LOG2_E, float("-inf"))
-        largest, total, found = _more(largest, total, found, scores, v, PRECISION)
+        largest, total, found = fold_more(largest, total, found, scores, v, PRECISION)
 
     is_empty = total == 0
     found = found / tl.where(is_empty, 1.0, total)[:, None]
@@ -214,7 +214,7 @@ def _attending(
     constants = {
         "GROUP": H // K,
         "GROUP_PADDED": max(LEAST_QUERIES, next_power_of_2(H // K)),
-        **_head(D),
+        **padded_head(D),
         "PAGE": PAGE_TOKENS,
         "BLOCK": BLOCK_KEYS,
         "HAS_WINDOW": scoring.window > 0,
@@ -228,7 +228,7 @@ def _attending(
         {**given, **strides, **numbers},
         constants,
         num_warps=8 if q.dtype is torch.float32 and D > 64 else 4,
-        num_stages=5 if _head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,
+        num_stages=5 if padded_head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,
     )
 
 
@@ -237,9 +237,9 @@ def _joining(found: Tensor, sizes: Tensor, seen: Seen, out: Tensor) -> Launch:
     R, H, num_splits, D = found.shape
     given = {"found": found, "sizes": sizes, "rows": seen.rows, "out": out}
     numbers = {"out_row": out.stride(0), "num_splits": num_splits}
-    constants = {**_head(D), "MAX_SPLITS": MAX_SPLITS}
+    constants = {**padded_head(D), "MAX_SPLITS": MAX_SPLITS}
     return Launch(join_splits, (R, H), {**given, **numbers}, constants, num_warps=4, num_stages=1)
 
 
-def _head(head_dim: int) -> dict[str, int]:
+def padded_head(head_dim: int) -> dict[str, int]:
     return {"HEAD_DIM": head_dim, "HEAD_PADDED": max(LEAST_QUERIES, next_power_of_2(head_dim))}

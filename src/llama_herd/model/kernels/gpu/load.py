@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,17 +20,12 @@ def load_triton_kernels(needs: Needs, device: torch.device) -> TritonKernels | U
     """The kernels for a model on this device, or none and why: all models run in plain torch too."""
     try:
         from llama_herd.model.kernels.gpu.triton_kernels import checked
-        from llama_herd.model.kernels.gpu.varlen import VarlenAttention, complaint_of_varlen
     except ImportError as error:
         return no_kernels(f"{error}. Fix: pip install triton")
     complaint = complaint_of(torch.cuda.get_device_capability(device))
     if complaint:
         return no_kernels(complaint)
-    kernels = checked(needs, device, torch.cuda.get_device_properties(device).multi_processor_count)
-    complaint = complaint_of_varlen(needs, device)
-    if complaint:
-        return replace(kernels, note=f"{kernels.note}; prompts in plain torch: {complaint}")
-    return replace(kernels, prefill_attention=VarlenAttention())
+    return checked(needs, device, torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def complaint_of(capability: tuple[int, int]) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Packed, Scoring, Seen
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.pages import PAGE_TOKENS
 
 #: What a kernel may be off, in parts of the sum of its terms' sizes. A factor and the result are rounded to
 #: the type of the arithmetic, half a unit each; sums are float32.
-ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-10 + 1e-5, torch.bfloat16: 2**-8 + 1e-5}
+ROUNDING = {torch.float32: 1e-5, torch.float16: 2**-10 + 1e-5, torch.bfloat16: 2**-7 + 1e-5}
 
 
 def attend_plainly(q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> Tensor:
@@ -34,22 +34,14 @@ def attend_plainly(q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> T
     return torch.stack(found)
 
 
-def attend_packed_plainly(
-    q: Tensor, keys: Tensor, values: Tensor, packed: Packed, scoring: Scoring
-) -> Tensor:
-    """Attention of packed queries (Q, H, D) over their own keys and values (S, K, D): (Q, H, D)."""
-    scale, window = scoring.scale_for(q.shape[-1]), scoring.window
-    found = []
-    ends = (packed.query_ends.tolist(), packed.key_ends.tolist())
-    for query, query_end, key, key_end in zip(ends[0], ends[0][1:], ends[1], ends[1][1:], strict=False):
-        own = [part[key:key_end].repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (keys, values)]
-        scores = scale * torch.einsum("qhd,khd->hqk", q[query:query_end], own[0])
-        at = torch.arange(key_end - key, device=q.device)
-        last = at[len(at) - (query_end - query) :, None]  # the key of each query
-        is_seen = (at <= last) & (at > last - window) if window else at <= last
-        weights = scores.masked_fill(~is_seen, float("-inf")).softmax(dim=-1)
-        found.append(torch.einsum("hqk,khd->qhd", weights, own[1]))
-    return torch.cat(found)
+def tokens_of(spans: SeenSpans) -> Seen:
+    """The tokens of spans, one by one."""
+    first, device = spans.first, spans.num_tokens.device
+    ahead = torch.cat([torch.arange(num, device=device) for num in spans.num_tokens.tolist()])
+    rows, num_keys, tables = (
+        part.repeat_interleave(spans.num_tokens) for part in (first.rows, first.num_keys, first.tables)
+    )
+    return Seen(rows + ahead, num_keys + ahead, tables, first.pages)
 
 
 def attends_right(y: Tensor, q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> bool:
@@ -81,17 +73,3 @@ def complaint_of_check(check: Callable[[], bool], device: torch.device) -> str:
             torch.cuda.synchronize(device)  # raises where nothing else can run either
         lines = str(error).strip().splitlines() or [""]
         return f"{type(error).__name__}: {lines[0]}"
-
-
-def packed_of(lengths: tuple[tuple[int, int], ...], device: torch.device | str) -> Packed:
-    """Sequences of so many keys before their queries, and so many queries; their keys lie in order."""
-    queries = [0, *(num_queries for _, num_queries in lengths)]
-    keys = [0, *(past + num_queries for past, num_queries in lengths)]
-    return Packed(
-        rows=torch.arange(sum(queries), device=device),
-        key_cells=torch.arange(sum(keys), device=device),
-        query_ends=torch.tensor(queries, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
-        key_ends=torch.tensor(keys, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32),
-        max_queries=max(queries),
-        max_keys=max(keys),
-    )

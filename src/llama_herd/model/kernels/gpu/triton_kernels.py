@@ -3,16 +3,17 @@
 Shapes: T tokens, N rows (outputs), C columns (inputs).
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 import triton
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Scoring, Seen
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
 from llama_herd.model.kernels.gpu.attention import TritonAttention, launches
@@ -24,10 +25,11 @@ from llama_herd.model.kernels.gpu.plain import (
     complaint_of_check,
     is_rounded,
     multiplies_right,
+    tokens_of,
 )
 from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, product, values
 from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
-from llama_herd.model.kernels.gpu.varlen import VarlenAttention
+from llama_herd.model.kernels.gpu.span_attention import TritonSpanAttention, attending
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 #: Lengths of the sequences that are tried, and in how many parts.
@@ -44,7 +46,7 @@ class TritonKernels:
     types: frozenset[GGMLType]
     attention: TritonAttention | None
     device_type: str
-    prefill_attention: VarlenAttention | None = None
+    prefill_attention: TritonSpanAttention | None = None
     elementwise: TritonElementwise | None = None
     rotation: TritonRotation | None = None
     tile_rows: int = 1
@@ -67,7 +69,8 @@ def checked(needs: Needs, device: torch.device, num_processors: int) -> TritonKe
     """
     attention = TritonAttention(num_processors)
     checks = {
-        "attention": partial(_attends_right, needs, device),
+        "attention": partial(_attends_right, needs, device, _in_parts),
+        "prompts": partial(_attends_right, needs, device, _in_spans),
         "rows": partial(_does_rows_right, needs, device),
         "RoPE": partial(_turns_right, needs, device),
     }
@@ -83,34 +86,62 @@ def checked(needs: Needs, device: torch.device, num_processors: int) -> TritonKe
         frozenset(type for type in types if type.name in right),
         attention if "attention" in right else None,
         device.type,
+        TritonSpanAttention() if "prompts" in right else None,
         elementwise=TritonElementwise() if "rows" in right else None,
         rotation=TritonRotation() if "RoPE" in right else None,
     )
 
 
-def _attends_right(needs: Needs, device: torch.device) -> bool:
+#: Keys and values that are tried, and which tokens see which of them.
+_Tried: TypeAlias = tuple[Tensor, Tensor, Seen]
+
+
+def _attends_right(
+    needs: Needs,
+    device: torch.device,
+    attend: Callable[[_Tried, Scoring], Iterator[tuple[Tensor, Seen]]],
+) -> bool:
     """Whether rows of random numbers attend as the formula says, in a cache of NaN but for what they see."""
     counts = [pages_for(length) for length in _LENGTHS]
     tables = torch.tensor([sum(counts[:i]) for i in range(len(counts))])
-    seen = Seen(torch.arange(len(counts)), torch.tensor(_LENGTHS), tables, torch.randperm(sum(counts)))
-    shape = (2, needs.num_kv_heads, len(seen.pages), PAGE_TOKENS, needs.head_dim)
+    pages = torch.randperm(sum(counts))
+    shape = (2, needs.num_kv_heads, len(pages), PAGE_TOKENS, needs.head_dim)
     cached = torch.full(shape, torch.nan, dtype=needs.dtype)
     for table, length in zip(tables.tolist(), _LENGTHS, strict=True):
         at = torch.arange(length)
         numbers = torch.randn(2, needs.num_kv_heads, length, needs.head_dim)
-        cached[:, :, seen.pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers.to(needs.dtype)
-    q = torch.randn(len(counts), needs.num_heads, needs.head_dim).to(device, needs.dtype)
+        cached[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers.to(needs.dtype)
+    q = torch.randn(sum(_LENGTHS), needs.num_heads, needs.head_dim).to(device, needs.dtype)
     cached = cached.to(device)
-    seen = Seen(*(part.to(device) for part in (seen.rows, seen.num_keys, seen.tables, seen.pages)))
-    for window in needs.windows:
-        scoring = Scoring(needs.scale, window, needs.cap)
-        for num_splits in _SPLITS:
-            y = torch.empty_like(q)
-            for launch in launches(q, cached, seen, y, num_splits, scoring):
-                launch()
-            if not attends_right(y, q, cached, seen, scoring):
-                return False
-    return True
+    last = Seen(
+        *(part.to(device) for part in (torch.arange(len(counts)), torch.tensor(_LENGTHS), tables, pages))
+    )
+    return all(
+        attends_right(y[seen.rows], q, cached, seen, scoring)
+        for scoring in (Scoring(needs.scale, window, needs.cap) for window in needs.windows)
+        for y, seen in attend((q, cached, last), scoring)
+    )
+
+
+def _in_parts(tried: _Tried, scoring: Scoring) -> Iterator[tuple[Tensor, Seen]]:
+    """What the last token of each sequence attends to, alone and in parts."""
+    q, cached, last = tried
+    for num_splits in _SPLITS:
+        y = torch.empty_like(q)
+        for launch in launches(q, cached, last, y, num_splits, scoring):
+            launch()
+        yield y, last
+
+
+def _in_spans(tried: _Tried, scoring: Scoring) -> Iterator[tuple[Tensor, Seen]]:
+    """What spans attend to: of each sequence about its second half."""
+    q, cached, last = tried
+    num_tokens = (last.num_keys + 1) // 2
+    first = Seen(num_tokens.cumsum(0) - num_tokens, last.num_keys + 1 - num_tokens, last.tables, last.pages)
+    spans = SeenSpans(first, num_tokens, max(_LENGTHS))
+    y = torch.empty_like(q)
+    attending(q, cached, spans, y, scoring)()
+    yield y, tokens_of(spans)
 
 
 def _widths(needs: Needs, type: GGMLType) -> list[int]:

@@ -1,4 +1,4 @@
-"""Prompts that attend packed attend as the formula says, whatever is cached before them."""
+"""Prompts that a kernel reads in their pages attend as where pages are gathered, whatever is cached."""
 
 import random
 
@@ -9,10 +9,9 @@ from llama_herd.model.attend import attend
 from llama_herd.model.attention_inputs import Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.kernels.gpu.plain import attend_packed_plainly, packed_of
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.tiling import SPAN_TOKENS
-from tests.model.plain_kernels import PlainPacked, PlainShort
+from llama_herd.model.tiling import SHORT_TOKENS, SPAN_TOKENS
+from tests.model.plain_kernels import PlainShort, PlainSpans
 from tests.tiny import tiny_config
 
 H, K, D = 4, 2, 16
@@ -60,35 +59,10 @@ def test_prompts_of_any_lengths_attend_as_the_formula_says(
     chunks = scattered(lengths, len(lengths))
     cache, batch = filled(chunks), Batch.from_chunks(chunks)
     q = torch.randn(len(batch.ids), H, D, generator=torch.Generator().manual_seed(2))
-    scoring, prompts = Scoring(window=window), PlainPacked()
+    scoring, prompts = Scoring(window=window), PlainSpans()
     found = attend(q, cache, 1, batch, scoring, PlainShort(), prompts)
     gathered = attend(q, cache, 1, batch, scoring)
     assert torch.allclose(found, gathered, atol=1e-5)
-    num_long = sum(num_tokens > 4 for _, num_tokens in lengths)
-    assert [len(packed.query_ends) - 1 for packed in prompts.given] == [num_long] * bool(num_long)
-
-
-def test_nothing_is_padded() -> None:
-    """Also where a chunk is more than attends at once elsewhere."""
-    chunks = scattered([(64, SPAN_TOKENS + 70), (0, 9)], 3)
-    (packed,) = Batch.from_chunks(chunks).packed
-    assert packed.query_ends.tolist() == [0, SPAN_TOKENS + 70, SPAN_TOKENS + 79]
-    assert packed.key_ends.tolist() == [0, SPAN_TOKENS + 134, SPAN_TOKENS + 143]
-    assert (packed.max_queries, packed.max_keys) == (SPAN_TOKENS + 70, SPAN_TOKENS + 134)
-    cells = [chunk.cell(position) for chunk in chunks for position in range(chunk.stop)]
-    assert packed.key_cells.tolist() == cells
-
-
-@pytest.mark.parametrize("window", [0, 3])
-def test_the_reference_is_the_formula(window: int) -> None:
-    """Query by query, over the keys up to its own, in float64."""
-    packed = packed_of(((0, 4), (5, 3)), "cpu")
-    q = torch.randn(7, H, D, dtype=torch.float64)
-    keys, values = torch.randn(2, 12, K, D, dtype=torch.float64)
-    found = attend_packed_plainly(q, keys, values, packed, Scoring(0.3, window))
-    for row, first, last in [(0, 0, 0), (1, 0, 1), (3, 0, 3), (4, 4, 9), (6, 4, 11)]:
-        start = max(first, last + 1 - window) if window else first
-        for head in range(H):
-            own_keys, own_values = keys[start : last + 1, head // 2], values[start : last + 1, head // 2]
-            weights = (0.3 * own_keys @ q[row, head]).softmax(0)
-            assert torch.allclose(found[row, head], weights @ own_values)
+    long = [num_tokens for _, num_tokens in lengths if num_tokens > SHORT_TOKENS]
+    assert sum(int(spans.num_tokens.sum()) for spans in prompts.given) == sum(long)
+    assert all(spans.num_tokens.max() == spans.max_tokens <= SPAN_TOKENS for spans in prompts.given)
