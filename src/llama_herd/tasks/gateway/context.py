@@ -41,8 +41,9 @@ class RateLimit:
         #: By fingerprint: the requests that were left, and when, by time.monotonic.
         self._left: dict[str, tuple[float, float]] = {}
 
-    def charge(self, fingerprint: str | None, cost: float = 1.0) -> None:
-        """Take a request's cost. Raises Problem if none is left. fingerprint None: no key, and no limit."""
+    def charge(self, caller: Caller, cost: float = 1.0) -> None:
+        """Take a request's cost. Raises Problem if none is left. A caller without a key has no limit."""
+        fingerprint = caller.fingerprint
         if fingerprint is None or not self._per_s:
             return
         now_s = monotonic()
@@ -116,8 +117,9 @@ class GatewayContext:
         self.sender = Sender(
             self.clients.connections.run, Connector(allows_private=settings.gateway_webhook_private)
         )
-        self._rate_limit = RateLimit(settings)
-        self._parsing = asyncio.Lock()
+        self.rate_limit = RateLimit(settings)
+        #: Held while a body is parsed.
+        self.parsing = asyncio.Lock()
         #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.
         self.is_closing = asyncio.Event()
         #: Cancels of jobs whose clients have gone away.
@@ -137,28 +139,9 @@ class GatewayContext:
             await cancel_tasks(*self._chores)
             await self.clients.close()
 
-    async def admit(self, request: Request, needs: KeyRole) -> tuple[Caller, TenantClient]:
-        """Identify the caller, charge its rate, and return it with its tenant's client. Raises Problem."""
-        caller = await self.authenticator.admit(request, needs)
-        self._rate_limit.charge(caller.fingerprint)
-        return caller, self.clients.for_tenant(caller.tenant)
-
-    async def read(self, request: Request, caller: Caller, parse: Callable[[dict[str, Any]], T]) -> T:
-        """Read a request's body, and return what `parse` makes of it. Raises Problem, and its errors.
-
-        The event loop stands still while a body is parsed. So bodies are parsed one at a time, and others
-        have their turn after each.
-        """
-        raw = await read_body(request, self.settings)
-        self._rate_limit.charge(caller.fingerprint, len(raw) / BODY_BYTES)
-        async with self._parsing:
-            found = parse(parse_object(raw, self.settings))
-            await asyncio.sleep(0)
-            return found
-
-    def charge(self, caller: Caller, num: int) -> None:
-        """Charge the caller's rate for further requests. Raises Problem."""
-        self._rate_limit.charge(caller.fingerprint, num)
+    async def storage_id(self) -> str:
+        """The id of the storage for files. Raises StorageUnavailable."""
+        return await asyncio.to_thread(lambda: self.storage.id)
 
     def abandon(self, client: TenantClient, *job_ids: str) -> None:
         """Cancel, in the background, the jobs of a request whose client has gone away."""
@@ -181,6 +164,37 @@ def context_of(request: Request) -> GatewayContext:
     """The context of the gateway that answers a request."""
     context: GatewayContext = request.app.state.context
     return context
+
+
+class Call(Request):
+    """A request to a route. Once it is admitted, `caller` sends it, and `queue` is its tenant's."""
+
+    caller: Caller
+    queue: TenantClient
+
+    @property
+    def context(self) -> GatewayContext:
+        return context_of(self)
+
+    async def admit(self, needs: KeyRole) -> None:
+        """Identify the caller, check its role, and charge its rate. Raises Problem."""
+        self.caller = await self.context.authenticator.admit(self, needs)
+        self.context.rate_limit.charge(self.caller)
+        self.queue = self.context.clients.for_tenant(self.caller.tenant)
+
+    async def read(self, parse: Callable[[dict[str, Any]], T]) -> T:
+        """Read the body, and return what `parse` makes of it. Raises Problem, and its errors.
+
+        The event loop stands still while a body is parsed. So bodies are parsed one at a time, and others
+        have their turn after each.
+        """
+        settings = self.context.settings
+        raw = await read_body(self, settings)
+        self.context.rate_limit.charge(self.caller, len(raw) / BODY_BYTES)
+        async with self.context.parsing:
+            found = parse(parse_object(raw, settings))
+            await asyncio.sleep(0)
+            return found
 
 
 async def _cancel_patiently(client: TenantClient, job_ids: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from llama_herd.errors import (
     NotPermitted,
 )
 from llama_herd.http_status import RETRY_S, http_headers, http_status
+from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
 from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES
@@ -114,6 +115,15 @@ def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> P
         f"this gateway may not {what}: its user of Redis lacks the right. Fix: herd acl, see docs/security.md"
     )
     return Problem(403, "not_permitted", message, param, cause=str(error))
+
+
+def quota_exceeded(full: QuotaExceeded, fix: str, param: str | None = None) -> Problem:
+    """The problem of a quota that would be exceeded."""
+    message = (
+        f"this {full.whose} has {full.has:,} {full.what}, and with this one it would have more than "
+        f"{full.limit:,}. Fix: {fix}"
+    )
+    return Problem(429, "quota_exceeded", message, param)
 
 
 def _in_route_words(message: str, source: str) -> tuple[str, str | None]:
