@@ -28,9 +28,9 @@ from llama_herd.tasks.gateway.sse import (
 )
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.openai.answer_size import MAX_BYTES
-from llama_herd.tasks.openai.chunks import GOOD_ENDS
+from llama_herd.tasks.openai.chunks import GOOD_ENDS, ManyChunks
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
-from llama_herd.tasks.openai.many_prompts import JoinedAnswer, ManyChunks, job_ids_of
+from llama_herd.tasks.openai.response import JoinedAnswer
 from llama_herd.tasks.protocol.events import End, Event
 from llama_herd.tasks.protocol.result import Result
 
@@ -52,7 +52,7 @@ class CompletionAnswer:
         self._facts = facts
         self._heartbeat_s = context.settings.gateway_heartbeat_s
         first = str(uuid.uuid4()) if not request.key else id_of_key(client.settings.tenant, request.key)
-        self._ids = job_ids_of(first, len(request.jobs))
+        self._ids = [first, *(f"{first}.{number}" for number in range(1, len(request.jobs)))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = self._request

@@ -17,8 +17,14 @@ from llama_herd.tasks.openai.answer_schema import (
     Model,
     ModelList,
 )
-from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
-from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
+from llama_herd.tasks.openai.batch_object import (
+    BatchBody,
+    BatchList,
+    BatchObject,
+    FileDeleted,
+    FileList,
+    FileObject,
+)
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.security.api_keys import KeyRole

@@ -1,17 +1,17 @@
-"""A job's events as the chunks of an OpenAI stream."""
+"""Events of jobs as the chunks of an OpenAI stream."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
-from llama_herd.tasks.openai.echo import Echo
-from llama_herd.tasks.openai.logprobs import Offsets, logprobs_of
+from llama_herd.tasks.openai.logprobs import Echo, Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 from llama_herd.tasks.openai.response import (
     FINGERPRINT,
     answer_id,
     call_object,
     finish_reason_of,
+    summed_usage,
     usage_object,
 )
 from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, StopReason, Token
@@ -138,3 +138,34 @@ class Chunks:
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         return {**self._head, "choices": [choice], **self._tail}
+
+
+class ManyChunks:
+    """Turns the events of a request's jobs, those of each in order, into the chunks of one stream."""
+
+    def __init__(
+        self, endpoint: Endpoint, job_ids: Sequence[str], model: str | None, n: int, *, has_usage: bool
+    ) -> None:
+        """n: outputs of each prompt."""
+        self._chunks = {
+            job_id: Chunks(endpoint, job_ids[0], model, first=number * n, has_usage=has_usage)
+            for number, job_id in enumerate(job_ids)
+        }
+        self._num_left = len(job_ids)
+        self._usages: list[dict[str, Any] | None] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all jobs have ended."""
+        return not self._num_left
+
+    def from_event(self, event: Event) -> Iterator[dict[str, Any]]:
+        """The chunks of the next event. The tokens of all jobs come last, if they were asked for."""
+        self._num_left -= isinstance(event, End)
+        for chunk in self._chunks[event.job].from_event(event):
+            if chunk["choices"]:
+                yield chunk
+                continue
+            self._usages.append(chunk["usage"])
+            if self.is_over:
+                yield {**chunk, "usage": summed_usage(self._usages)}
