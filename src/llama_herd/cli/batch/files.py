@@ -179,9 +179,10 @@ class BatchFiles:
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
             self._errors.repair()
-            self.done = DoneRows(self._answers.lines(self.run.run_id))
-            for line in self._errors.lines(self.run.run_id):
-                self.done.add(line, has_failed=True)
+            self.done = DoneRows()
+            for file in (self._answers, self._errors):
+                for line, _ in file.line_offsets(self.run.run_id):
+                    self.done.add(line, has_failed=file is self._errors)
             self._open = stack.pop_all()
         return self
 

@@ -18,7 +18,7 @@ from llama_herd.tasks.feeder.batch_execution import BatchCount, BatchExecution
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced
 from llama_herd.tasks.feeder.storage_chores import StorageChores
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import DueItem, due_items
 from llama_herd.tasks.settings import Settings
@@ -138,26 +138,16 @@ class BatchFeeder:
         """Take batches that are due, as long as there is room, and delete the files that are."""
         self._running = {due: batch for due, batch in self._running.items() if batch.thread.is_alive()}
         with redis_errors(self._settings.redis_url):
-            self._check_lost_storages()
+            try:
+                self._chores.end_lost()
+            except ResponseError as error:  # which does not keep this storage's batches from running
+                self._complaints.add(str(unavailable(error, self._settings.redis_url)))
             if not self._storage.is_there:
                 return
-            self._fill_free_slots(
-                [due for due in run_call(self._redis, self._due_batches) if due not in self._running]
-            )
+            key = BatchRecords(storage=self._storage.id).due_key
+            due_batches = run_call(self._redis, due_items(key, _MOST, int(1000 * self._limits.lease_s)))
+            self._fill_free_slots([due for due in due_batches if due not in self._running])
             self._chores.delete_due()
-
-    def _check_lost_storages(self) -> None:
-        """End the batches of lost storages. An error of Redis there does not keep this one's from running."""
-        try:
-            self._chores.end_lost()
-        except ResponseError as error:
-            self._complaints.add(str(unavailable(error, self._settings.redis_url)))
-
-    @property
-    def _due_batches(self) -> RedisCall[tuple[DueItem, ...]]:
-        """A call for the batches that no feeder has, or whose lease is over."""
-        key = BatchRecords(storage=self._storage.id).due_key
-        return due_items(key, _MOST, int(1000 * self._limits.lease_s))
 
     def _fill_free_slots(self, waiting: Sequence[DueItem]) -> None:
         """Run batches that wait. If no more may run, stalled ones give way, or one to another tenant's."""

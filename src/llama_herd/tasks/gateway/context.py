@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
@@ -19,7 +20,7 @@ from llama_herd.tasks.gateway.body import parse_object, read_body
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
 from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient, TenantClients
+from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient
 from llama_herd.tasks.ledger.stored_files import Quota
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.open_storage import open_storage
@@ -109,14 +110,13 @@ class GatewayContext:
     def __init__(self, settings: GatewaySettings, batches: BatchCount) -> None:
         """batches: counts the batches that the gateway runs."""
         self.settings = settings
-        self.clients = TenantClients(settings)
-        self.authenticator = Authenticator(settings, self.clients.connections)
+        self.connections = SharedConnections(settings.redis_url)
+        self._clients: dict[str, TenantClient] = {}  # by tenant
+        self.authenticator = Authenticator(settings, self.connections)
         self.concurrency = ConcurrencyLimit(settings)
         self.storage = open_storage(settings.gateway_files)
         self.feeder = BatchFeeder(settings, self.storage, _feeder_limits(settings), batches)
-        self.sender = Sender(
-            self.clients.connections.run, Connector(allows_private=settings.gateway_webhook_private)
-        )
+        self.sender = Sender(self.connections.run, Connector(allows_private=settings.gateway_webhook_private))
         self.rate_limit = RateLimit(settings)
         #: Held while a body is parsed.
         self.parsing = asyncio.Lock()
@@ -137,7 +137,15 @@ class GatewayContext:
             if self._chores:
                 await asyncio.wait(self._chores, timeout=RETRY_S)
             await cancel_tasks(*self._chores)
-            await self.clients.close()
+            for client in self._clients.values():
+                await client.close()
+            await self.connections.close()
+
+    def client_of(self, tenant: str) -> TenantClient:
+        """The client of a tenant; made with the first request of that tenant."""
+        if tenant not in self._clients:
+            self._clients[tenant] = TenantClient(self.settings, tenant, self.connections)
+        return self._clients[tenant]
 
     async def storage_id(self) -> str:
         """The id of the storage for files. Raises StorageUnavailable."""
@@ -180,7 +188,7 @@ class Call(Request):
         """Identify the caller, check its role, and charge its rate. Raises Problem."""
         self.caller = await self.context.authenticator.admit(self, needs)
         self.context.rate_limit.charge(self.caller)
-        self.queue = self.context.clients.for_tenant(self.caller.tenant)
+        self.queue = self.context.client_of(self.caller.tenant)
 
     async def read(self, parse: Callable[[dict[str, Any]], T]) -> T:
         """Read the body, and return what `parse` makes of it. Raises Problem, and its errors.

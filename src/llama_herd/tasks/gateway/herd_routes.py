@@ -95,15 +95,14 @@ async def ready(call: Call) -> Response:
 
 async def _unready_reason(context: GatewayContext) -> str:
     """Why a job would not be run; empty if one would."""
-    clients = context.clients
     if context.is_closing.is_set():
         return "the gateway is shutting down"
     reason = "no worker is ready"
     try:
-        stored = await clients.connections.run(all_keys())
+        stored = await context.connections.run(all_keys())
         for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
             try:
-                if any(worker.state == "ready" for worker in await clients.for_tenant(tenant).workers()):
+                if any(worker.state == "ready" for worker in await context.client_of(tenant).workers()):
                     return ""
             except Problem as problem:  # other tenants may be served
                 reason = problem.message
