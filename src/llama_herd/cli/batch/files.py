@@ -49,12 +49,6 @@ class BatchPlan:
             raise BadInput(f"{self.output} needs pyarrow to be written. Fix: {install_command('batch')}")
 
     @property
-    def has_answers(self) -> bool:
-        """Whether a run has written anything here."""
-        paths = (self.output, self.answers, self.errors)
-        return any(path.exists() and path.stat().st_size for path in paths)
-
-    @property
     def answers(self) -> Path:
         """The file for answers as they come: the output itself, or one beside a table."""
         if self.format is OutputFormat.OPENAI:
@@ -97,7 +91,9 @@ class RunFile:
             known = cls._read(plan)
             known._check(asked, plan.output)
         except BadInput:
-            if plan.has_answers:
+            if any(
+                path.exists() and path.stat().st_size for path in (plan.output, plan.answers, plan.errors)
+            ):
                 raise
             asked._write(plan.run_file)
             return asked

@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llama_herd.errors import HerdError, error_place
 from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway import openapi, page_files
-from llama_herd.tasks.gateway.body import CLOSE
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
-from llama_herd.tasks.gateway.context import Call, GatewayContext
-from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.context import GatewayContext
+from llama_herd.tasks.gateway.problem import CLOSE, Problem
 from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
 from llama_herd.tasks.gateway.routes import OPERATIONS, Endpoint
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -155,14 +155,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     """Answer a request that the router has refused: no such route, or no such method."""
     assert isinstance(error, HTTPException)
     code, message = _WRONG_ROUTES.get(error.status_code, ("bad_request", error.detail))
-    headers = {"Allow": ", ".join(_methods_at(request.scope))} if error.status_code == 405 else {}
+    headers = {}
+    if error.status_code == 405:
+        routes = [route for route in ROUTES if route.matches(request.scope)[0] is not Match.NONE]
+        headers = {"Allow": ", ".join(sorted({method for one in routes for method in one.methods or ()}))}
     return _answer(request.scope, Problem(error.status_code, code, message, headers=headers))
-
-
-def _methods_at(scope: Scope) -> list[str]:
-    """The methods of all routes that have this path."""
-    routes = [route for route in ROUTES if route.matches(scope)[0] is not Match.NONE]
-    return sorted({method for route in routes for method in route.methods or ()})
 
 
 class ErrorMiddleware:

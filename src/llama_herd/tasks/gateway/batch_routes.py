@@ -7,7 +7,7 @@ import secrets
 from starlette.responses import JSONResponse, Response
 
 from llama_herd.errors import JobConflict
-from llama_herd.tasks.gateway.context import Call
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.file_routes import after_of, file_elsewhere, limit_of, no_file
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found, quota_exceeded
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of

@@ -2,13 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import ceil
 from time import monotonic
-from typing import Any, TypeVar
-
-from starlette.requests import Request
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.client.shared_connections import SharedConnections
@@ -16,21 +13,17 @@ from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
 from llama_herd.tasks.feeder.batch_lease import FeederLimits
-from llama_herd.tasks.gateway.body import parse_object, read_body
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
 from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient
 from llama_herd.tasks.ledger.stored_files import Quota
-from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.open_storage import open_storage
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender
 
 #: A key that was idle may do at once what it may do in so many seconds.
 BURST_S = 10.0
-#: A body counts as one request more for each of these.
-BODY_BYTES = 65_536
 
 
 class RateLimit:
@@ -98,8 +91,6 @@ class ConcurrencyLimit:
                 del self._taken[tenant]
 
 
-T = TypeVar("T")
-
 #: Pause before a cancel that Redis has not taken is repeated.
 RETRY_S = 1.0
 
@@ -115,7 +106,14 @@ class GatewayContext:
         self.authenticator = Authenticator(settings, self.connections)
         self.concurrency = ConcurrencyLimit(settings)
         self.storage = open_storage(settings.gateway_files)
-        self.feeder = BatchFeeder(settings, self.storage, _feeder_limits(settings), batches)
+        limits = FeederLimits(
+            settings.gateway_batches,
+            settings.gateway_batch_rows,
+            Quota(settings.gateway_max_tenant_rows, settings.gateway_max_key_rows),
+            settings.gateway_batch_lease_s,
+            settings.gateway_storage_lost_s,
+        )
+        self.feeder = BatchFeeder(settings, self.storage, limits, batches)
         self.sender = Sender(self.connections.run, Connector(allows_private=settings.gateway_webhook_private))
         self.rate_limit = RateLimit(settings)
         #: Held while a body is parsed.
@@ -156,53 +154,6 @@ class GatewayContext:
         task = asyncio.create_task(_cancel_patiently(client, job_ids))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
-
-
-def _feeder_limits(settings: GatewaySettings) -> FeederLimits:
-    return FeederLimits(
-        settings.gateway_batches,
-        settings.gateway_batch_rows,
-        Quota(settings.gateway_max_tenant_rows, settings.gateway_max_key_rows),
-        settings.gateway_batch_lease_s,
-        settings.gateway_storage_lost_s,
-    )
-
-
-def context_of(request: Request) -> GatewayContext:
-    """The context of the gateway that answers a request."""
-    context: GatewayContext = request.app.state.context
-    return context
-
-
-class Call(Request):
-    """A request to a route. Once it is admitted, `caller` sends it, and `queue` is its tenant's."""
-
-    caller: Caller
-    queue: TenantClient
-
-    @property
-    def context(self) -> GatewayContext:
-        return context_of(self)
-
-    async def admit(self, needs: KeyRole) -> None:
-        """Identify the caller, check its role, and charge its rate. Raises Problem."""
-        self.caller = await self.context.authenticator.admit(self, needs)
-        self.context.rate_limit.charge(self.caller)
-        self.queue = self.context.client_of(self.caller.tenant)
-
-    async def read(self, parse: Callable[[dict[str, Any]], T]) -> T:
-        """Read the body, and return what `parse` makes of it. Raises Problem, and its errors.
-
-        The event loop stands still while a body is parsed. So bodies are parsed one at a time, and others
-        have their turn after each.
-        """
-        settings = self.context.settings
-        raw = await read_body(self, settings)
-        self.context.rate_limit.charge(self.caller, len(raw) / BODY_BYTES)
-        async with self.context.parsing:
-            found = parse(parse_object(raw, settings))
-            await asyncio.sleep(0)
-            return found
 
 
 async def _cancel_patiently(client: TenantClient, job_ids: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from llama_herd.tasks.gateway.context import Call
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.file_upload import files_of, store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.sse import prepend

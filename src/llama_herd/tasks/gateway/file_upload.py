@@ -7,19 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
-from llama_herd.errors import HerdError, InvalidJob
-from llama_herd.tasks.gateway.body import CLOSE
-from llama_herd.tasks.gateway.context import Call
-from llama_herd.tasks.gateway.problem import Problem, bad_request, quota_exceeded
+from llama_herd.errors import HerdError
+from llama_herd.tasks.gateway.call import Call
+from llama_herd.tasks.gateway.problem import CLOSE, Problem, bad_request, quota_exceeded
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile, StoredFiles
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
-from llama_herd.tasks.protocol.wrong_fields import field_errors
 from llama_herd.tasks.storage.storage import Draft, StoragePlace
 
 #: Fields of a form, and bytes of one.
@@ -112,7 +109,9 @@ class MultipartForm:
         elif self.filename is not None:
             raise bad_request("must be one file", "invalid_form", "file")
         else:
-            self.filename = _printable(_text(options, b"filename")) or "file"
+            # As it can be shown anywhere. It is never part of a path.
+            name = "".join(filter(str.isprintable, _text(options, b"filename")))
+            self.filename = name[:MAX_NAME_CHARS] or "file"
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
@@ -135,11 +134,6 @@ def _incomplete_form() -> Problem:
 
 def _text(options: Mapping[bytes, bytes], name: bytes) -> str:
     return options.get(name, b"").decode(errors="replace")
-
-
-def _printable(name: str) -> str:
-    """A file's name as it can be shown anywhere. It is never part of a path."""
-    return "".join(char for char in name if char.isprintable())[:MAX_NAME_CHARS]
 
 
 def _shown_name(name: str) -> str:
@@ -182,12 +176,11 @@ async def store_upload(call: Call) -> StoredFile:
             raise replace(quota_exceeded(full, "delete files", "file"), headers=CLOSE)
 
     try:
-        num_bytes = await _write_file(call, form, place, reserve)
+        num_bytes, life_ms = await _write_file(call, form, place, reserve)
     except BaseException:
         with suppress(HerdError):  # else it counts until the upload is known to be left behind
             await call.queue.run(files.drop(place.name))
         raise
-    life_ms = _life_ms(form, settings)
     file = NewFile(place.name, form.filename or "", INPUT, num_bytes, owner, life_ms)
     added = await call.queue.run(files.add(file, *quotas))
     if isinstance(added, QuotaExceeded):
@@ -197,16 +190,18 @@ async def store_upload(call: Call) -> StoredFile:
     return added
 
 
-async def _write_file(call: Call, form: MultipartForm, place: StoragePlace, reserve: Reserve) -> int:
-    """Write the file's bytes, and return their number. Wrong fields raise before the file is kept."""
+async def _write_file(
+    call: Call, form: MultipartForm, place: StoragePlace, reserve: Reserve
+) -> tuple[int, int | None]:
+    """Write the file; return its bytes and its `life_ms`. Wrong fields raise before it is kept."""
     opening = call.context.storage.draft(place)
     draft = await asyncio.to_thread(opening.__enter__)
     try:
         await _copy_file(call, form, draft, reserve)
         form.check_complete()
-        _check_fields(form)
+        life_ms = _life_ms(form, call.context.settings)
         await asyncio.to_thread(draft.keep)
-        return draft.num_bytes
+        return draft.num_bytes, life_ms
     finally:
         await asyncio.to_thread(opening.__exit__, None, None, None)
 
@@ -250,31 +245,19 @@ async def _body_parts(call: Call, idle_s: float) -> AsyncIterator[bytes]:
         raise bad_request("the connection ended before the body did") from None
 
 
-def _check_fields(form: MultipartForm) -> None:
-    """Raise Problem for a field that is missing, wrong or unknown."""
-    purpose = form.fields.get(_PURPOSE)
-    if purpose != INPUT:
+def _life_ms(form: MultipartForm, settings: GatewaySettings) -> int | None:
+    """How long the form says that the file is kept; None: for ever.
+
+    Raises Problem and InvalidJob for a field that is missing, wrong or unknown.
+    """
+    if form.fields.get(_PURPOSE) != INPUT:
         raise bad_request(f"must be {INPUT}: files have no other use here", param=_PURPOSE)
     for name in form.fields:
         if name not in (_PURPOSE, _ANCHOR, _SECONDS):
             raise bad_request("unknown field", param=name if name.isidentifier() else "?")
-    _expires_after(form)
-
-
-def _expires_after(form: MultipartForm) -> ExpiresAfter | None:
-    """When the form says that the file expires; None if it does not. Raises InvalidJob."""
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
-        return None
+        return 1000 * settings.gateway_file_life_s or None
     is_number = seconds is not None and _NUMBER.fullmatch(seconds)
     given = {"anchor": anchor, "seconds": int(seconds) if seconds and is_number else seconds}
-    try:
-        return ExpiresAfter.model_validate(given)
-    except ValidationError as error:
-        raise InvalidJob(field_errors(error, ExpiresAfter.model_fields)) from None
-
-
-def _life_ms(form: MultipartForm, settings: GatewaySettings) -> int | None:
-    """How long the file is kept; None: for ever."""
-    expires = _expires_after(form)
-    return 1000 * (settings.gateway_file_life_s if expires is None else expires.seconds) or None
+    return 1000 * ExpiresAfter.parse(given).seconds

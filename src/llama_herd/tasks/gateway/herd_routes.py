@@ -9,7 +9,8 @@ from starlette.responses import JSONResponse, Response
 from llama_herd.errors import HerdError, NotPermitted
 from llama_herd.tasks.client.job_status import JobStatus, TenantSnapshot
 from llama_herd.tasks.client.tenant_status import QueueStatus
-from llama_herd.tasks.gateway.context import Call, GatewayContext
+from llama_herd.tasks.gateway.call import Call
+from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem

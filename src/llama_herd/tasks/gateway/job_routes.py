@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from llama_herd.errors import InvalidJob, JobNotFound
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.place_watch import PlaceWatch
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
-from llama_herd.tasks.gateway.context import Call
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_seen_of, traceparent_of

@@ -10,9 +10,9 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, CompletionAnswer, check_end
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
-from llama_herd.tasks.gateway.context import Call
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.request_log import facts_of
@@ -37,13 +37,13 @@ async def create_chat_completion(call: Call) -> CompletionAnswer:
 
 
 async def _complete(endpoint: Endpoint, call: Call) -> CompletionAnswer:
-    client, caller = call.queue, call.caller
+    settings, caller = call.queue.settings, call.caller
     asked = await call.read(
-        lambda body: CompletionRequest.read(endpoint, body, call.headers, client.settings, caller)
+        lambda body: CompletionRequest.read(endpoint, body, call.headers, settings, caller)
     )
     call.context.rate_limit.charge(caller, len(asked.jobs) - 1)
-    await client.check_model(asked.model)
-    return CompletionAnswer(call.context, client, asked, facts_of(call.scope))
+    await call.queue.check_model(asked.model)
+    return CompletionAnswer(call, asked)
 
 
 async def tokenize_prompt(call: Call) -> ASGIApp:

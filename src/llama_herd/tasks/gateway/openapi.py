@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from llama_herd.extras import own_version
 from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.gateway.context import Call
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.routes import ERRORS, OPERATIONS, Operation, Schema
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer

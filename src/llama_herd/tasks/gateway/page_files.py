@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.call import context_of
 from llama_herd.tasks.gateway.problem import not_found
 
 MEDIA_TYPES = {

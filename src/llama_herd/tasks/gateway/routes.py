@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp
 
 from llama_herd.tasks.gateway import batch_routes, file_routes, herd_routes, job_routes, openai_routes
-from llama_herd.tasks.gateway.context import Call
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.request_headers import AFTER_QUERY, GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
 from llama_herd.tasks.openai.answer_schema import (
     ChatCompletion,

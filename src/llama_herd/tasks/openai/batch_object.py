@@ -42,14 +42,26 @@ def _checked_webhook_secret(secret: str, info: ValidationInfo) -> str:
     return secret
 
 
-class ExpiresAfter(StrictModel):
+class _Asked(StrictModel):
+    """What a client asks for."""
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what was asked for. Raises InvalidJob with every wrong field."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise InvalidJob(field_errors(error, cls.model_fields)) from None
+
+
+class ExpiresAfter(_Asked):
     """When a file is deleted."""
 
     anchor: Literal["created_at"] = Field(description="From when the time counts: when the file is made.")
     seconds: int = Field(ge=MIN_LIFE_S, le=MAX_LIFE_S, description="For how long it is kept.")
 
 
-class BatchBody(StrictModel):
+class BatchBody(_Asked):
     """The request for a batch."""
 
     input_file_id: str = Field(max_length=64, description="Id of a file that was uploaded for `batch`.")
@@ -77,14 +89,6 @@ class BatchBody(StrictModel):
         description="What that is signed with, in place of the tenant's secret: `whsec_` and the Base64 of "
         "24 to 64 bytes. It goes with `webhook` only. Our own field.",
     )
-
-    @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """Read a request for a batch. Raises InvalidJob with every wrong field."""
-        try:
-            return cls.model_validate(fields)
-        except ValidationError as error:
-            raise InvalidJob(field_errors(error, cls.model_fields)) from None
 
     @property
     def window_ms(self) -> int:

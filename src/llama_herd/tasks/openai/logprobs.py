@@ -3,7 +3,7 @@
 from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple, Self
 
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
@@ -45,7 +45,8 @@ def logprobs_of(
     rows = list(zip(scored.ids, scored.logprobs, tops, strict=False))
     if endpoint == CHAT:
         return _chat_logprobs(rows, pieces)
-    return _completion_logprobs(rows, pieces, offsets or Offsets())
+    own = [token_bytes(token_id, pieces) for token_id, _, _ in rows]
+    return _completion_logprobs(own, rows, pieces, offsets or Offsets())
 
 
 def token_text(token_id: int, pieces: Pieces | None) -> str:
@@ -101,17 +102,19 @@ def _known_bytes(token_id: int, pieces: Pieces | None) -> bytes | None:
 
 
 def _completion_logprobs(
-    rows: Sequence[tuple[int, float, Top]], pieces: Pieces | None, offsets: Offsets
+    own: Sequence[bytes],
+    rows: Sequence[tuple[int, float | None, Top]],
+    pieces: Pieces | None,
+    offsets: Offsets,
 ) -> dict[str, Any]:
-    """Parallel lists, as completions have them."""
-    own = [token_bytes(token_id, pieces) for token_id, _, _ in rows]
+    """Parallel lists, as completions have them. own: what the tokens stand for."""
     names = [token_name(piece) for piece in own]
     return {
         "tokens": names,
         "token_logprobs": [score for _, score, _ in rows],
         "top_logprobs": [
-            top_by_name(top, pieces, OwnToken(token_id, name, score))
-            for (token_id, score, top), name in zip(rows, names, strict=True)
+            None if score is None else top_by_name(top, pieces, OwnToken(token_id, name, score))
+            for (token_id, score, top), name in zip(rows, names, strict=False)
         ],
         "text_offset": [offsets.next(piece) for piece in own],
     }
@@ -171,16 +174,9 @@ class Echo:
     ) -> Self:
         if scores is None:
             return cls(text, None)
-        own, offsets = _prompt_bytes(ids, text, pieces), Offsets()
-        names = [token_name(piece) for piece in own]
-        rows = zip(map(OwnToken, ids[1:], names[1:], scores), tops or repeat(()), strict=False)
-        logprobs = {
-            "tokens": names,
-            "token_logprobs": [None, *scores],  # the first token has no score
-            "top_logprobs": [None, *(top_by_name(top, pieces, one) for one, top in rows)],
-            "text_offset": [offsets.next(piece) for piece in own],
-        }
-        return cls(text, logprobs)
+        # The first token has no score.
+        rows = list(zip(ids, (None, *scores), chain(((),), tops or repeat(())), strict=False))
+        return cls(text, _completion_logprobs(_prompt_bytes(ids, text, pieces), rows, pieces, Offsets()))
 
     def before(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a completion with the prompt in front of its text and of its scores."""
