@@ -22,12 +22,11 @@ class GatewayCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._answers.figures
-        under_way: Values = {(): figures.num_under_way}
-        ended: Values = {(route, str(status)): num for (route, status), num in figures.num_ended.items()}
+        answers, batches = self._answers, self._batches
+        under_way: Values = {(): answers.num_under_way}
+        ended: Values = {(route, str(status)): num for (route, status), num in answers.num_ended.items()}
         yield gauge("gateway_answers_under_way", "Answers that the gateway has begun.", (), under_way)
         yield counter("gateway_answers", "Answers that have ended.", ("route", "status"), ended)
-        batches = self._batches.figures
         yield gauge(
             "gateway_batches_under_way", "Batches that this gateway runs.", (), {(): batches.num_under_way}
         )

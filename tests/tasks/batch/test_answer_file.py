@@ -17,6 +17,10 @@ def answer(line: int, run_id: str = "abc") -> bytes:
     return b'{"id":"%s","text":"..."}\n' % line_id(run_id, line).encode()
 
 
+def rows_in(file: AnswerFile) -> list[int]:
+    return [row for row, _ in file.line_offsets("abc")]
+
+
 def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
     whole = answer(1) + answer(2)
     for end in range(len(answer(1)), len(whole)):
@@ -24,7 +28,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> Non
         path.write_bytes(whole[:end])
         with AnswerFile(path) as file:
             file.repair()
-            assert list(file.lines("abc")) == [1]
+            assert rows_in(file) == [1]
             file.append([answer(2), answer(3)])
         assert path.read_bytes() == whole + answer(3)
 
@@ -45,7 +49,7 @@ def test_only_lines_of_the_run_count_as_done(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(answer(1) + answer(2, "other") + b'{"id":"x"}\n\n' + answer(17))
     with AnswerFile(path) as file:
-        assert list(file.lines("abc")) == [1, 17]
+        assert rows_in(file) == [1, 17]
 
 
 def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
@@ -77,7 +81,9 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
 
 
 def test_done_lines_are_a_set_of_numbers() -> None:
-    done = DoneRows([1, 9, 9, 1_000_000])
+    done = DoneRows()
+    for row in (1, 9, 9, 1_000_000):
+        done.add(row)
     assert len(done) == 3
     assert [line for line in (0, 1, 2, 8, 9, 10, 999_999, 1_000_000, 1_000_001) if line in done] == [
         1,

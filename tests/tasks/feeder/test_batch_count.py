@@ -17,9 +17,9 @@ def test_each_batch_and_each_row_is_counted_once(redis_url: str) -> None:
         api.end_of(api.begin(rows(20)))
         worker.hold()
         second = api.begin(rows(5))
-        wait_until(lambda: count.figures.num_under_way == 1, "it is under way")
+        wait_until(lambda: count.num_under_way == 1, "it is under way")
         api.cancel(second)
         api.end_of(second)
-        wait_until(lambda: not count.figures.num_under_way, "it is over")
-    assert count.figures.num_ended == {"completed": 1, "cancelled": 1}
-    assert count.figures.num_rows == {"completed": 20, "failed": 0}
+        wait_until(lambda: not count.num_under_way, "it is over")
+    assert count.num_ended == {"completed": 1, "cancelled": 1}
+    assert count.num_rows == {"completed": 20, "failed": 0}

@@ -109,7 +109,7 @@ class GatewayThread:
 
     def forget(self) -> None:
         """Forget which workers there were a moment ago."""
-        self.context.clients._clients.clear()
+        self.context._clients.clear()
 
     @property
     def url(self) -> str:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from llama_herd.tasks.gateway.body import parse_object
+from llama_herd.tasks.gateway.call import parse_object
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.request_json import MAX_FIELDS

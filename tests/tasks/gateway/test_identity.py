@@ -343,7 +343,7 @@ def test_a_bug_s_words_are_not_logged(
     async def stumble(*_: object) -> None:
         raise ValueError("the secret prompt")
 
-    monkeypatch.setattr("llama_herd.tasks.gateway.context.read_body", stumble)
+    monkeypatch.setattr("llama_herd.tasks.gateway.call.read_body", stumble)
     with listening() as logged:
         logged.setFormatter(JsonLogFormatter())
         found = telling_gateway.ask("POST", "/v1/jobs", JOB)

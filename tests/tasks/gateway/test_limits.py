@@ -67,8 +67,8 @@ def test_openai_s_client_sends_a_body_that_is_too_long_once(redis_url: str, herd
         with pytest.raises(APIStatusError) as refused:
             openai.completions.create(model="tales", prompt="x" * 12_000_000)
         assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
-        wait_until(lambda: not answers.figures.num_under_way, "its answer is over")
-    assert answers.figures.num_ended == {("/v1/completions", 413): 1}
+        wait_until(lambda: not answers.num_under_way, "its answer is over")
+    assert answers.num_ended == {("/v1/completions", 413): 1}
 
 
 def test_who_goes_on_and_on_after_the_answer_is_cut_off(gateway: GatewayThread) -> None:

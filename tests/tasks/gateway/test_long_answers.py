@@ -9,7 +9,7 @@ import pytest
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.gateway import completion_answer
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
-from llama_herd.tasks.openai import many_prompts
+from llama_herd.tasks.openai import response
 from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.response import choices_of
 from llama_herd.tasks.protocol.events import Token
@@ -74,7 +74,7 @@ def test_long_answers_are_made_beside_the_loop(
         threads.append(threading.current_thread().name)
         return choices_of(*asked)
 
-    monkeypatch.setattr(many_prompts, "choices_of", seen)
+    monkeypatch.setattr(response, "choices_of", seen)
     short = {"model": "tales", "prompt": ["a", "b"]}
     assert gateway.ask("POST", COMPLETIONS, short).status == 200
     assert not any("long-answers" in name for name in threads)

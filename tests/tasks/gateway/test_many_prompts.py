@@ -150,7 +150,7 @@ def test_the_same_key_is_the_same_jobs(gateway: GatewayThread, stand_in: StandIn
 
 def test_more_than_the_queue_takes_are_all_taken_back(redis_url: str, herd: Herd) -> None:
     with GatewayThread(redis_url) as gateway:
-        gateway.context.clients.for_tenant("default").core.ledger.__dict__["max_queue"] = 2
+        gateway.context.client_of("default").core.ledger.__dict__["max_queue"] = 2
         found = gateway.ask("POST", COMPLETIONS, asked("a", "b", "c"))
         assert (found.status, found.error["code"], found.error["param"]) == (429, "queue_full", "prompt.2")
         wait_until(lambda: not herd.redis.zcard(herd.ledger.key("pending")), "the first two are cancelled")

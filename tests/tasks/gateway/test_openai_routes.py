@@ -244,7 +244,7 @@ def test_a_standing_model_waits_for_its_worker(redis_url: str) -> None:
 def test_a_full_queue_says_when_to_come_again(redis_url: str, herd: Herd) -> None:
     herd.submit("waits")
     with GatewayThread(redis_url) as gateway:
-        gateway.context.clients.for_tenant("default").core.ledger.__dict__["max_queue"] = 1
+        gateway.context.client_of("default").core.ledger.__dict__["max_queue"] = 1
         found = gateway.ask("POST", COMPLETIONS, ASKED)
     assert (found.status, found.error["code"]) == (429, "queue_full")
     assert found.headers["retry-after"].isdigit()

@@ -62,7 +62,7 @@ def test_many_streams_are_one_connection(redis: Redis, gateway: GatewayThread, h
         herd.emit("one", token("a", 2, 0), end("a", 3, 1))
         assert [[one.number for one in reader] for reader in readers] == [[2, 3]] * 20
     wait_until(lambda: redis.pubsub_numsub(herd.ledger.channel("a"))[0][1] == 0, "unsubscribed")
-    assert gateway.context.clients.connections.hub.num_channels == 0
+    assert gateway.context.connections.hub.num_channels == 0
 
 
 @pytest.mark.redis

@@ -9,8 +9,8 @@ import pytest
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.openai.answer_size import MAX_ESTIMATED_BYTES, check_answer_size, estimated_bytes
 from llama_herd.tasks.openai.json_pieces import ITEMS, compact_json, json_pieces
-from llama_herd.tasks.openai.many_prompts import JoinedAnswer
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint, RequestBody
+from llama_herd.tasks.openai.response import JoinedAnswer
 from llama_herd.tasks.protocol.events import End, Event, Started, Token
 from llama_herd.tasks.protocol.job import MAX_SCORES, GenerationJob
 from llama_herd.tasks.protocol.result import Result

@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from llama_herd.tasks.openai.echo import Echo
-from llama_herd.tasks.openai.logprobs import Offsets, logprobs_of
+from llama_herd.tasks.openai.logprobs import Echo, Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import COMPLETIONS
 from llama_herd.tasks.protocol.events import Pieces, Started, Token
 from llama_herd.tasks.protocol.result import ResultChoice

@@ -119,7 +119,10 @@ def batch(
     from llama_herd.cli.batch.sources import RowColumns
     from llama_herd.tasks.batch.row_request import RowOptions
 
-    input_name, output = _both_files(input, output)
+    if input is None or output is None:
+        raise BadInput(
+            "herd batch needs a file to read and a file to write. Fix: herd batch in.jsonl -o out.jsonl"
+        )
     options = RowOptions(
         model=None if local else model,
         system=system,
@@ -131,17 +134,8 @@ def batch(
     )
     format = OutputFormat.from_suffix(output) if format is None else format
     columns = RowColumns(prompt_column, id_column)
-    plan = BatchPlan(input_name, output, options, columns, window, in_order, max_errors, format, with_prompts)
+    plan = BatchPlan(input, output, options, columns, window, in_order, max_errors, format, with_prompts)
     raise typer.Exit(_run_local(plan, model, as_json=as_json) if local else _run(plan, as_json=as_json))
-
-
-def _both_files(input: str | None, output: Path | None) -> tuple[str, Path]:
-    """Input and output. Raises BadInput if one is not given: only --watch and --cancel need none."""
-    if input is None or output is None:
-        raise BadInput(
-            "herd batch needs a file to read and a file to write. Fix: herd batch in.jsonl -o out.jsonl"
-        )
-    return input, output
 
 
 def _run(plan: "BatchPlan", *, as_json: bool) -> int:

@@ -49,12 +49,6 @@ class BatchPlan:
             raise BadInput(f"{self.output} needs pyarrow to be written. Fix: {install_command('batch')}")
 
     @property
-    def has_answers(self) -> bool:
-        """Whether a run has written anything here."""
-        paths = (self.output, self.answers, self.errors)
-        return any(path.exists() and path.stat().st_size for path in paths)
-
-    @property
     def answers(self) -> Path:
         """The file for answers as they come: the output itself, or one beside a table."""
         if self.format is OutputFormat.OPENAI:
@@ -97,7 +91,9 @@ class RunFile:
             known = cls._read(plan)
             known._check(asked, plan.output)
         except BadInput:
-            if plan.has_answers:
+            if any(
+                path.exists() and path.stat().st_size for path in (plan.output, plan.answers, plan.errors)
+            ):
                 raise
             asked._write(plan.run_file)
             return asked
@@ -179,9 +175,10 @@ class BatchFiles:
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
             self._errors.repair()
-            self.done = DoneRows(self._answers.lines(self.run.run_id))
-            for line in self._errors.lines(self.run.run_id):
-                self.done.add(line, has_failed=True)
+            self.done = DoneRows()
+            for file in (self._answers, self._errors):
+                for line, _ in file.line_offsets(self.run.run_id):
+                    self.done.add(line, has_failed=file is self._errors)
             self._open = stack.pop_all()
         return self
 

@@ -62,10 +62,6 @@ class Interruption:
         return answer.strip().lower().startswith("c")
 
 
-#: What is said besides when a batch stops though nobody set how many rows may fail.
-HINT = ". Fix: mend that; or give --max-errors, and the other rows run"
-
-
 class BatchRunner:
     """Owns a run from file to file, and shows it; `run` returns the exit code."""
 
@@ -89,7 +85,9 @@ class BatchRunner:
         self._command = command
         self._own = own
         self._hits_before: Mapping[str, int] = {}
-        self._hint = HINT if max_errors is None else ""
+        self._hint = (
+            ". Fix: mend that; or give --max-errors, and the other rows run" if max_errors is None else ""
+        )
         self._interruption = Interruption()
         self._num_heeded = 0
         self._is_away = False

@@ -342,7 +342,9 @@ def open_source(name: str, columns: RowColumns) -> Source:
         case ".jsonl" | ".ndjson":
             return Lines(name)
         case ".json":
-            return JsonArray(name) if _begins_as_array(name) else Lines(name)
+            with open_unpacked(name) as stream:
+                begin = stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+            return JsonArray(name) if begin.startswith(b"[") else Lines(name)
         case ".txt":
             return Lines(name, read_prompt)
         case ".csv":
@@ -356,8 +358,3 @@ def open_source(name: str, columns: RowColumns) -> Source:
                 f"{path}: its suffix {suffix!r} names no format. Fix: rename it to what it is, one of "
                 f"{', '.join(_SUFFIXES)}, also with .gz"
             )
-
-
-def _begins_as_array(name: str) -> bool:
-    with open_unpacked(name) as stream:
-        return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")

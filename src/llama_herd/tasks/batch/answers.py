@@ -122,10 +122,6 @@ class AnswerFile:
         self._num_bytes = whole_bytes(self._descriptor)
         os.ftruncate(self._descriptor, self._num_bytes)
 
-    def lines(self, run_id: str) -> Iterator[int]:
-        """The numbers of a run's rows in this file."""
-        return (line for line, _ in self.line_offsets(run_id))
-
     def line_offsets(self, run_id: str) -> Iterator[tuple[int, int]]:
         """The numbers of a run's rows, and where in the file their lines begin."""
         start = 0

@@ -36,12 +36,10 @@ def nearest_rank(seconds: Sequence[float], share: float) -> float | None:
 class DoneRows:
     """The numbers of rows that have an answer or have failed: a set that is small if they are dense."""
 
-    def __init__(self, lines: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self.num_failed = 0
         self._bits = bytearray()
         self._num = 0
-        for line in lines:
-            self.add(line)
 
     def __len__(self) -> int:
         return self._num

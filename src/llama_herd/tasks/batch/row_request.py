@@ -102,6 +102,7 @@ class RowOptions:
 
 #: Fields that only a line of OpenAI's format has.
 _OPENAI_FIELDS = frozenset({"method", "url", "body"})
+_OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
 _SAMPLING_FIELDS = frozenset(SamplingParams.model_fields)
 
 
@@ -127,31 +128,36 @@ class RequestReader:
 
     def read(self, row: SourceRow) -> BatchRow:
         """Read a row. Never raises: a bad line does not stop the batch."""
+        errors: list[FieldError] = []
+        job, request = None, RowRequest()
         if row.fields is None:
-            return _failed_row(row.line, RowRequest(), [FieldError("line", row.complaint)])
-        if _OPENAI_FIELDS & row.fields.keys():
-            return self._read_openai(row.line, row.fields)
-        return self._read_plain(row.line, row.fields)
+            errors.append(FieldError("line", row.complaint))
+        elif _OPENAI_FIELDS & row.fields.keys():
+            job, request = self._read_openai(row.line, row.fields, errors)
+        else:
+            job, request = self._read_plain(row.line, row.fields, errors)
+        if job is not None and not errors:
+            return BatchRow(row.line, job, tag=request)
+        message = str(InvalidJob(list(dict.fromkeys(errors))))
+        return BatchRow(row.line, failure=Failure(code=ErrorCode.INVALID_LINE, message=message), tag=request)
 
     def rows_left(self, rows: Iterable[SourceRow | None], done: DoneRows) -> Iterator[BatchRow | None]:
         """The rows that are not done; None while the next row has not arrived."""
         for row in rows:
             if row is None:
                 yield None
-            elif row.line in done:
-                self._skip(row)
-            else:
+            elif row.line not in done:
                 yield self.read(row)
+            elif row.fields is not None:  # its name stays in use
+                self._custom_id(row.line, row.fields, [])
 
-    def _skip(self, row: SourceRow) -> None:
-        """Skip a row that is done; its name stays in use."""
-        if row.fields is not None:
-            self._custom_id(row.line, row.fields, [])
-
-    def _read_openai(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
+    def _read_openai(
+        self, line: int, fields: Mapping[str, Any], errors: list[FieldError]
+    ) -> tuple[GenerationJob | None, RowRequest]:
         url, body = fields.get("url"), fields.get("body")
-        unknown = (name for name in fields if name not in _OPENAI_LINE)
-        errors = [_unknown_field(name) for name in islice(unknown, MAX_FIELD_ERRORS + 1)]
+        for name in islice((name for name in fields if name not in _OPENAI_LINE), MAX_FIELD_ERRORS + 1):
+            meant = did_you_mean(close_names(name, _OPENAI_LINE))
+            errors.append(FieldError(name if name.isidentifier() else "?", f"unknown field{meant}"))
         if fields.get("method") != "POST":
             errors.append(FieldError("method", "must be POST"))
         if url not in ENDPOINTS:
@@ -160,19 +166,18 @@ class RequestReader:
             errors.append(FieldError("body", "must be a JSON object"))
         request = RowRequest(self._custom_id(line, fields, errors), url if url in ENDPOINTS else None)
         if request.endpoint is None or not isinstance(body, Mapping):
-            return _failed_row(line, request, errors)
+            return None, request
         try:
             found = RequestBody(request.endpoint, {**body, **self._overrides})
-            job = found.job(self._settings, self._defaults_of(body), self._sampling(line))
+            return found.job(self._settings, self._defaults_of(body), self._sampling(line)), request
         except InvalidJob as error:
-            errors += (FieldError(_name_in_body(field), message) for field, message in error.fields)
-        else:
-            if not errors:
-                return BatchRow(line, job, tag=request)
-        return _failed_row(line, request, errors)
+            for field, message in error.fields:
+                errors.append(FieldError(BODY if field == BODY else f"{BODY}.{field}", message))
+        return None, request
 
-    def _read_plain(self, line: int, fields: Mapping[str, Any]) -> BatchRow:
-        errors: list[FieldError] = []
+    def _read_plain(
+        self, line: int, fields: Mapping[str, Any], errors: list[FieldError]
+    ) -> tuple[GenerationJob | None, RowRequest]:
         given = {name: value for name, value in fields.items() if name != "custom_id"}
         sampling = {name: given.pop(name) for name in _SAMPLING_FIELDS & given.keys()}
         extra = given.pop("sampling", {})
@@ -186,13 +191,10 @@ class RequestReader:
         )
         try:
             own = {"sampling": self._sampling(line) | sampling, **self._overrides}
-            job = GenerationJob.parse({**self._defaults_of(given), **given, **own}, self._settings)
+            return GenerationJob.parse({**self._defaults_of(given), **given, **own}, self._settings), request
         except InvalidJob as error:
             errors += error.fields
-        else:
-            if not errors:
-                return BatchRow(line, job, tag=request)
-        return _failed_row(line, request, errors)
+        return None, request
 
     def _make_chat(self, given: dict[str, Any]) -> None:
         """Turn a bare prompt into a chat message, if the options ask for it."""
@@ -225,23 +227,3 @@ class RequestReader:
     def _sampling(self, line: int) -> dict[str, Any]:
         """The sampling fields of a line that sets none."""
         return {"seed": seed_of(f"{self._root}-{line}"), **self._options.sampling}
-
-
-_OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
-
-
-def _failed_row(line: int, request: RowRequest, errors: list[FieldError]) -> BatchRow:
-    failure = Failure(code=ErrorCode.INVALID_LINE, message=str(InvalidJob(list(dict.fromkeys(errors)))))
-    return BatchRow(line, failure=failure, tag=request)
-
-
-def _name_in_body(field: str) -> str:
-    return BODY if field == BODY else f"{BODY}.{field}"
-
-
-def _unknown_field(name: str) -> FieldError:
-    return FieldError(_shown_name(name), f"unknown field{did_you_mean(close_names(name, _OPENAI_LINE))}")
-
-
-def _shown_name(name: str) -> str:
-    return name if name.isidentifier() else "?"

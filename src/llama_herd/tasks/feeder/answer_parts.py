@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
 from llama_herd.tasks.batch.batch_progress import DoneRows
@@ -32,18 +32,11 @@ _USAGE = re.compile(rb'"usage":\{"prompt_tokens":(\d{1,15}),"completion_tokens":
 _PIECE_BYTES = 1 << 20
 
 
-class OutputFile(NamedTuple):
-    """A file, and the tokens that its lines tell of."""
-
-    file: NewFile
-    prompt_tokens: int
-    completion_tokens: int
-
-
 class AnswerParts:
     """The answers of a batch that is run, line by line. Open within the block.
 
     done: rows that have a line. last_rows: the last rows of earlier feeders: Redis may still have their jobs.
+    prompt_tokens, completion_tokens: of the files that were made.
     """
 
     def __init__(self, storage: Storage, tenant: str, lease: BatchLease) -> None:
@@ -51,6 +44,7 @@ class AnswerParts:
         self.record = lease.record
         self.done = DoneRows()
         self.last_rows = deque[int](maxlen=_MOST_LEFT)
+        self.prompt_tokens = self.completion_tokens = 0
         self._storage = storage
         self._folder = parts_place(tenant, self.record)
         self._lease = lease
@@ -91,22 +85,18 @@ class AnswerParts:
         for epoch, extent in [*self._extents(kind), (self.record.epoch, self._storage.extent(own))]:
             yield from self._storage.lines(self._place(kind, epoch), extent)
 
-    def _file_id(self, kind: PartKind) -> str:
-        """The id of a file that this feeder makes. Another one makes another: nothing is written over."""
-        name = f"{self.record.id}/{kind}/{self.record.epoch}"
-        return f"file-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
-
-    def write_file(self, kind: PartKind) -> OutputFile:
+    def write_file(self, kind: PartKind) -> NewFile:
         """Make a file of all lines of a kind. Raises Fenced, and what Redis and the storage raise."""
-        prompt_tokens, completion_tokens = 0, 0
-        file_id = self._file_id(kind)
+        # Another feeder makes a file of another id: nothing is written over.
+        source = f"{self.record.id}/{kind}/{self.record.epoch}"
+        file_id = f"file-{hashlib.sha256(source.encode()).hexdigest()[:24]}"
         self._lease.run(StoredFiles(self._folder.tenant, self._storage.id).begin_upload(file_id))
         with self._storage.draft(StoragePlace(self._folder.tenant, file_id)) as draft:
             piece = bytearray()
             for line in self.lines(kind):
                 if (found := _USAGE.search(line)) is not None:
-                    prompt_tokens += int(found[1])
-                    completion_tokens += int(found[2])
+                    self.prompt_tokens += int(found[1])
+                    self.completion_tokens += int(found[2])
                 piece += line
                 self._lease.yield_turn()
                 if len(piece) >= _PIECE_BYTES:
@@ -114,10 +104,8 @@ class AnswerParts:
                     piece.clear()
             draft.write(bytes(piece))
             draft.keep()
-            num_bytes = draft.num_bytes
-        name = f"{self.record.id}_{kind}.jsonl"
-        file = NewFile(file_id, name, OUTPUT, num_bytes, self.record.request.owner)
-        return OutputFile(file, prompt_tokens, completion_tokens)
+        name, owner = f"{self.record.id}_{kind}.jsonl", self.record.request.owner
+        return NewFile(file_id, name, OUTPUT, draft.num_bytes, owner)
 
     def _append(self, kind: PartKind, lines: Sequence[bytes]) -> None:
         if not lines:

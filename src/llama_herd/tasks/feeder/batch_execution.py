@@ -1,7 +1,6 @@
 """Runs one batch, from where earlier feeders have left it, to its end."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,46 +30,34 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFigures:
-    """Since the start; frozen, so that any thread may read it."""
-
-    num_under_way: int = 0
-    num_ended: Mapping[str, int] = field(default_factory=dict)  # by state
-    num_rows: Mapping[str, int] = field(default_factory=dict)  # completed and failed
-
-
 class BatchCount:
-    """Counts batches, which run in threads of their own."""
+    """Counts batches, which run in threads of their own, since the start. Any thread may read it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._num_under_way = 0
-        self._ended: Counter[str] = Counter()
-        self._rows = Counter(completed=0, failed=0)
+        self.num_under_way = 0
+        self.num_ended: Mapping[str, int] = {}  # by state
+        self.num_rows: Mapping[str, int] = {"completed": 0, "failed": 0}
 
     def begin(self) -> None:
         with self._lock:
-            self._num_under_way += 1
+            self.num_under_way += 1
 
     def leave(self) -> None:
         """A batch is not run here any more, however it stands."""
         with self._lock:
-            self._num_under_way -= 1
+            self.num_under_way -= 1
 
     def end(self, state: str) -> None:
         """A batch has ended here."""
         with self._lock:
-            self._ended[state] += 1
+            self.num_ended = {**self.num_ended, state: self.num_ended.get(state, 0) + 1}
 
     def rows(self, num_completed: int, num_failed: int) -> None:
         with self._lock:
-            self._rows.update(completed=num_completed, failed=num_failed)
-
-    @property
-    def figures(self) -> BatchFigures:
-        with self._lock:
-            return BatchFigures(self._num_under_way, dict(self._ended), dict(self._rows))
+            before = self.num_rows
+            done, failed = before["completed"] + num_completed, before["failed"] + num_failed
+            self.num_rows = {"completed": done, "failed": failed}
 
 
 #: How long the jobs of a batch that ends early may take to end.
@@ -212,7 +199,7 @@ class BatchExecution:
         """Let Redis forget jobs whose answers were written by a feeder that was killed before it did this."""
         ledger, rows = Ledger.from_settings(self.settings), iter(parts.last_rows)
         while lot := list(islice(rows, _LOT)):
-            self.lease.run_dialogue(forget_jobs(ledger, self.lease.record.run_id, lot))
+            self.lease.run(forget_jobs(ledger, self.lease.record.run_id, lot))
             self.lease.yield_turn()
 
     def _end_begun_jobs(self, parts: AnswerParts) -> None:
@@ -224,7 +211,7 @@ class BatchExecution:
             left = self._reader().rows_left(rows, parts.done)
             begun = BegunRows(ClientCore(self.settings), left, run_id=run_id, size=_LOT)
             while not begun.is_over and monotonic() < give_up_s:
-                items = self.lease.run_dialogue(begun.round(monotonic()))
+                items = self.lease.run(begun.round(monotonic()))
                 parts.write([one for one in items if not is_cancelled(one)])
                 self.lease.yield_turn()
                 self.lease.leaving.wait(begun.pause_s)
@@ -240,13 +227,13 @@ class BatchExecution:
         files = {kind: parts.write_file(kind) for kind in PART_KINDS if parts.num_lines(kind)}
         self.lease.end(
             outcome,
-            [one.file for one in files.values()],
+            list(files.values()),
             num_done=parts.done.num_answered,
             num_failed=parts.done.num_failed,
-            prompt_tokens=sum(one.prompt_tokens for one in files.values()),
-            completion_tokens=sum(one.completion_tokens for one in files.values()),
-            output_file_id=files["output"].file.id if "output" in files else "",
-            error_file_id=files["errors"].file.id if "errors" in files else "",
+            prompt_tokens=parts.prompt_tokens,
+            completion_tokens=parts.completion_tokens,
+            output_file_id=files["output"].id if "output" in files else "",
+            error_file_id=files["errors"].id if "errors" in files else "",
         )
 
     def _write_undone(self, parts: AnswerParts, why: Failure) -> None:

@@ -18,7 +18,7 @@ from llama_herd.tasks.feeder.batch_execution import BatchCount, BatchExecution
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced
 from llama_herd.tasks.feeder.storage_chores import StorageChores
 from llama_herd.tasks.ledger.batch_records import BatchRecords
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import DueItem, due_items
 from llama_herd.tasks.settings import Settings
@@ -138,26 +138,16 @@ class BatchFeeder:
         """Take batches that are due, as long as there is room, and delete the files that are."""
         self._running = {due: batch for due, batch in self._running.items() if batch.thread.is_alive()}
         with redis_errors(self._settings.redis_url):
-            self._check_lost_storages()
+            try:
+                self._chores.end_lost()
+            except ResponseError as error:  # which does not keep this storage's batches from running
+                self._complaints.add(str(unavailable(error, self._settings.redis_url)))
             if not self._storage.is_there:
                 return
-            self._fill_free_slots(
-                [due for due in run_call(self._redis, self._due_batches) if due not in self._running]
-            )
+            key = BatchRecords(storage=self._storage.id).due_key
+            due_batches = run_call(self._redis, due_items(key, _MOST, int(1000 * self._limits.lease_s)))
+            self._fill_free_slots([due for due in due_batches if due not in self._running])
             self._chores.delete_due()
-
-    def _check_lost_storages(self) -> None:
-        """End the batches of lost storages. An error of Redis there does not keep this one's from running."""
-        try:
-            self._chores.end_lost()
-        except ResponseError as error:
-            self._complaints.add(str(unavailable(error, self._settings.redis_url)))
-
-    @property
-    def _due_batches(self) -> RedisCall[tuple[DueItem, ...]]:
-        """A call for the batches that no feeder has, or whose lease is over."""
-        key = BatchRecords(storage=self._storage.id).due_key
-        return due_items(key, _MOST, int(1000 * self._limits.lease_s))
 
     def _fill_free_slots(self, waiting: Sequence[DueItem]) -> None:
         """Run batches that wait. If no more may run, stalled ones give way, or one to another tenant's."""
@@ -165,9 +155,14 @@ class BatchFeeder:
         wanting = set(waiting) - self._refused
         self._is_crowded = len(wanting) > self._limits.max_batches - len(self._running)
         if len(self._running) < self._limits.max_batches:
-            self._refused = {
-                due for due in order_fairly(waiting, self._running) if self._take_or_note_refusal(due)
-            }
+            self._refused = set()
+            for due in order_fairly(waiting, self._running):
+                try:
+                    self._take(due)
+                except ResponseError as error:  # a right lacks, or its record is damaged
+                    why = unavailable(error, self._settings.redis_url)
+                    self._complaints.add(f"tenant {due.tenant}: {why}")
+                    self._refused.add(due)
         elif wanting and (stalled := [one for one in self._running.values() if one.lease.waits]):
             for batch, _ in zip(stalled, wanting, strict=False):
                 batch.lease.leaving.set()
@@ -175,15 +170,6 @@ class BatchFeeder:
             leaves = batch_to_give_way(wanting, list(self._running))
             if leaves is not None:
                 self._running[leaves].lease.leaving.set()
-
-    def _take_or_note_refusal(self, due: DueItem) -> bool:
-        """Take a batch. Returns whether Redis refuses it: for lack of a right, or its record is damaged."""
-        try:
-            self._take(due)
-        except ResponseError as error:
-            self._complaints.add(f"tenant {due.tenant}: {unavailable(error, self._settings.redis_url)}")
-            return True
-        return False
 
     def _take(self, due: DueItem) -> None:
         """Run a batch in a thread, unless another feeder was faster."""
@@ -196,8 +182,7 @@ class BatchFeeder:
             if self._is_crowded and lease.is_stalled(self._live_models(due.tenant)):
                 self._give_back(lease, STALLED_REST_S, is_stalled=True)
                 return
-            settings = self._settings_of(due.tenant)
-            client = self._client_of(settings)
+            client, settings = self._client_of(due.tenant)
             execution = BatchExecution(lease, client, settings, self._storage, self._limits, self._count)
             args = (due.id, execution)
             thread = threading.Thread(target=self._run_in_thread, args=args, name=due.id, daemon=True)
@@ -235,15 +220,13 @@ class BatchFeeder:
 
     def _cancel(self, tenant: str, run_id: str) -> None:
         """End the jobs of a batch that nobody can run."""
-        self._client_of(self._settings_of(tenant)).cancel_jobs(run_id=run_id)
+        self._client_of(tenant)[0].cancel_jobs(run_id=run_id)
 
-    def _settings_of(self, tenant: str) -> Settings:
-        return self._settings.model_copy(update={"tenant": tenant})
-
-    def _client_of(self, settings: Settings) -> Client:
-        if settings.tenant not in self._clients:
-            self._clients[settings.tenant] = Client(settings=settings)
-        return self._clients[settings.tenant]
+    def _client_of(self, tenant: str) -> tuple[Client, Settings]:
+        settings = self._settings.model_copy(update={"tenant": tenant})
+        if tenant not in self._clients:
+            self._clients[tenant] = Client(settings=settings)
+        return self._clients[tenant], settings
 
     def _give_back(self, lease: BatchLease, delay_s: float, **why: bool) -> None:
         """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""

@@ -12,9 +12,8 @@ import redis
 from llama_herd.errors import HerdError
 from llama_herd.tasks.batch.batch_run import BatchLeft
 from llama_herd.tasks.connection.connect import redis_errors
-from llama_herd.tasks.ledger import redis_call
 from llama_herd.tasks.ledger.batch_records import BatchRecords, BatchState, ClaimedBatch
-from llama_herd.tasks.ledger.redis_call import Argument, Dialogue, RedisCall
+from llama_herd.tasks.ledger.redis_call import Argument, Dialogue, run_dialogue
 from llama_herd.tasks.ledger.stored_files import NewFile, Quota, QuotaExceeded
 
 T = TypeVar("T")
@@ -94,12 +93,10 @@ class BatchLease:
         is_known = len(self.record.unserved) < MAX_UNSERVED
         return may_wait and is_known and not set(live) & set(self.record.unserved)
 
-    def renew_if_due(self, **fields: Argument) -> bool:
-        """Renew the lease when it is time, and note these fields. Answers whether it did. Raises Fenced."""
-        if monotonic() - self._renewed_s < self._renew_s:
-            return False
-        self._note(self._lease_ms, None, fields)
-        return True
+    def renew_if_due(self, **fields: Argument) -> None:
+        """Renew the lease when it is time, and note these fields. Raises Fenced."""
+        if monotonic() - self._renewed_s >= self._renew_s:
+            self.renew(None, **fields)
 
     def yield_turn(self) -> None:
         """Call it often: it lets other threads run, and renews the lease. Raises Fenced, BatchLeft."""
@@ -168,12 +165,7 @@ class BatchLease:
         """Note that nothing is left to be done."""
         self.run(self._records.note_cleaned(self.record.id))
 
-    def run(self, call: RedisCall[T]) -> T:
-        """Make a call."""
-        with redis_errors(self._url):
-            return redis_call.run_call(self._redis, call)
-
-    def run_dialogue(self, dialogue: Dialogue[T]) -> T:
+    def run(self, dialogue: Dialogue[T]) -> T:
         """Make the calls of a dialogue."""
         with redis_errors(self._url):
-            return redis_call.run_dialogue(self._redis, dialogue)
+            return run_dialogue(self._redis, dialogue)

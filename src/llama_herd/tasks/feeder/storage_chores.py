@@ -1,7 +1,8 @@
 """What a feeder does for storages: it deletes files that are due, and ends the batches of lost storages."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic
 
 import redis
@@ -60,26 +61,20 @@ class StorageChores:
         """
         key = StoredFiles(storage=self._storage.id).due_key
         due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
-        refusals = [error for one in due if (error := self._delete_or_refusal(one))]
+        refusals = _refusals(self._delete, due)
         self._num_refused = len(refusals)
         if refusals:
             raise refusals[0]
 
-    def _delete_or_refusal(self, due: DueItem) -> ResponseError | None:
+    def _delete(self, due: DueItem) -> None:
         files = StoredFiles(due.tenant, self._storage.id)
         try:
-            self._delete(files, due)
-        except ResponseError as error:
-            return error
+            if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
+                self._storage.delete(StoragePlace(due.tenant, due.id))
+                run_call(self._redis, files.note_deleted(due.id))
         except StorageUnavailable:
             run_call(self._redis, files.put_off(due.id))
             raise
-        return None
-
-    def _delete(self, files: StoredFiles, due: DueItem) -> None:
-        if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
-            self._storage.delete(StoragePlace(due.tenant, due.id))
-            run_call(self._redis, files.note_deleted(due.id))
 
     def end_lost(self) -> None:
         """End the batches of storages that no gateway has reached for so long that they count as lost.
@@ -111,16 +106,12 @@ class StorageChores:
 
     def _end_batches(self, storage: str) -> None:
         """Let all batches of a storage fail. They stay due: if it comes back, their parts are deleted."""
-        refused: ResponseError | None = None
-        for due in run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST)):
-            try:
-                self._fail_batch(BatchRecords(due.tenant, storage), due)
-            except ResponseError as error:  # rights in its tenant lack, or its record is spoilt
-                refused = error
-        if refused is not None:
-            raise refused
+        due = run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST))
+        if refusals := _refusals(partial(self._fail_batch, storage), due):
+            raise refusals[0]
 
-    def _fail_batch(self, records: BatchRecords, due: DueItem) -> None:
+    def _fail_batch(self, storage: str, due: DueItem) -> None:
+        records = BatchRecords(due.tenant, storage)
         record = run_call(self._redis, records.get(due.id))
         if record is None:
             run_call(self._redis, records.note_cleaned(due.id))
@@ -130,13 +121,20 @@ class StorageChores:
         if claimed is not None:
             self._cancel(due.tenant, record.run_id)
             lease = BatchLease(self._redis, self._url, records, claimed, self._limits.lease_s)
-            lease.end("failed", errors=json.dumps([self._lost_error]))
+            message = (
+                f"no gateway has reached the storage of its files for {self._limits.storage_lost_s:g} s. "
+                "Fix: upload the input again; HERD_GATEWAY_STORAGE_LOST_S says how long batches wait for a "
+                "storage"
+            )
+            lease.end("failed", errors=json.dumps([LineError("storage_lost", message)]))
 
-    @property
-    def _lost_error(self) -> LineError:
-        lost_s = self._limits.storage_lost_s
-        return LineError(
-            "storage_lost",
-            f"no gateway has reached the storage of its files for {lost_s:g} s. Fix: upload the input again; "
-            "HERD_GATEWAY_STORAGE_LOST_S says how long batches wait for a storage",
-        )
+
+def _refusals(do: Callable[[DueItem], None], due: Iterable[DueItem]) -> list[ResponseError]:
+    """Do something with each, and return what Redis refuses: rights lack, or a record is spoilt."""
+    refusals: list[ResponseError] = []
+    for one in due:
+        try:
+            do(one)
+        except ResponseError as error:
+            refusals.append(error)
+    return refusals

@@ -1,8 +1,9 @@
 """The gateway as an ASGI application."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -18,13 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llama_herd.errors import HerdError, error_place
 from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway import openapi, page_files
-from llama_herd.tasks.gateway.body import CLOSE
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext
-from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.problem import CLOSE, Problem
 from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
-from llama_herd.tasks.gateway.routes import OPERATIONS
+from llama_herd.tasks.gateway.routes import OPERATIONS, Endpoint
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.security.api_keys import KeyRole
 
 #: A whole URL as the target of a request, which any server must understand.
 _WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -75,12 +77,27 @@ class CrossOrigin(CORSMiddleware):
         return JSONResponse(problem.body, problem.status, headers={"Vary": answer.headers["vary"]})
 
 
+@cache
+def _admitted(endpoint: Endpoint, needs: KeyRole | None) -> Callable[[Request], Awaitable[ASGIApp]]:
+    """Answers requests by an endpoint. needs: a key's role; None: no key, but none may be wrong."""
+
+    async def answer(request: Request) -> ASGIApp:
+        call = Call(request.scope, request.receive)
+        if needs is None:
+            await call.context.authenticator.check_key(call)
+        else:
+            await call.admit(needs)
+        return await endpoint(call)
+
+    return answer
+
+
 ROUTES = (
     Route("/", page_files.show_page, methods=["GET"]),
     Route("/page/{name}", page_files.show_page_file, methods=["GET"]),
-    Route("/docs", openapi.show_docs, methods=["GET"]),
-    Route("/openapi.json", openapi.show_document, methods=["GET"]),
-    *(Route(one.path, one.endpoint, methods=[one.method.upper()]) for one in OPERATIONS),
+    Route("/docs", _admitted(openapi.show_docs, KeyRole.SUBSCRIBER), methods=["GET"]),
+    Route("/openapi.json", _admitted(openapi.show_document, KeyRole.SUBSCRIBER), methods=["GET"]),
+    *(Route(one.path, _admitted(one.endpoint, one.role), methods=[one.method.upper()]) for one in OPERATIONS),
 )
 
 _WRONG_ROUTES = {
@@ -138,14 +155,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     """Answer a request that the router has refused: no such route, or no such method."""
     assert isinstance(error, HTTPException)
     code, message = _WRONG_ROUTES.get(error.status_code, ("bad_request", error.detail))
-    headers = {"Allow": ", ".join(_methods_at(request.scope))} if error.status_code == 405 else {}
+    headers = {}
+    if error.status_code == 405:
+        routes = [route for route in ROUTES if route.matches(request.scope)[0] is not Match.NONE]
+        headers = {"Allow": ", ".join(sorted({method for one in routes for method in one.methods or ()}))}
     return _answer(request.scope, Problem(error.status_code, code, message, headers=headers))
-
-
-def _methods_at(scope: Scope) -> list[str]:
-    """The methods of all routes that have this path."""
-    routes = [route for route in ROUTES if route.matches(scope)[0] is not Match.NONE]
-    return sorted({method for route in routes for method in route.methods or ()})
 
 
 class ErrorMiddleware:

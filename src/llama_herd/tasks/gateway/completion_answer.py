@@ -11,11 +11,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import HerdError, JobConflict
 from llama_herd.tasks.client.submission import id_of_key
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
-from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.long_answers import WholeAnswer, is_long, make_aside
 from llama_herd.tasks.gateway.problem import Problem, bad_request
-from llama_herd.tasks.gateway.request_log import RequestFacts
+from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.sse import (
     ClientGone,
     EventStream,
@@ -26,11 +26,10 @@ from llama_herd.tasks.gateway.sse import (
     stream_body,
     unless_gone,
 )
-from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.openai.answer_size import MAX_BYTES
-from llama_herd.tasks.openai.chunks import GOOD_ENDS
+from llama_herd.tasks.openai.chunks import GOOD_ENDS, ManyChunks
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
-from llama_herd.tasks.openai.many_prompts import JoinedAnswer, ManyChunks, job_ids_of
+from llama_herd.tasks.openai.response import JoinedAnswer
 from llama_herd.tasks.protocol.events import End, Event
 from llama_herd.tasks.protocol.result import Result
 
@@ -43,16 +42,14 @@ DONE = b"data: [DONE]\n\n"
 class CompletionAnswer:
     """The ASGI app that submits the jobs, and answers with their outputs: whole, or as they come."""
 
-    def __init__(
-        self, context: GatewayContext, client: TenantClient, request: CompletionRequest, facts: RequestFacts
-    ) -> None:
-        self._context = context
-        self._client = client
+    def __init__(self, call: Call, request: CompletionRequest) -> None:
+        self._context = call.context
+        self._client = call.queue
         self._request = request
-        self._facts = facts
-        self._heartbeat_s = context.settings.gateway_heartbeat_s
-        first = str(uuid.uuid4()) if not request.key else id_of_key(client.settings.tenant, request.key)
-        self._ids = job_ids_of(first, len(request.jobs))
+        self._facts = facts_of(call.scope)
+        self._heartbeat_s = self._context.settings.gateway_heartbeat_s
+        first = str(uuid.uuid4()) if not request.key else id_of_key(call.caller.tenant, request.key)
+        self._ids = [first, *(f"{first}.{number}" for number in range(1, len(request.jobs)))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = self._request
@@ -104,7 +101,9 @@ class CompletionAnswer:
             add = partial(_add_events, answer, events)
             await make_aside(add) if request.is_long else add()
             if answer.num_bytes > MAX_BYTES:
-                raise _too_long(request)
+                fields = "tokens, scores or prompts" if len(self._ids) > 1 else "tokens or scores"
+                message = f"the answer has more than {MAX_BYTES} bytes. Fix: ask for fewer {fields} at once"
+                raise bad_request(f"{message}, or for a stream", "answer_too_long")
         return WholeAnswer(answer.pieces(), {JOB_HEADER: self._ids[0]})
 
     async def _stream(self) -> ASGIApp:
@@ -119,7 +118,11 @@ class CompletionAnswer:
             await events.aclose()
             raise
         chunks = ManyChunks(
-            request.endpoint, self._ids, request.model, request.n, has_usage=request.has_usage
+            request.endpoint,
+            self._ids,
+            request.model,
+            request.jobs[0].sampling.n,
+            has_usage=request.has_usage,
         )
         write = partial(self._sse_chunks, chunks)
         parts = stream_body(prepend(events, first), write, self._facts, heartbeat_s=self._heartbeat_s)
@@ -164,13 +167,6 @@ class CompletionAnswer:
 
 def _add_events(answer: JoinedAnswer, events: list[Event]) -> None:
     answer.add(Result.from_events(events))
-
-
-def _too_long(request: CompletionRequest) -> Problem:
-    """Why an answer is not given whole though its request is within its bounds."""
-    fields = "fewer tokens, scores or prompts" if len(request.jobs) > 1 else "fewer tokens or scores"
-    message = f"the answer has more than {MAX_BYTES} bytes. Fix: ask for {fields} at once, or for a stream"
-    return bad_request(message, "answer_too_long")
 
 
 def _not_accepted(error: HerdError, source: str) -> Problem:

@@ -64,16 +64,17 @@ class CompletionRequest:
         """Read a request. Raises InvalidJob with every wrong field, and Problem."""
         errors: list[FieldError] = []
         rest = {name: value for name, value in body.items() if name not in OWN_FIELDS}
-        is_stream = _is_stream(body, errors)
+        if not isinstance(body.get("stream"), bool | None):
+            errors.append(FieldError("stream", "must be true or false"))
+        is_stream = body.get("stream") is True
         has_usage = _has_usage(body, is_stream, errors)
         foreign = _foreign_model(rest)
         found = RequestBody(endpoint, {**rest, "model": None} if foreign else rest)
         found.errors += errors
         if body.get("priority") is not None:
             found.fields["priority"] = body["priority"]
-        if (
-            not is_stream and KEY_HEADER not in headers
-        ):  # under a key the same job may be asked for as a stream
+        # Under a key the same job may be asked for as a stream.
+        if not is_stream and KEY_HEADER not in headers:
             found.fields["flush_ms"] = UNWATCHED_MS
         jobs = found.jobs(settings, settings.gateway_max_prompts)
         caller.check_priority(jobs[0].priority)
@@ -82,11 +83,6 @@ class CompletionRequest:
         model = foreign or jobs[0].model or settings.default_model
         trace, size = traceparent_of(headers), check_answer_size(endpoint, jobs)
         return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, keeps_jobs, size)
-
-    @property
-    def n(self) -> int:
-        """The number of outputs of each prompt."""
-        return self.jobs[0].sampling.n
 
     @property
     def is_long(self) -> bool:
@@ -106,13 +102,6 @@ def _foreign_model(body: Mapping[str, Any]) -> str:
     if not isinstance(name, str) or len(name) > MAX_MODEL_CHARS or not name.isprintable():
         return ""
     return "" if re.fullmatch(MODEL_PATTERN, name) else name
-
-
-def _is_stream(body: Mapping[str, Any], errors: list[FieldError]) -> bool:
-    stream = body.get("stream")
-    if not isinstance(stream, bool | None):
-        errors.append(FieldError("stream", "must be true or false"))
-    return stream is True
 
 
 def _has_usage(body: Mapping[str, Any], is_stream: bool, errors: list[FieldError]) -> bool:

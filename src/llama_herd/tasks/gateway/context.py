@@ -2,34 +2,28 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import ceil
 from time import monotonic
-from typing import Any, TypeVar
-
-from starlette.requests import Request
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
 from llama_herd.tasks.feeder.batch_lease import FeederLimits
-from llama_herd.tasks.gateway.body import parse_object, read_body
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
 from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient, TenantClients
+from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient
 from llama_herd.tasks.ledger.stored_files import Quota
-from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.open_storage import open_storage
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender
 
 #: A key that was idle may do at once what it may do in so many seconds.
 BURST_S = 10.0
-#: A body counts as one request more for each of these.
-BODY_BYTES = 65_536
 
 
 class RateLimit:
@@ -41,8 +35,9 @@ class RateLimit:
         #: By fingerprint: the requests that were left, and when, by time.monotonic.
         self._left: dict[str, tuple[float, float]] = {}
 
-    def charge(self, fingerprint: str | None, cost: float = 1.0) -> None:
-        """Take a request's cost. Raises Problem if none is left. fingerprint None: no key, and no limit."""
+    def charge(self, caller: Caller, cost: float = 1.0) -> None:
+        """Take a request's cost. Raises Problem if none is left. A caller without a key has no limit."""
+        fingerprint = caller.fingerprint
         if fingerprint is None or not self._per_s:
             return
         now_s = monotonic()
@@ -96,8 +91,6 @@ class ConcurrencyLimit:
                 del self._taken[tenant]
 
 
-T = TypeVar("T")
-
 #: Pause before a cancel that Redis has not taken is repeated.
 RETRY_S = 1.0
 
@@ -108,16 +101,23 @@ class GatewayContext:
     def __init__(self, settings: GatewaySettings, batches: BatchCount) -> None:
         """batches: counts the batches that the gateway runs."""
         self.settings = settings
-        self.clients = TenantClients(settings)
-        self.authenticator = Authenticator(settings, self.clients.connections)
+        self.connections = SharedConnections(settings.redis_url)
+        self._clients: dict[str, TenantClient] = {}  # by tenant
+        self.authenticator = Authenticator(settings, self.connections)
         self.concurrency = ConcurrencyLimit(settings)
         self.storage = open_storage(settings.gateway_files)
-        self.feeder = BatchFeeder(settings, self.storage, _feeder_limits(settings), batches)
-        self.sender = Sender(
-            self.clients.connections.run, Connector(allows_private=settings.gateway_webhook_private)
+        limits = FeederLimits(
+            settings.gateway_batches,
+            settings.gateway_batch_rows,
+            Quota(settings.gateway_max_tenant_rows, settings.gateway_max_key_rows),
+            settings.gateway_batch_lease_s,
+            settings.gateway_storage_lost_s,
         )
-        self._rate_limit = RateLimit(settings)
-        self._parsing = asyncio.Lock()
+        self.feeder = BatchFeeder(settings, self.storage, limits, batches)
+        self.sender = Sender(self.connections.run, Connector(allows_private=settings.gateway_webhook_private))
+        self.rate_limit = RateLimit(settings)
+        #: Held while a body is parsed.
+        self.parsing = asyncio.Lock()
         #: Set once the gateway is to end: streams that can be picked up elsewhere end at once.
         self.is_closing = asyncio.Event()
         #: Cancels of jobs whose clients have gone away.
@@ -135,52 +135,25 @@ class GatewayContext:
             if self._chores:
                 await asyncio.wait(self._chores, timeout=RETRY_S)
             await cancel_tasks(*self._chores)
-            await self.clients.close()
+            for client in self._clients.values():
+                await client.close()
+            await self.connections.close()
 
-    async def admit(self, request: Request, needs: KeyRole) -> tuple[Caller, TenantClient]:
-        """Identify the caller, charge its rate, and return it with its tenant's client. Raises Problem."""
-        caller = await self.authenticator.admit(request, needs)
-        self._rate_limit.charge(caller.fingerprint)
-        return caller, self.clients.for_tenant(caller.tenant)
+    def client_of(self, tenant: str) -> TenantClient:
+        """The client of a tenant; made with the first request of that tenant."""
+        if tenant not in self._clients:
+            self._clients[tenant] = TenantClient(self.settings, tenant, self.connections)
+        return self._clients[tenant]
 
-    async def read(self, request: Request, caller: Caller, parse: Callable[[dict[str, Any]], T]) -> T:
-        """Read a request's body, and return what `parse` makes of it. Raises Problem, and its errors.
-
-        The event loop stands still while a body is parsed. So bodies are parsed one at a time, and others
-        have their turn after each.
-        """
-        raw = await read_body(request, self.settings)
-        self._rate_limit.charge(caller.fingerprint, len(raw) / BODY_BYTES)
-        async with self._parsing:
-            found = parse(parse_object(raw, self.settings))
-            await asyncio.sleep(0)
-            return found
-
-    def charge(self, caller: Caller, num: int) -> None:
-        """Charge the caller's rate for further requests. Raises Problem."""
-        self._rate_limit.charge(caller.fingerprint, num)
+    async def storage_id(self) -> str:
+        """The id of the storage for files. Raises StorageUnavailable."""
+        return await asyncio.to_thread(lambda: self.storage.id)
 
     def abandon(self, client: TenantClient, *job_ids: str) -> None:
         """Cancel, in the background, the jobs of a request whose client has gone away."""
         task = asyncio.create_task(_cancel_patiently(client, job_ids))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
-
-
-def _feeder_limits(settings: GatewaySettings) -> FeederLimits:
-    return FeederLimits(
-        settings.gateway_batches,
-        settings.gateway_batch_rows,
-        Quota(settings.gateway_max_tenant_rows, settings.gateway_max_key_rows),
-        settings.gateway_batch_lease_s,
-        settings.gateway_storage_lost_s,
-    )
-
-
-def context_of(request: Request) -> GatewayContext:
-    """The context of the gateway that answers a request."""
-    context: GatewayContext = request.app.state.context
-    return context
 
 
 async def _cancel_patiently(client: TenantClient, job_ids: Sequence[str]) -> None:

@@ -7,22 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 
-from llama_herd.errors import HerdError, InvalidJob
-from llama_herd.tasks.gateway.body import CLOSE
-from llama_herd.tasks.gateway.identity import Caller
-from llama_herd.tasks.gateway.problem import Problem, bad_request
+from llama_herd.errors import HerdError
+from llama_herd.tasks.gateway.call import Call
+from llama_herd.tasks.gateway.problem import CLOSE, Problem, bad_request, quota_exceeded
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.gateway.stores import files_of, quota_exceeded
-from llama_herd.tasks.gateway.tenant_client import TenantClient
-from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile
+from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile, StoredFiles
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
-from llama_herd.tasks.protocol.wrong_fields import field_errors
-from llama_herd.tasks.storage.storage import Draft, Storage, StoragePlace
+from llama_herd.tasks.storage.storage import Draft, StoragePlace
 
 #: Fields of a form, and bytes of one.
 MAX_FIELDS, MAX_FIELD_BYTES = 16, 1024
@@ -114,7 +109,9 @@ class MultipartForm:
         elif self.filename is not None:
             raise bad_request("must be one file", "invalid_form", "file")
         else:
-            self.filename = _printable(_text(options, b"filename")) or "file"
+            # As it can be shown anywhere. It is never part of a path.
+            name = "".join(filter(str.isprintable, _text(options, b"filename")))
+            self.filename = name[:MAX_NAME_CHARS] or "file"
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
@@ -139,11 +136,6 @@ def _text(options: Mapping[bytes, bytes], name: bytes) -> str:
     return options.get(name, b"").decode(errors="replace")
 
 
-def _printable(name: str) -> str:
-    """A file's name as it can be shown anywhere. It is never part of a path."""
-    return "".join(char for char in name if char.isprintable())[:MAX_NAME_CHARS]
-
-
 def _shown_name(name: str) -> str:
     return name if name.isidentifier() and len(name) <= 64 else "?"
 
@@ -161,72 +153,64 @@ Reserve = Callable[[int], Awaitable[None]]
 _PURPOSE, _ANCHOR, _SECONDS = "purpose", "expires_after[anchor]", "expires_after[seconds]"
 
 
-async def store_upload(
-    request: Request, caller: Caller, client: TenantClient, storage: Storage
-) -> StoredFile:
+async def files_of(call: Call) -> StoredFiles:
+    """The files of the caller's tenant. Raises StorageUnavailable."""
+    return StoredFiles(call.caller.tenant, await call.context.storage_id())
+
+
+async def store_upload(call: Call) -> StoredFile:
     """Store the file of a form, and return its record. Raises Problem, StorageUnavailable."""
-    form = MultipartForm(request.headers.get("content-type", ""))
-    files = await asyncio.to_thread(files_of, storage, caller.tenant)
-    place = StoragePlace(caller.tenant, f"file-{secrets.token_hex(12)}")
-    await client.run(files.begin_upload(place.name))
+    settings, owner = call.context.settings, call.caller.fingerprint or ""
+    quotas = (
+        Quota(settings.gateway_max_tenant_files, settings.gateway_max_key_files),
+        Quota(settings.gateway_max_tenant_bytes, settings.gateway_max_key_bytes),
+    )
+    form = MultipartForm(call.headers.get("content-type", ""))
+    files = await files_of(call)
+    place = StoragePlace(files.tenant, f"file-{secrets.token_hex(12)}")
+    await call.queue.run(files.begin_upload(place.name))
 
     async def reserve(num: int) -> None:
-        quota = quotas(client.settings)[1]
-        full = await client.run(files.reserve(place.name, caller.fingerprint or "", num, quota))
+        full = await call.queue.run(files.reserve(place.name, owner, num, quotas[1]))
         if full is not None:
             raise replace(quota_exceeded(full, "delete files", "file"), headers=CLOSE)
 
     try:
-        num_bytes = await _write_file(request, form, storage, place, client.settings, reserve)
+        num_bytes, life_ms = await _write_file(call, form, place, reserve)
     except BaseException:
         with suppress(HerdError):  # else it counts until the upload is known to be left behind
-            await client.run(files.drop(place.name))
+            await call.queue.run(files.drop(place.name))
         raise
-    life_ms = _life_ms(form, client.settings)
-    file = NewFile(place.name, form.filename or "", INPUT, num_bytes, caller.fingerprint or "", life_ms)
-    added = await client.run(files.add(file, *quotas(client.settings)))
+    file = NewFile(place.name, form.filename or "", INPUT, num_bytes, owner, life_ms)
+    added = await call.queue.run(files.add(file, *quotas))
     if isinstance(added, QuotaExceeded):
-        await asyncio.to_thread(storage.delete, place)
-        await client.run(files.note_deleted(file.id))
+        await asyncio.to_thread(call.context.storage.delete, place)
+        await call.queue.run(files.note_deleted(file.id))
         raise quota_exceeded(added, "delete files", "file")
     return added
 
 
-def quotas(settings: GatewaySettings) -> tuple[Quota, Quota]:
-    """The quotas of a tenant and a key: of files, and of their bytes."""
-    return (
-        Quota(settings.gateway_max_tenant_files, settings.gateway_max_key_files),
-        Quota(settings.gateway_max_tenant_bytes, settings.gateway_max_key_bytes),
-    )
-
-
 async def _write_file(
-    request: Request,
-    form: MultipartForm,
-    storage: Storage,
-    place: StoragePlace,
-    settings: GatewaySettings,
-    reserve: Reserve,
-) -> int:
-    """Write the file's bytes, and return their number. Wrong fields raise before the file is kept."""
-    opening = storage.draft(place)
+    call: Call, form: MultipartForm, place: StoragePlace, reserve: Reserve
+) -> tuple[int, int | None]:
+    """Write the file; return its bytes and its `life_ms`. Wrong fields raise before it is kept."""
+    opening = call.context.storage.draft(place)
     draft = await asyncio.to_thread(opening.__enter__)
     try:
-        await _copy_file(request, form, draft, settings, reserve)
+        await _copy_file(call, form, draft, reserve)
         form.check_complete()
-        _check_fields(form)
+        life_ms = _life_ms(form, call.context.settings)
         await asyncio.to_thread(draft.keep)
-        return draft.num_bytes
+        return draft.num_bytes, life_ms
     finally:
         await asyncio.to_thread(opening.__exit__, None, None, None)
 
 
-async def _copy_file(
-    request: Request, form: MultipartForm, draft: Draft, settings: GatewaySettings, reserve: Reserve
-) -> None:
+async def _copy_file(call: Call, form: MultipartForm, draft: Draft, reserve: Reserve) -> None:
     """Pass the file's bytes on from the body to the draft, within the limits. Raises Problem."""
+    settings = call.context.settings
     most, piece, num_bytes, num_others = settings.gateway_file_bytes, bytearray(), 0, 0
-    async for part in _body_parts(request, settings.gateway_idle_s):
+    async for part in _body_parts(call, settings.gateway_idle_s):
         found = form.feed(part)
         num_bytes += len(found)
         num_others += len(part) - len(found)
@@ -245,9 +229,9 @@ async def _copy_file(
     await asyncio.to_thread(draft.write, bytes(piece))
 
 
-async def _body_parts(request: Request, idle_s: float) -> AsyncIterator[bytes]:
+async def _body_parts(call: Call, idle_s: float) -> AsyncIterator[bytes]:
     """The body as it comes. Raises Problem if nothing comes for `idle_s`."""
-    parts = aiter(request.stream())
+    parts = aiter(call.stream())
     try:
         while True:
             async with asyncio.timeout(idle_s):
@@ -261,31 +245,19 @@ async def _body_parts(request: Request, idle_s: float) -> AsyncIterator[bytes]:
         raise bad_request("the connection ended before the body did") from None
 
 
-def _check_fields(form: MultipartForm) -> None:
-    """Raise Problem for a field that is missing, wrong or unknown."""
-    purpose = form.fields.get(_PURPOSE)
-    if purpose != INPUT:
+def _life_ms(form: MultipartForm, settings: GatewaySettings) -> int | None:
+    """How long the form says that the file is kept; None: for ever.
+
+    Raises Problem and InvalidJob for a field that is missing, wrong or unknown.
+    """
+    if form.fields.get(_PURPOSE) != INPUT:
         raise bad_request(f"must be {INPUT}: files have no other use here", param=_PURPOSE)
     for name in form.fields:
         if name not in (_PURPOSE, _ANCHOR, _SECONDS):
             raise bad_request("unknown field", param=name if name.isidentifier() else "?")
-    _expires_after(form)
-
-
-def _expires_after(form: MultipartForm) -> ExpiresAfter | None:
-    """When the form says that the file expires; None if it does not. Raises InvalidJob."""
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
-        return None
+        return 1000 * settings.gateway_file_life_s or None
     is_number = seconds is not None and _NUMBER.fullmatch(seconds)
     given = {"anchor": anchor, "seconds": int(seconds) if seconds and is_number else seconds}
-    try:
-        return ExpiresAfter.model_validate(given)
-    except ValidationError as error:
-        raise InvalidJob(field_errors(error, ExpiresAfter.model_fields)) from None
-
-
-def _life_ms(form: MultipartForm, settings: GatewaySettings) -> int | None:
-    """How long the file is kept; None: for ever."""
-    expires = _expires_after(form)
-    return 1000 * (settings.gateway_file_life_s if expires is None else expires.seconds) or None
+    return 1000 * ExpiresAfter.parse(given).seconds

@@ -9,7 +9,6 @@ sends no more, and then the client loses the answer.
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,8 +80,11 @@ class GuardedProtocol(H11Protocol):
         """Read some of what has come, and let other connections have their turn before the rest."""
         self._turn = None
         part, self._waiting = self._waiting[:TURN_BYTES], self._waiting[TURN_BYTES:]
-        if self._is_closing_soon:
-            self._drop(part)
+        if self._is_closing_soon:  # until the client closes: it has as long as for a head
+            self._num_to_drop -= len(part)
+            if self._num_to_drop <= 0:
+                self._waiting = b""
+                self.transport.close()
         else:
             super().data_received(part)
         if self._waiting and not self.transport.is_closing():
@@ -126,7 +128,7 @@ class GuardedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall = self._after_idle(self.transport.abort)
+        self._stall = self.loop.call_later(self.idle_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         _cancel(self._stall)
@@ -155,15 +157,11 @@ class GuardedProtocol(H11Protocol):
         body = json.dumps(Problem(status, "bad_request", message).body).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         head = h11.Response(status_code=status, headers=[*headers, ("connection", "close")])
-        for event in (head, h11.Data(data=b"" if self._is_head else body), h11.EndOfMessage()):
+        cycle = self.cycle
+        is_head = cycle is not None and not cycle.response_complete and cycle.scope["method"] == "HEAD"
+        for event in (head, h11.Data(data=b"" if is_head else body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self._close_after_request()
-
-    @property
-    def _is_head(self) -> bool:
-        """Whether a HEAD is being answered, to which no body belongs."""
-        cycle = self.cycle
-        return cycle is not None and not cycle.response_complete and cycle.scope["method"] == "HEAD"
 
     def shutdown(self) -> None:
         """End in order, unless what was sent last was no HTTP: that must not hold up the others."""
@@ -183,21 +181,10 @@ class GuardedProtocol(H11Protocol):
             self.transport.write_eof()
         self._restart_idle_timer()
 
-    def _drop(self, data: bytes) -> None:
-        """Take what still comes after the answer, until the client closes: it has as long as for a head."""
-        self._num_to_drop -= len(data)
-        if self._num_to_drop <= 0:
-            self._waiting = b""
-            self.transport.close()
-
     def _restart_idle_timer(self) -> None:
         """Give the client `idle_s` from now to send its next head, or what is still to be dropped."""
         _cancel(self._idle)
-        self._idle = self._after_idle(self.transport.abort)
-
-    def _after_idle(self, do: Callable[[], Any]) -> asyncio.TimerHandle:
-        """Call `do` in `idle_s`, unless the timer is cancelled before."""
-        return self.loop.call_later(self.idle_s, do)
+        self._idle = self.loop.call_later(self.idle_s, self.transport.abort)
 
 
 def _cancel(timer: asyncio.Handle | None) -> None:

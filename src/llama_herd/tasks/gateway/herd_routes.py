@@ -1,17 +1,20 @@
-"""The herd as `herd status` shows it, within what the caller may see."""
+"""The herd as `herd status` shows it, within what the caller may see; and whether a job would be run."""
 
 from importlib.metadata import version
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from llama_herd.errors import HerdError, NotPermitted
 from llama_herd.tasks.client.job_status import JobStatus, TenantSnapshot
 from llama_herd.tasks.client.tenant_status import QueueStatus
-from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.call import Call
+from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.long_answers import make_aside
+from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.ledger.stored_api_keys import all_keys
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -54,15 +57,58 @@ class Version(BaseModel):
     version: str = Field(description="That of the package.")
 
 
-async def show_version(request: Request) -> Response:
-    """The version of this gateway, as vLLM tells its own."""
-    await context_of(request).admit(request, KeyRole.SUBSCRIBER)
+async def show_version(_: Call) -> Response:
+    """The version of this gateway."""
     return Response(Version(version=version("llama-herd")).model_dump_json(), media_type="application/json")
 
 
-async def show_herd(request: Request) -> Response:
-    """The queues, the workers, and who waits how long."""
-    caller, client = await context_of(request).admit(request, KeyRole.SUBSCRIBER)
-    found = await client.snapshot()
-    told = await make_aside(lambda: HerdView.from_snapshot(caller, found).model_dump_json())
+async def show_herd(call: Call) -> Response:
+    """The queues, the workers, and who waits how long. Ids of jobs are for operators only."""
+    found = await call.queue.snapshot()
+    told = await make_aside(lambda: HerdView.from_snapshot(call.caller, found).model_dump_json())
     return Response(told, media_type="application/json")
+
+
+class Health(BaseModel):
+    """Whether this process is alive, or a job would be run."""
+
+    status: Literal["live", "ready", "not ready"] = Field(
+        description="What was asked for, or that it is not."
+    )
+    reason: str | None = Field(default=None, description="Why it is not ready.")
+
+    def answer(self, status: int = 200) -> Response:
+        return JSONResponse(self.model_dump(exclude_none=True), status)
+
+
+async def live(_: Call) -> Response:
+    """200 as long as the process answers. Needs no key."""
+    return Health(status="live").answer()
+
+
+async def ready(call: Call) -> Response:
+    """200 when Redis is there and a worker serves, else 503. Needs no key."""
+    reason = await _unready_reason(call.context)
+    if reason:
+        return Health(status="not ready", reason=reason).answer(503)
+    return Health(status="ready").answer()
+
+
+async def _unready_reason(context: GatewayContext) -> str:
+    """Why a job would not be run; empty if one would."""
+    if context.is_closing.is_set():
+        return "the gateway is shutting down"
+    reason = "no worker is ready"
+    try:
+        stored = await context.connections.run(all_keys())
+        for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
+            try:
+                if any(worker.state == "ready" for worker in await context.client_of(tenant).workers()):
+                    return ""
+            except Problem as problem:  # other tenants may be served
+                reason = problem.message
+    except NotPermitted:
+        return "the gateway's user of Redis may not look up keys"
+    except HerdError:
+        return "Redis is away"
+    return reason

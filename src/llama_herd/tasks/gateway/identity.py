@@ -71,18 +71,17 @@ class Authenticator:
             raise Problem(403, "forbidden", message)
         return caller
 
-    async def admit_visitor(self, request: Request) -> None:
-        """Let anybody see what holds no data. Raises Problem for a wrong key, and if there are no keys."""
-        with suppress(RedisUnavailable):
-            if await self._caller_of(request) is None:
-                await self._check_any_keys()
-                _refuse_shown_key(request)
+    async def check_key(self, request: Request, *, needs_any: bool = False) -> None:
+        """Raise Problem if the request shows a wrong key, and Redis is there to say so.
 
-    async def check_key(self, request: Request) -> None:
-        """Raise Problem if the request shows a wrong key, and Redis is there to say so."""
+        needs_any: also if there are no keys.
+        """
         with suppress(RedisUnavailable):
             if await self._caller_of(request) is None:
-                _refuse_shown_key(request)
+                if needs_any:
+                    await self._check_any_keys()
+                if _shown_key(request):
+                    raise _unknown_key(request)
 
     async def _caller_of(self, request: Request) -> Caller | None:
         """The caller; None if the request shows no key that is known, and needs one.
@@ -131,12 +130,6 @@ def _unknown_key(request: Request) -> Problem:
     if _shown_key(request):
         return _unauthorized("this key is not known")
     return _unauthorized("a key is needed: Authorization: Bearer herd-...")
-
-
-def _refuse_shown_key(request: Request) -> None:
-    """Raise Problem if the request of an unknown caller shows a key: it is a wrong one."""
-    if _shown_key(request):
-        raise _unknown_key(request)
 
 
 def _shown_key(request: Request) -> str:

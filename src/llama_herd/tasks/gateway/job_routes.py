@@ -5,15 +5,14 @@ from contextlib import aclosing
 from typing import Literal
 
 from pydantic import BaseModel, Field
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import InvalidJob, JobNotFound
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.place_watch import PlaceWatch
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
-from llama_herd.tasks.gateway.context import context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_seen_of, traceparent_of
@@ -25,7 +24,6 @@ from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.tasks.security.api_keys import KeyRole
 
 #: What an EventSource waits before it comes again, in milliseconds.
 RECONNECT_MS = 1000
@@ -84,29 +82,27 @@ class Cancelled(BaseModel):
     )
 
 
-async def submit_job(request: Request) -> Response:
+async def submit_job(call: Call) -> Response:
     """Put a job into the queue."""
-    context = context_of(request)
-    caller, client = await context.admit(request, KeyRole.PRODUCER)
     try:
-        job = await context.read(request, caller, lambda body: GenerationJob.parse(body, client.settings))
-        caller.check_priority(job.priority)
-        key, traceparent = idempotency_key_of(request.headers), traceparent_of(request.headers)
-        job_id = await client.submit(job, None, key, traceparent)
+        job = await call.read(lambda body: GenerationJob.parse(body, call.queue.settings))
+        call.caller.check_priority(job.priority)
+        key, traceparent = idempotency_key_of(call.headers), traceparent_of(call.headers)
+        job_id = await call.queue.submit(job, None, key, traceparent)
     except InvalidJob as error:
         raise Problem.from_error(error, bad_status=422) from None
-    facts_of(request.scope).job_id = job_id
+    facts_of(call.scope).job_id = job_id
     accepted = Accepted(id=job_id, events=f"/v1/jobs/{job_id}/events")
     # Relative to the request's own address, which a proxy may have put below a path.
     headers = {"Location": f"jobs/{job_id}", JOB_HEADER: job_id}
     return JSONResponse(accepted.model_dump(), 202, headers=headers)
 
 
-async def get_job(request: Request) -> Response:
-    """A job's state; once it is over, its result."""
-    client, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
-    record, place = await client.run(_record_and_place(client, job_id))
-    events = await client.all_events(job_id) if record.is_final else []
+async def get_job(call: Call) -> Response:
+    """A job's state; at its end, its result."""
+    job_id = _job_id_of(call)
+    record, place = await call.queue.run(_record_and_place(call.queue, job_id))
+    events = await call.queue.all_events(job_id) if record.is_final else []
 
     def make() -> str:
         result = Result.from_events(events) if record.is_final else None
@@ -124,17 +120,16 @@ async def _record_and_place(client: TenantClient, job_id: str) -> tuple[JobRecor
     return record, place
 
 
-async def stream_events(request: Request) -> ASGIApp:
-    """A job's events: those there are, then those that come, up to its end."""
-    context = context_of(request)
-    client, job_id = await _job_of(request, KeyRole.SUBSCRIBER)
-    after = last_seen_of(request.headers, request.query_params)
+async def stream_events(call: Call) -> ASGIApp:
+    """A job's events, recorded ones first, up to its end. 204 if you have seen its end."""
+    context, client, job_id = call.context, call.queue, _job_id_of(call)
+    after = last_seen_of(call.headers, call.query_params)
     record, _ = await client.run(_record_and_place(client, job_id))
     if record.is_final and after >= record.seq:
         return Response(status_code=204)  # an EventSource that has all of it does not come again
-    if request.method == "HEAD":
+    if call.method == "HEAD":
         return Response(headers={**HEADERS, JOB_HEADER: job_id})
-    facts = facts_of(request.scope)
+    facts = facts_of(call.scope)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         with context.concurrency.slots(client.settings.tenant):
@@ -170,19 +165,18 @@ def _sse_event(event: Event) -> Iterator[bytes]:
     yield sse(event.to_json(), name=event.type, number=event.seq)
 
 
-async def cancel_job(request: Request) -> Response:
-    """End a job early. What it has said is kept."""
-    client, job_id = await _job_of(request, KeyRole.PRODUCER)
-    outcome = await client.run(client.core.ledger.cancel(job_id))
+async def cancel_job(call: Call) -> Response:
+    """End a job early. Its text is kept."""
+    job_id = _job_id_of(call)
+    outcome = await call.queue.run(call.queue.core.ledger.cancel(job_id))
     if outcome is Cancellation.UNKNOWN:
         raise JobNotFound.for_id(job_id)
     return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
 
 
-async def forget_job(request: Request) -> Response:
-    """Forget a job: no key of Redis keeps a byte of its prompt and its output."""
-    client, job_id = await _job_of(request, KeyRole.OPERATOR)
-    await client.run(_purge(client, job_id))
+async def forget_job(call: Call) -> Response:
+    """Forget a job that is over, or waits."""
+    await call.queue.run(_purge(call.queue, _job_id_of(call)))
     return Response(status_code=204)
 
 
@@ -193,11 +187,10 @@ async def _purge(client: TenantClient, job_id: str) -> None:
     await purge_job(client.core.ledger, job_id, client.core.queue)
 
 
-async def _job_of(request: Request, needs: KeyRole) -> tuple[TenantClient, str]:
-    """The client of the caller's tenant, and the id in the path. Another tenant's job is not there."""
-    _, client = await context_of(request).admit(request, needs)
-    job_id = request.path_params["id"]
+def _job_id_of(call: Call) -> str:
+    """The id in the path. Raises JobNotFound if no job can have it."""
+    job_id: str = call.path_params["id"]
     if not is_job_id(job_id):
         raise JobNotFound("no job has such an id")
-    facts_of(request.scope).job_id = job_id
-    return client, job_id
+    facts_of(call.scope).job_id = job_id
+    return job_id

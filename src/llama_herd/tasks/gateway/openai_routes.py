@@ -1,59 +1,100 @@
-"""OpenAI's endpoints for completions, chats and models."""
+"""OpenAI's endpoints for completions, chats and models, and vLLM's for token ids.
 
-from collections.abc import Iterable
+A request for ids is a job that comes before all others and computes nothing.
+"""
 
-from starlette.requests import Request
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llama_herd.tasks.gateway.completion_answer import CompletionAnswer
+from llama_herd.tasks.gateway.call import Call
+from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, CompletionAnswer, check_end
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
-from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.long_answers import make_aside
+from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.request_log import facts_of
+from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.gateway.tenant_client import model_not_found
 from llama_herd.tasks.openai.answer_schema import Model, ModelList
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.tasks.security.api_keys import KeyRole
+from llama_herd.tasks.settings import Settings
 
 
-async def _answer(endpoint: Endpoint, request: Request) -> "CompletionAnswer":
-    context = context_of(request)
-    caller, client = await context.admit(request, KeyRole.PRODUCER)
-    asked = await context.read(
-        request,
-        caller,
-        lambda body: CompletionRequest.read(endpoint, body, request.headers, client.settings, caller),
-    )
-    context.charge(caller, len(asked.jobs) - 1)
-    await client.check_model(asked.model)
-    return CompletionAnswer(context, client, asked, facts_of(request.scope))
-
-
-async def create_completion(request: Request) -> CompletionAnswer:
+async def create_completion(call: Call) -> CompletionAnswer:
     """Continue a text."""
-    return await _answer(COMPLETIONS, request)
+    return await _complete(COMPLETIONS, call)
 
 
-async def create_chat_completion(request: Request) -> CompletionAnswer:
+async def create_chat_completion(call: Call) -> CompletionAnswer:
     """Answer in a conversation."""
-    return await _answer(CHAT, request)
+    return await _complete(CHAT, call)
 
 
-async def list_models(request: Request) -> Response:
+async def _complete(endpoint: Endpoint, call: Call) -> CompletionAnswer:
+    settings, caller = call.queue.settings, call.caller
+    asked = await call.read(
+        lambda body: CompletionRequest.read(endpoint, body, call.headers, settings, caller)
+    )
+    call.context.rate_limit.charge(caller, len(asked.jobs) - 1)
+    await call.queue.check_model(asked.model)
+    return CompletionAnswer(call, asked)
+
+
+async def tokenize_prompt(call: Call) -> ASGIApp:
+    """The token ids of a text, or of a conversation."""
+    return await _tell_prompt(call, TokenizeRequest.parse)
+
+
+async def detokenize_ids(call: Call) -> ASGIApp:
+    """The text that token ids stand for."""
+    return await _tell_prompt(call, DetokenizeRequest.parse)
+
+
+async def _tell_prompt(
+    call: Call, read: Callable[[Mapping[str, Any], Settings], TokenizeRequest | DetokenizeRequest]
+) -> ASGIApp:
+    """The app that submits the job, and answers with what it says of its prompt."""
+    context, client = call.context, call.queue
+    asked = await call.read(lambda body: read(body, client.settings))
+    await client.check_model(asked.job.model or client.settings.default_model)
+    traceparent = traceparent_of(call.headers)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        with context.concurrency.slots(call.caller.tenant):
+            job_id = await client.submit(asked.job, str(uuid.uuid4()), None, traceparent)
+            facts_of(scope).job_id = job_id
+            try:
+                events = await unless_gone(receive, client.all_events(job_id))
+            except ClientGone:
+                context.abandon(client, job_id)
+                return
+            check_end(events, asked.source)
+            told = await make_aside(lambda: asked.answer(Result.from_events(events)).model_dump_json())
+            whole = Response(told, media_type="application/json", headers={JOB_HEADER: job_id})
+            await whole(scope, receive, send)
+
+    return answer
+
+
+async def list_models(call: Call) -> Response:
     """The models that jobs are taken for."""
-    _, client = await context_of(request).admit(request, KeyRole.SUBSCRIBER)
-    workers = await client.workers()
-    found = ModelList(data=tuple(_model_object(name, workers) for name in await client.models()))
+    workers = await call.queue.workers()
+    found = ModelList(data=tuple(_model_object(name, workers) for name in await call.queue.models()))
     return JSONResponse(found.model_dump())
 
 
-async def get_model(request: Request) -> Response:
-    """Answer with one of the models."""
-    _, client = await context_of(request).admit(request, KeyRole.SUBSCRIBER)
-    name, names = request.path_params["model"], await client.models()
+async def get_model(call: Call) -> Response:
+    """One of these models."""
+    name, names = call.path_params["model"], await call.queue.models()
     if name not in names:
         raise model_not_found(name, names)
-    return JSONResponse(_model_object(name, await client.workers()).model_dump())
+    return JSONResponse(_model_object(name, await call.queue.workers()).model_dump())
 
 
 def _model_object(name: str, workers: Iterable[WorkerStatus]) -> Model:

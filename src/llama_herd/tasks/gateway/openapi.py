@@ -6,19 +6,17 @@ from html import escape
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from llama_herd.extras import own_version
 from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.routes import ERRORS, OPERATIONS, Operation, Schema
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer
 from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_schema, tokenize_schema
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
 from llama_herd.tasks.protocol.events import End, Started, Token
-from llama_herd.tasks.security.api_keys import KeyRole
 
 EVENTS = (Queued, Started, Token, End)
 
@@ -129,9 +127,8 @@ def _content(schemas: Mapping[str, Schema]) -> dict[str, Any]:
     return {"content": told} if told else {}
 
 
-async def show_document(request: Request) -> Response:
+async def show_document(_: Call) -> Response:
     """The OpenAPI document."""
-    await context_of(request).admit(request, KeyRole.SUBSCRIBER)
     return JSONResponse(await make_aside(document))
 
 
@@ -139,9 +136,8 @@ async def show_document(request: Request) -> Response:
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 
-async def show_docs(request: Request) -> Response:
+async def show_docs(_: Call) -> Response:
     """All operations, all fields, all errors."""
-    await context_of(request).admit(request, KeyRole.SUBSCRIBER)
     return HTMLResponse(await make_aside(page), headers={"Content-Security-Policy": POLICY})
 
 

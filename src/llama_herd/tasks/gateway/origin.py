@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Mapping
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
@@ -38,15 +38,11 @@ def _origin(given: str) -> str:
         host, port = _host(parts.hostname or ""), parts.port
     except ValueError:
         raise ValueError(f"{_shown(given)} is no origin. {_FIX}") from None
-    if not (host and _SCHEME.fullmatch(parts.scheme)) or _has_more(given, parts):
+    has_more = "@" in parts.netloc or parts.path not in ("", "/") or "?" in given or "#" in given
+    if not (host and _SCHEME.fullmatch(parts.scheme)) or has_more:
         raise ValueError(f"{_shown(given)} is no origin. {_FIX}")
     is_own = port is None or port == _OWN_PORTS.get(parts.scheme)
     return f"{parts.scheme}://{host}" + ("" if is_own else f":{port}")
-
-
-def _has_more(given: str, parts: SplitResult) -> bool:
-    """Whether there is more than scheme, host and port, and a slash behind them."""
-    return bool("@" in parts.netloc or parts.path not in ("", "/") or "?" in given or "#" in given)
 
 
 def _host(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llama_herd.tasks.gateway.context import context_of
+from llama_herd.tasks.gateway.call import context_of
 from llama_herd.tasks.gateway.problem import not_found
 
 MEDIA_TYPES = {
@@ -56,13 +56,13 @@ def page_files() -> Mapping[str, PageFile]:
 
 async def show_page(request: Request) -> Response:
     """The page itself."""
-    await context_of(request).authenticator.admit_visitor(request)
+    await context_of(request).authenticator.check_key(request, needs_any=True)
     return _answer(request, page_files()["index.html"])
 
 
 async def show_page_file(request: Request) -> Response:
     """A script, a style or a picture of the page."""
-    await context_of(request).authenticator.admit_visitor(request)
+    await context_of(request).authenticator.check_key(request, needs_any=True)
     file = page_files().get(request.path_params["name"])
     if file is None:
         raise not_found("the page has no such file")

@@ -14,6 +14,7 @@ from llama_herd.errors import (
     NotPermitted,
 )
 from llama_herd.http_status import RETRY_S, http_headers, http_status
+from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
 from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES
@@ -29,6 +30,8 @@ _FIELDS = frozenset(
 #: At the beginning of a message: the job's field with the prompt, and any field.
 _PROMPT_FIELD = re.compile(r"^prompt(_ids)?\b")
 _FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
+#: The headers of a problem with the body, whose rest is not read, so that the connection cannot go on.
+CLOSE = {"Connection": "close"}
 #: The headers of a problem that passes by itself.
 PASSES = {"Retry-After": str(RETRY_S)}
 #: OpenAI's type of each status; others below 500 are those of a bad request.
@@ -83,7 +86,9 @@ class Problem(HerdError):
         problem = cls(bad_status if status == 422 else status, *told, headers=http_headers(error))
         problem.cause = said.cause and said.cause.format(e=error)
         if isinstance(error, InvalidJob):
-            problem.param, problem.cause = _one_field(error), _loggable(error)
+            wrong = {one.field for one in error.fields} - {BODY}
+            problem.param = wrong.pop() if len(wrong) == 1 else None
+            problem.cause = "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
         return problem
 
     @classmethod
@@ -116,6 +121,15 @@ def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> P
     return Problem(403, "not_permitted", message, param, cause=str(error))
 
 
+def quota_exceeded(full: QuotaExceeded, fix: str, param: str | None = None) -> Problem:
+    """The problem of a quota that would be exceeded."""
+    message = (
+        f"this {full.whose} has {full.has:,} {full.what}, and with this one it would have more than "
+        f"{full.limit:,}. Fix: {fix}"
+    )
+    return Problem(429, "quota_exceeded", message, param)
+
+
 def _in_route_words(message: str, source: str) -> tuple[str, str | None]:
     """A worker's message about a job's field in a route's words; and the field's name there, if it names one.
 
@@ -127,18 +141,7 @@ def _in_route_words(message: str, source: str) -> tuple[str, str | None]:
     return told, found.group() if found and names_field else None
 
 
-def _one_field(error: InvalidJob) -> str | None:
-    """The field that is wrong, if it is one."""
-    names = {one.field for one in error.fields} - {BODY}
-    return names.pop() if len(names) == 1 else None
-
-
-def _loggable(error: InvalidJob) -> str:
-    """The wrong fields for the log: an unknown field is not named, since its name may be a prompt's."""
-    return "; ".join(f"{_known_name(field)}: {message}" for field, message in error.fields)
-
-
 def _known_name(field: str) -> str:
-    """A field's name if it is one of ours, or of OpenAI's."""
+    """A field's name for the log, if it is one of ours or of OpenAI's: another may be a prompt's text."""
     parts = field.split(".")
     return field if all(part.isdigit() or part in _FIELDS for part in parts) else "?"

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from time import monotonic
@@ -66,27 +66,20 @@ def facts_of(scope: Scope) -> RequestFacts:
 NO_STATUS, NO_ROUTE = 0, ""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFigures:
-    """Since the start; frozen, so that any thread may read it."""
-
-    num_under_way: int = 0
-    num_ended: Mapping[tuple[str, int], int] = field(default_factory=dict)  # by route and status
-
-
 class AnswerCount:
-    """Counts answers."""
+    """Counts answers since the start. A mapping is replaced as a whole, so that any thread may read it."""
 
     def __init__(self) -> None:
-        self.figures = AnswerFigures()
+        self.num_under_way = 0
+        self.num_ended: Mapping[tuple[str, int], int] = {}  # by route and status
 
     def begin(self) -> None:
-        self.figures = replace(self.figures, num_under_way=self.figures.num_under_way + 1)
+        self.num_under_way += 1
 
     def end(self, route: str, status: int) -> None:
-        ended = self.figures.num_ended
-        num = ended.get((route, status), 0) + 1
-        self.figures = AnswerFigures(self.figures.num_under_way - 1, {**ended, (route, status): num})
+        self.num_under_way -= 1
+        num = self.num_ended.get((route, status), 0) + 1
+        self.num_ended = {**self.num_ended, (route, status): num}
 
 
 class RequestMiddleware:

@@ -1,41 +1,15 @@
 """The routes of the gateway's API: what answers each, what is said of it, and the errors that it may give."""
 
 from collections.abc import Awaitable, Callable
+from inspect import getdoc
 from typing import NamedTuple
 
 from pydantic import BaseModel
-from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from llama_herd.tasks.gateway import health
-from llama_herd.tasks.gateway.batch_routes import cancel_batch, create_batch, get_batch, list_batches
-from llama_herd.tasks.gateway.file_routes import (
-    create_file,
-    delete_file,
-    get_file,
-    get_file_content,
-    list_files,
-)
-from llama_herd.tasks.gateway.health import Health
-from llama_herd.tasks.gateway.herd_routes import HerdView, Version, show_herd, show_version
-from llama_herd.tasks.gateway.job_routes import (
-    Accepted,
-    Cancelled,
-    JobView,
-    cancel_job,
-    forget_job,
-    get_job,
-    stream_events,
-    submit_job,
-)
-from llama_herd.tasks.gateway.openai_routes import (
-    create_chat_completion,
-    create_completion,
-    get_model,
-    list_models,
-)
+from llama_herd.tasks.gateway import batch_routes, file_routes, herd_routes, job_routes, openai_routes
+from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.request_headers import AFTER_QUERY, GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
-from llama_herd.tasks.gateway.tokenize_routes import detokenize_ids, tokenize_prompt
 from llama_herd.tasks.openai.answer_schema import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -43,29 +17,36 @@ from llama_herd.tasks.openai.answer_schema import (
     Model,
     ModelList,
 )
-from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
-from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
+from llama_herd.tasks.openai.batch_object import (
+    BatchBody,
+    BatchList,
+    BatchObject,
+    FileDeleted,
+    FileList,
+    FileObject,
+)
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.security.api_keys import KeyRole
 
 #: A class of ours, or the name of a schema that is none.
 Schema = type[BaseModel] | str
+#: What answers the calls of a route. Its docstring is what the description of the API says of it.
+Endpoint = Callable[[Call], Awaitable[ASGIApp]]
 
 
 class Operation(NamedTuple):
-    """One method of one path: what answers it, and what the description of the API says of it.
+    """One method of one path: what answers it, whom, and what the description of the API says of it.
 
-    body, answer: schemas, a class or a name; events: of each event, if the answer is, or may be, a stream;
-    otherwise: another status that comes with the same answer, or 204, that comes with none. queries, headers:
-    names, and what they say.
+    role: a key's; None: no key is needed. body, answer: schemas, a class or a name; events: of each event,
+    if the answer is, or may be, a stream; otherwise: another status that comes with the same answer, or 204,
+    that comes with none. queries, headers: names, and what they say.
     """
 
     method: str
     path: str
-    endpoint: Callable[[Request], Awaitable[ASGIApp]]
+    endpoint: Endpoint
     role: KeyRole | None
-    what: str
     status: int = 200
     body: Schema = ""
     answer: Schema = ""
@@ -74,12 +55,24 @@ class Operation(NamedTuple):
     queries: tuple[tuple[str, str], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def what(self) -> str:
+        """The endpoint's docstring."""
+        return getdoc(self.endpoint) or ""
+
 
 KEY = (KEY_HEADER, "A name of your own. The same request under the same name is the same job.")
 GONE = (GONE_HEADER, "cancel or stay: what becomes of the job if you go away before its end.")
 SEEN = (LAST_ID_HEADER, "Number of the last event that you have seen.")
 SEEN_TOO = (AFTER_QUERY, f"The same as {LAST_ID_HEADER}, for clients that cannot send headers.")
 AFTER = ("after", "The id after which the page begins.")
+BATCH_QUERIES = (AFTER, ("limit", "Most batches of a page: 1 to 100."))
+FILE_QUERIES = (
+    AFTER,
+    ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
+    ("order", "asc or desc, by the time they were stored."),
+    ("purpose", "batch or batch_output: only these."),
+)
 SUBSCRIBER, PRODUCER, OPERATOR = KeyRole
 _JOB, _FILE, _BATCH = "/v1/jobs/{id}", "/v1/files/{id}", "/v1/batches/{id}"
 
@@ -87,9 +80,8 @@ OPERATIONS = (
     Operation(
         "post",
         "/v1/completions",
-        create_completion,
+        openai_routes.create_completion,
         PRODUCER,
-        "Continue a text.",
         body="CompletionBody",
         answer=Completion,
         events=Completion,
@@ -98,9 +90,8 @@ OPERATIONS = (
     Operation(
         "post",
         "/v1/chat/completions",
-        create_chat_completion,
+        openai_routes.create_chat_completion,
         PRODUCER,
-        "Answer in a conversation.",
         body="ChatBody",
         answer=ChatCompletion,
         events=ChatCompletionChunk,
@@ -109,151 +100,68 @@ OPERATIONS = (
     Operation(
         "post",
         "/tokenize",
-        tokenize_prompt,
+        openai_routes.tokenize_prompt,
         PRODUCER,
-        "The token ids of a text, or of a conversation.",
         body="TokenizeBody",
         answer=TokenizeAnswer,
     ),
     Operation(
         "post",
         "/detokenize",
-        detokenize_ids,
+        openai_routes.detokenize_ids,
         PRODUCER,
-        "The text that token ids stand for.",
         body="DetokenizeBody",
         answer=DetokenizeAnswer,
     ),
-    Operation(
-        "get", "/v1/models", list_models, SUBSCRIBER, "The models that jobs are taken for.", answer=ModelList
-    ),
-    Operation("get", "/v1/models/{model}", get_model, SUBSCRIBER, "One of these models.", answer=Model),
+    Operation("get", "/v1/models", openai_routes.list_models, SUBSCRIBER, answer=ModelList),
+    Operation("get", "/v1/models/{model}", openai_routes.get_model, SUBSCRIBER, answer=Model),
     Operation(
         "post",
         "/v1/jobs",
-        submit_job,
+        job_routes.submit_job,
         PRODUCER,
-        "Put a job into the queue.",
         202,
         body=GenerationJob,
-        answer=Accepted,
+        answer=job_routes.Accepted,
         headers=(KEY,),
     ),
-    Operation("get", _JOB, get_job, SUBSCRIBER, "A job's state; at its end, its result.", answer=JobView),
+    Operation("get", _JOB, job_routes.get_job, SUBSCRIBER, answer=job_routes.JobView),
     Operation(
         "get",
         f"{_JOB}/events",
-        stream_events,
+        job_routes.stream_events,
         SUBSCRIBER,
-        "A job's events, recorded ones first, up to its end. 204 if you have seen its end.",
         events="Event",
         otherwise=204,
         queries=(SEEN_TOO,),
         headers=(SEEN,),
     ),
-    Operation(
-        "delete", _JOB, cancel_job, PRODUCER, "End a job early. Its text is kept.", 202, answer=Cancelled
-    ),
-    Operation("post", f"{_JOB}/purge", forget_job, OPERATOR, "Forget a job that is over, or waits.", 204),
-    Operation(
-        "post",
-        "/v1/files",
-        create_file,
-        PRODUCER,
-        "Store a file for a batch, as it comes.",
-        body="FileForm",
-        answer=FileObject,
-    ),
-    Operation(
-        "get",
-        "/v1/files",
-        list_files,
-        PRODUCER,
-        "The tenant's files.",
-        answer=FileList,
-        queries=(
-            AFTER,
-            ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
-            ("order", "asc or desc, by the time they were stored."),
-            ("purpose", "batch or batch_output: only these."),
-        ),
-    ),
-    Operation(
-        "get",
-        _FILE,
-        get_file,
-        SUBSCRIBER,
-        "What is known of a file. Only producers see what was uploaded.",
-        answer=FileObject,
-    ),
-    Operation(
-        "delete", _FILE, delete_file, PRODUCER, "Delete a file, unless a batch reads it.", answer=FileDeleted
-    ),
-    Operation(
-        "get",
-        f"{_FILE}/content",
-        get_file_content,
-        SUBSCRIBER,
-        "The bytes of a file. Only producers see what was uploaded.",
-        answer="Bytes",
-    ),
+    Operation("delete", _JOB, job_routes.cancel_job, PRODUCER, 202, answer=job_routes.Cancelled),
+    Operation("post", f"{_JOB}/purge", job_routes.forget_job, OPERATOR, 204),
+    Operation("post", "/v1/files", file_routes.create_file, PRODUCER, body="FileForm", answer=FileObject),
+    Operation("get", "/v1/files", file_routes.list_files, PRODUCER, answer=FileList, queries=FILE_QUERIES),
+    Operation("get", _FILE, file_routes.get_file, SUBSCRIBER, answer=FileObject),
+    Operation("delete", _FILE, file_routes.delete_file, PRODUCER, answer=FileDeleted),
+    Operation("get", f"{_FILE}/content", file_routes.get_file_content, SUBSCRIBER, answer="Bytes"),
     Operation(
         "post",
         "/v1/batches",
-        create_batch,
+        batch_routes.create_batch,
         PRODUCER,
-        "Run the rows of a file.",
         body=BatchBody,
         answer=BatchObject,
         headers=(KEY,),
     ),
     Operation(
-        "get",
-        "/v1/batches",
-        list_batches,
-        PRODUCER,
-        "The tenant's batches, the newest first.",
-        answer=BatchList,
-        queries=(AFTER, ("limit", "Most batches of a page: 1 to 100.")),
+        "get", "/v1/batches", batch_routes.list_batches, PRODUCER, answer=BatchList, queries=BATCH_QUERIES
     ),
-    Operation("get", _BATCH, get_batch, SUBSCRIBER, "How far a batch is.", answer=BatchObject),
-    Operation(
-        "post",
-        f"{_BATCH}/cancel",
-        cancel_batch,
-        PRODUCER,
-        "End a batch early. What is done is kept.",
-        answer=BatchObject,
-    ),
-    Operation(
-        "get",
-        "/v1/herd",
-        show_herd,
-        SUBSCRIBER,
-        "The queues, the workers, and who waits how long. Ids of jobs are for operators only.",
-        answer=HerdView,
-    ),
-    Operation("get", "/version", show_version, SUBSCRIBER, "The version of this gateway.", answer=Version),
-    Operation(
-        "get", "/health", health.ready, None, "The same as /health/ready.", answer=Health, otherwise=503
-    ),
-    Operation(
-        "get",
-        "/health/live",
-        health.live,
-        None,
-        "200 as long as the process answers. Needs no key.",
-        answer=Health,
-    ),
-    Operation(
-        "get",
-        "/health/ready",
-        health.ready,
-        None,
-        "200 when Redis is there and a worker serves, else 503. Needs no key.",
-        answer=Health,
-        otherwise=503,
-    ),
+    Operation("get", _BATCH, batch_routes.get_batch, SUBSCRIBER, answer=BatchObject),
+    Operation("post", f"{_BATCH}/cancel", batch_routes.cancel_batch, PRODUCER, answer=BatchObject),
+    Operation("get", "/v1/herd", herd_routes.show_herd, SUBSCRIBER, answer=herd_routes.HerdView),
+    Operation("get", "/version", herd_routes.show_version, SUBSCRIBER, answer=herd_routes.Version),
+    Operation("get", "/health", herd_routes.ready, None, answer=herd_routes.Health, otherwise=503),
+    Operation("get", "/health/live", herd_routes.live, None, answer=herd_routes.Health),
+    Operation("get", "/health/ready", herd_routes.ready, None, answer=herd_routes.Health, otherwise=503),
 )
 
 #: By status: why a request may be answered with it.

@@ -27,7 +27,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_api_keys import num_keys
 
 #: How many more objects there are before Python looks for cycles, and how often it does so before it looks at
-#: older ones, too. A stream leaves some thirty objects in cycles.
+#: older ones, too. A stream leaves some thirty objects in cycles, and with ten thousand it takes a second.
 COLLECT_AT = (50_000, 20, 10)
 #: Open files that the gateway itself needs: for Redis, the page, logs.
 OWN_FILES = 128
@@ -42,32 +42,22 @@ def serve_gateway(
 
     The counts tell what it answers and runs.
     """
-    access = _access_note(settings)
+    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+        has_keys = run_call(redis, num_keys()) > 0
+    access = "" if has_keys else f", closed: {NO_KEYS}"
+    if settings.gateway_open:
+        access = f", open: everybody on this machine is operator of the tenant {settings.tenant}"
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLogFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    _collect_garbage_seldom()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AT)
     greet = partial(print, file=sys.stderr, flush=True)
     Server(
         make_gateway_app(settings, answers, batches),
         settings,
         lambda url: greet(f"herd: gateway at {url}{access}"),
     ).run()
-
-
-def _collect_garbage_seldom() -> None:
-    """Let Python look for cycles seldom: they are few, and with ten thousand streams it takes a second."""
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AT)
-
-
-def _access_note(settings: GatewaySettings) -> str:
-    """A text for the log that says who may come in, if not simply whoever has a key."""
-    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-        has_keys = run_call(redis, num_keys()) > 0
-    if settings.gateway_open:
-        return f", open: everybody on this machine is operator of the tenant {settings.tenant}"
-    return "" if has_keys else f", closed: {NO_KEYS}"
 
 
 class Server(uvicorn.Server):

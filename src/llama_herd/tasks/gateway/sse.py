@@ -181,9 +181,9 @@ def error_event(problem: Problem, facts: RequestFacts) -> bytes:
     return sse(compact_json(problem.body), name="error")
 
 
-async def prepend(events: AsyncGenerator[list[Event]], first: list[Event]) -> AsyncGenerator[list[Event]]:
-    """A stream with the events put back that were taken from it first."""
-    async with aclosing(events):
+async def prepend(stream: AsyncGenerator[T], first: T) -> AsyncGenerator[T]:
+    """A stream with what was taken from it first put back."""
+    async with aclosing(stream):
         yield first
-        async for found in events:
+        async for found in stream:
             yield found

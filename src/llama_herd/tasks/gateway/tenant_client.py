@@ -170,24 +170,3 @@ def model_not_found(model: str, models: list[str]) -> Problem:
     """The problem of a request for a model that is not among those that are served."""
     served, meant = ", ".join(models) or "none", did_you_mean(close_models(model, models)) or "."
     return not_found(f"no worker serves this model{meant} Served are: {served}", "model_not_found", "model")
-
-
-class TenantClients:
-    """A client for each tenant, made with the first request of that tenant."""
-
-    def __init__(self, settings: GatewaySettings) -> None:
-        self.settings = settings
-        self.connections = SharedConnections(settings.redis_url)
-        self._clients: dict[str, TenantClient] = {}
-
-    def for_tenant(self, tenant: str) -> TenantClient:
-        """The client of a tenant; made now if there is none yet."""
-        if tenant not in self._clients:
-            self._clients[tenant] = TenantClient(self.settings, tenant, self.connections)
-        return self._clients[tenant]
-
-    async def close(self) -> None:
-        """End all streams, and close the connections."""
-        for client in self._clients.values():
-            await client.close()
-        await self.connections.close()

@@ -1,17 +1,17 @@
-"""A job's events as the chunks of an OpenAI stream."""
+"""Events of jobs as the chunks of an OpenAI stream."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
-from llama_herd.tasks.openai.echo import Echo
-from llama_herd.tasks.openai.logprobs import Offsets, logprobs_of
+from llama_herd.tasks.openai.logprobs import Echo, Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 from llama_herd.tasks.openai.response import (
     FINGERPRINT,
     answer_id,
     call_object,
     finish_reason_of,
+    summed_usage,
     usage_object,
 )
 from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, StopReason, Token
@@ -77,7 +77,7 @@ class Chunks:
         echo, self._prompt = Echo.from_events(self._prompt, token), None
         for index in range(self._num_choices):
             self._offsets[index] = Offsets(len(echo.text))
-            yield self._chunk(self._choice(index, {"content": echo.text}, echo.logprobs))
+            yield self._chunk(index, {"content": echo.text}, echo.logprobs)
         held, self._held = self._held, []
         for one in held:
             yield from self._tokens(one)
@@ -90,7 +90,7 @@ class Chunks:
             yield from self._begin(index)
             offsets = self._offsets.setdefault(index, Offsets())
             scores = logprobs_of(self._endpoint, event, event.pieces, offsets)
-            yield self._chunk(self._choice(index, words, scores))
+            yield self._chunk(index, words, scores)
         if event.finish_reason:
             yield from self._finish(index, event.finish_reason, event.stop_reason)
 
@@ -106,18 +106,15 @@ class Chunks:
         if index not in self._begun:
             self._begun.add(index)
             if self._endpoint == CHAT:
-                first = {"role": "assistant", "content": "", "refusal": None}
-                yield self._chunk(self._choice(index, first))
+                yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
 
     def _finish(self, index: int, reason: FinishReason, stop_reason: StopReason) -> Iterator[dict[str, Any]]:
         yield from self._begin(index)
         self._ended.add(index)
-        choice = self._choice(index, {})
-        choice |= {
-            "finish_reason": finish_reason_of(reason, has_calls=index in self._calling),
-            "stop_reason": stop_reason if reason == "stop" else None,
-        }
-        yield self._chunk(choice)
+        told = finish_reason_of(reason, has_calls=index in self._calling)
+        yield self._chunk(
+            index, {}, finish_reason=told, stop_reason=stop_reason if reason == "stop" else None
+        )
 
     def _words(self, event: Token) -> dict[str, Any]:
         """The fields that an event adds to its output; empty if it adds none."""
@@ -130,11 +127,40 @@ class Chunks:
         }
         return {name: value for name, value in words.items() if value}
 
-    def _choice(
-        self, index: int, words: dict[str, Any], scores: dict[str, Any] | None = None
+    def _chunk(
+        self, index: int, words: dict[str, Any], scores: dict[str, Any] | None = None, **ends: Any
     ) -> dict[str, Any]:
         said = {"delta": words} if self._endpoint == CHAT else {"text": words.get("content", "")}
-        return {"index": self._first + index, **said, "logprobs": scores, "finish_reason": None}
-
-    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        choice = {"index": self._first + index, **said, "logprobs": scores, "finish_reason": None, **ends}
         return {**self._head, "choices": [choice], **self._tail}
+
+
+class ManyChunks:
+    """Turns the events of a request's jobs, those of each in order, into the chunks of one stream."""
+
+    def __init__(
+        self, endpoint: Endpoint, job_ids: Sequence[str], model: str | None, n: int, *, has_usage: bool
+    ) -> None:
+        """n: outputs of each prompt."""
+        self._chunks = {
+            job_id: Chunks(endpoint, job_ids[0], model, first=number * n, has_usage=has_usage)
+            for number, job_id in enumerate(job_ids)
+        }
+        self._num_left = len(job_ids)
+        self._usages: list[dict[str, Any] | None] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all jobs have ended."""
+        return not self._num_left
+
+    def from_event(self, event: Event) -> Iterator[dict[str, Any]]:
+        """The chunks of the next event. The tokens of all jobs come last, if they were asked for."""
+        self._num_left -= isinstance(event, End)
+        for chunk in self._chunks[event.job].from_event(event):
+            if chunk["choices"]:
+                yield chunk
+                continue
+            self._usages.append(chunk["usage"])
+            if self.is_over:
+                yield {**chunk, "usage": summed_usage(self._usages)}

@@ -1,27 +1,19 @@
-"""Log-probabilities as OpenAI writes them, with the text and the bytes of each token."""
+"""Log-probabilities as OpenAI writes them, and prompts in front of their outputs, as `echo` has them."""
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, NamedTuple, Self
 
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
-from llama_herd.tasks.protocol.events import Pieces
+from llama_herd.tasks.protocol.events import Pieces, Started, Token
+from llama_herd.tasks.protocol.result import Output, Result
 
 #: What a token is called if no worker has said what it stands for.
 _TOKEN = "token_id:{}"
 
 Top = Sequence[tuple[int, float]]
-
-
-class HasLogprobs(Protocol):
-    """Ids with their scores: an output, or one event of it."""
-
-    @property
-    def ids(self) -> tuple[int, ...]: ...
-    @property
-    def logprobs(self) -> tuple[float, ...] | None: ...
-    @property
-    def top_logprobs(self) -> tuple[tuple[tuple[int, float], ...], ...] | None: ...
 
 
 class Offsets:
@@ -40,7 +32,7 @@ class Offsets:
 
 
 def logprobs_of(
-    endpoint: Endpoint, scored: HasLogprobs, pieces: Pieces | None, offsets: Offsets | None = None
+    endpoint: Endpoint, scored: Output | Token, pieces: Pieces | None, offsets: Offsets | None = None
 ) -> dict[str, Any] | None:
     """The scores in the form of the endpoint; None if there are none.
 
@@ -53,7 +45,8 @@ def logprobs_of(
     rows = list(zip(scored.ids, scored.logprobs, tops, strict=False))
     if endpoint == CHAT:
         return _chat_logprobs(rows, pieces)
-    return _completion_logprobs(rows, pieces, offsets or Offsets())
+    own = [token_bytes(token_id, pieces) for token_id, _, _ in rows]
+    return _completion_logprobs(own, rows, pieces, offsets or Offsets())
 
 
 def token_text(token_id: int, pieces: Pieces | None) -> str:
@@ -109,17 +102,19 @@ def _known_bytes(token_id: int, pieces: Pieces | None) -> bytes | None:
 
 
 def _completion_logprobs(
-    rows: Sequence[tuple[int, float, Top]], pieces: Pieces | None, offsets: Offsets
+    own: Sequence[bytes],
+    rows: Sequence[tuple[int, float | None, Top]],
+    pieces: Pieces | None,
+    offsets: Offsets,
 ) -> dict[str, Any]:
-    """Parallel lists, as completions have them."""
-    own = [token_bytes(token_id, pieces) for token_id, _, _ in rows]
+    """Parallel lists, as completions have them. own: what the tokens stand for."""
     names = [token_name(piece) for piece in own]
     return {
         "tokens": names,
         "token_logprobs": [score for _, score, _ in rows],
         "top_logprobs": [
-            top_by_name(top, pieces, OwnToken(token_id, name, score))
-            for (token_id, score, top), name in zip(rows, names, strict=True)
+            None if score is None else top_by_name(top, pieces, OwnToken(token_id, name, score))
+            for (token_id, score, top), name in zip(rows, names, strict=False)
         ],
         "text_offset": [offsets.next(piece) for piece in own],
     }
@@ -141,4 +136,75 @@ def _token_object(token_id: int, score: float, pieces: Pieces | None) -> dict[st
         "token": token_text(token_id, pieces),
         "logprob": score,
         "bytes": None if piece is None else list(piece),
+    }
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A prompt: its text, and its scores in the form of a completion; None if nobody asked for them."""
+
+    text: str
+    logprobs: dict[str, Any] | None
+
+    @classmethod
+    def from_result(cls, result: Result) -> Self | None:
+        """Make the echo of a job's result; None if the job did not ask for its prompt."""
+        if result.prompt_ids is None:
+            return None
+        told = (result.prompt_ids, result.prompt_text or "", result.pieces or {})
+        return cls._build(*told, result.prompt_logprobs, result.top_prompt_logprobs)
+
+    @classmethod
+    def from_events(cls, started: Started, first: Token | None) -> Self:
+        """Make the echo of the start that brings the prompt, and the output's first event if there is one."""
+        pieces = {**(started.pieces or {}), **((first and first.pieces) or {})}
+        told = (started.prompt_ids or (), started.prompt_text or "", pieces)
+        if first is None:
+            return cls._build(*told, None, None)
+        return cls._build(*told, first.prompt_logprobs, first.top_prompt_logprobs)
+
+    @classmethod
+    def _build(
+        cls,
+        ids: Sequence[int],
+        text: str,
+        pieces: Pieces,
+        scores: Sequence[float] | None,
+        tops: Sequence[Top] | None,
+    ) -> Self:
+        if scores is None:
+            return cls(text, None)
+        # The first token has no score.
+        rows = list(zip(ids, (None, *scores), chain(((),), tops or repeat(())), strict=False))
+        return cls(text, _completion_logprobs(_prompt_bytes(ids, text, pieces), rows, pieces, Offsets()))
+
+    def before(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """A choice of a completion with the prompt in front of its text and of its scores."""
+        logprobs = _joined_logprobs(self.logprobs, choice["logprobs"], len(self.text))
+        return {**choice, "text": self.text + choice["text"], "logprobs": logprobs}
+
+
+def _prompt_bytes(ids: Sequence[int], text: str, pieces: Pieces) -> list[bytes]:
+    """What a prompt's tokens stand for, without the space that many vocabularies put in front of a text."""
+    found = [token_bytes(token_id, pieces) for token_id in ids]
+    first = next((place for place, one in enumerate(found) if one), None)
+    if first is not None and _num_spaces(b"".join(found)) > _num_spaces(text.encode()):
+        found[first] = found[first].removeprefix(b" ")
+    return found
+
+
+def _num_spaces(text: bytes) -> int:
+    """The number of spaces that a text begins with."""
+    return len(text) - len(text.lstrip(b" "))
+
+
+def _joined_logprobs(
+    prompt: dict[str, Any] | None, output: dict[str, Any] | None, num_chars: int
+) -> dict[str, Any] | None:
+    """The scores of a prompt and of its output as those of one text. num_chars: length of the prompt."""
+    if prompt is None or output is None:
+        return prompt or output
+    return {
+        **{name: prompt[name] + output[name] for name in ("tokens", "token_logprobs", "top_logprobs")},
+        "text_offset": prompt["text_offset"] + [num_chars + offset for offset in output["text_offset"]],
     }

@@ -38,10 +38,6 @@ COMPLETION_SAME = frozenset(("add_special_tokens",))
 #: How much a model is to think, in OpenAI's words.
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
-#: Why a field of completions is refused, unless it is as said there.
-NO_SUFFIX = 'only supported as "": a text is continued here, and no gap in it is filled'
-NO_BEST_OF = "must be the same as n: all outputs that are drawn are given. Fix: a larger n with logprobs"
-
 #: Sampling fields with the same name and meaning at both endpoints.
 SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
 
@@ -172,11 +168,14 @@ class RequestBody:
 
     def _suffix(self, value: Any) -> None:
         if value != "":
-            self._refuse("suffix", NO_SUFFIX)
+            self._refuse(
+                "suffix", 'only supported as "": a text is continued here, and no gap in it is filled'
+            )
 
     def _best_of(self, value: Any) -> None:
         if isinstance(value, bool) or value != (1 if self._body.get("n") is None else self._body["n"]):
-            self._refuse("best_of", NO_BEST_OF)
+            why = "all outputs that are drawn are given. Fix: a larger n with logprobs"
+            self._refuse("best_of", f"must be the same as n: {why}")
 
     def _messages(self, value: Any) -> None:
         self.fields["messages"] = job_turns(value) if isinstance(value, list) else value

@@ -1,15 +1,14 @@
-"""A job's result as the body of an OpenAI response."""
+"""Results of jobs as the body of an OpenAI response."""
 
 from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
 from llama_herd.extras import own_version
-from llama_herd.tasks.openai.echo import Echo
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
-from llama_herd.tasks.openai.logprobs import logprobs_of, top_by_name
-from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
-from llama_herd.tasks.protocol.events import FinishReason, Pieces, ToolCall, Usage
+from llama_herd.tasks.openai.logprobs import Echo, logprobs_of, top_by_name
+from llama_herd.tasks.openai.request_body import CHAT, Endpoint
+from llama_herd.tasks.protocol.events import FinishReason, ToolCall, Usage
 from llama_herd.tasks.protocol.result import Output, Result
 
 #: Which version of ours made an answer.
@@ -31,10 +30,11 @@ def response_pieces(endpoint: Endpoint, job_id: str, model: str | None, result: 
 def choices_of(endpoint: Endpoint, result: Result) -> Iterator[dict[str, Any]]:
     """The outputs in the form of an endpoint, each made when it is asked for."""
     is_chat = endpoint == CHAT
-    make = _chat_choice if is_chat else _completion_choice
     echo = None if is_chat else Echo.from_result(result)
     for index, one in enumerate(result.choices or (result,)):
-        choice = {"index": index, **make(one, result.pieces)}
+        said = {"message": _message(one)} if is_chat else {"text": one.text}
+        scores = logprobs_of(endpoint, one, result.pieces)
+        choice = {"index": index, **said, "logprobs": scores, **_reasons(one)}
         if echo is not None:
             choice = echo.before(choice)
         elif result.prompt_logprobs is not None:
@@ -57,22 +57,6 @@ def response_frame(endpoint: Endpoint, job_id: str, model: str | None, result: R
 def answer_id(endpoint: Endpoint, job_id: str) -> str:
     """The id of a job's answer."""
     return f"{'chatcmpl' if endpoint == CHAT else 'cmpl'}-{job_id}"
-
-
-def _completion_choice(output: Output, pieces: Pieces | None) -> dict[str, Any]:
-    return {
-        "text": output.text,
-        "logprobs": logprobs_of(COMPLETIONS, output, pieces),
-        **_reasons(output),
-    }
-
-
-def _chat_choice(output: Output, pieces: Pieces | None) -> dict[str, Any]:
-    return {
-        "message": _message(output),
-        "logprobs": logprobs_of(CHAT, output, pieces),
-        **_reasons(output),
-    }
 
 
 def _message(output: Output) -> dict[str, Any]:
@@ -133,3 +117,36 @@ def summed_usage(usages: Sequence[dict[str, Any] | None]) -> dict[str, Any] | No
     total = Usage(**{name: sum(usage[name] for usage in known) for name in Usage.model_fields})
     cached = [usage[DETAILS]["cached_tokens"] for usage in known if DETAILS in usage]
     return usage_object(total, sum(cached) if len(cached) == len(known) else None)
+
+
+class JoinedAnswer:
+    """The whole answer to a request: outputs are counted on from prompt to prompt, and tokens are added up.
+
+    Each result is written as it is added, so that no more than one of them is held.
+    """
+
+    def __init__(self, endpoint: Endpoint, job_id: str, model: str | None) -> None:
+        self._head = (endpoint, job_id, model)
+        self._fields: dict[str, Any] = {}
+        self._choices: list[bytes] = []
+        self._usages: list[dict[str, Any] | None] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all outputs so far."""
+        return sum(map(len, self._choices))
+
+    def add(self, result: Result) -> None:
+        """Write the outputs for the next prompt."""
+        for choice in choices_of(self._head[0], result):
+            numbered = {**choice, "index": len(self._choices)}
+            self._choices.append("".join(json_pieces(numbered)).encode())
+        frame = response_frame(*self._head, result)
+        self._usages.append(frame.pop("usage"))
+        self._fields = self._fields or frame
+
+    def pieces(self) -> list[bytes]:
+        """The answer as JSON."""
+        fields = {**self._fields, "usage": summed_usage(self._usages)}
+        between = [part for choice in self._choices for part in (b",", choice)]
+        return [f'{compact_json(fields)[:-1]},"choices":['.encode(), *between[1:], b"]}"]

@@ -57,13 +57,19 @@ class TokenizeRequest:
         """Raises InvalidJob with every wrong field."""
         given = {name: value for name, value in body.items() if value is not None}
         is_chat = "messages" in given
-        errors = list(_field_errors(given, is_chat=is_chat))
-        known = OF_CHAT if is_chat else OF_TEXT
-        names = known - {"return_token_strs"}
-        found = RequestBody(
-            CHAT if is_chat else COMPLETIONS, {one: given[one] for one in names & given.keys()}
-        )
-        found.errors += errors
+        known: frozenset[str] = OF_CHAT if is_chat else OF_TEXT
+        names = (known - {"return_token_strs"}) & given.keys()
+        found = RequestBody(CHAT if is_chat else COMPLETIONS, {name: given[name] for name in names})
+        if not isinstance(given.get("return_token_strs", False), bool):
+            found.errors.append(FieldError("return_token_strs", "must be true or false"))
+        if not is_chat and not isinstance(given.get("prompt", ""), str):
+            found.errors.append(FieldError("prompt", "must be a text"))
+        neutral: Mapping[str, bool] = NEUTRAL if is_chat else {}
+        for name in given.keys() - known:
+            if name not in neutral:
+                found.errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
+            elif given[name] is not neutral[name]:
+                found.errors.append(FieldError(name, f"only supported as {json.dumps(neutral[name])}"))
         job = found.job(settings, _FIELDS, _SAMPLING)
         return cls(job, "messages" if is_chat else "prompt", given.get("return_token_strs") is True)
 
@@ -73,21 +79,6 @@ class TokenizeRequest:
         return TokenizeAnswer(
             count=len(ids), max_model_len=result.context_tokens or 0, tokens=ids, token_strs=texts
         )
-
-
-def _field_errors(given: Mapping[str, Any], *, is_chat: bool) -> list[FieldError]:
-    errors = []
-    if not isinstance(given.get("return_token_strs", False), bool):
-        errors.append(FieldError("return_token_strs", "must be true or false"))
-    if not is_chat and not isinstance(given.get("prompt", ""), str):
-        errors.append(FieldError("prompt", "must be a text"))
-    neutral: Mapping[str, bool] = NEUTRAL if is_chat else {}
-    for name in given.keys() - (OF_CHAT if is_chat else OF_TEXT):
-        if name not in neutral:
-            errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
-        elif given[name] is not neutral[name]:
-            errors.append(FieldError(name, f"only supported as {json.dumps(neutral[name])}"))
-    return errors
 
 
 @dataclass(frozen=True)

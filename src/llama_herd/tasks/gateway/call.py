@@ -1,17 +1,61 @@
-"""A request's body: received within limits of bytes and time, and parsed as JSON within limits of values."""
+"""A request as the endpoints see it: who sends it, and its body, received and parsed within limits."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from llama_herd.tasks.gateway.problem import Problem, bad_request
+from llama_herd.tasks.gateway.context import GatewayContext
+from llama_herd.tasks.gateway.identity import Caller
+from llama_herd.tasks.gateway.problem import CLOSE, Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.openai.request_json import parse_request
 from llama_herd.tasks.protocol.bounded_json import JsonTooLarge
+from llama_herd.tasks.security.api_keys import KeyRole
 
-#: A header of the answer: the rest of a body that is refused is not read, so the connection cannot go on.
-CLOSE = {"Connection": "close"}
+T = TypeVar("T")
+
+#: A body counts as one request more for each of these.
+BODY_BYTES = 65_536
+
+
+def context_of(request: Request) -> GatewayContext:
+    """The context of the gateway that answers a request."""
+    context: GatewayContext = request.app.state.context
+    return context
+
+
+class Call(Request):
+    """A request to a route. Once it is admitted, `caller` sends it, and `queue` is its tenant's."""
+
+    caller: Caller
+    queue: TenantClient
+
+    @property
+    def context(self) -> GatewayContext:
+        return context_of(self)
+
+    async def admit(self, needs: KeyRole) -> None:
+        """Identify the caller, check its role, and charge its rate. Raises Problem."""
+        self.caller = await self.context.authenticator.admit(self, needs)
+        self.context.rate_limit.charge(self.caller)
+        self.queue = self.context.client_of(self.caller.tenant)
+
+    async def read(self, parse: Callable[[dict[str, Any]], T]) -> T:
+        """Read the body, and return what `parse` makes of it. Raises Problem, and its errors.
+
+        The event loop stands still while a body is parsed. So bodies are parsed one at a time, and others
+        have their turn after each.
+        """
+        settings = self.context.settings
+        raw = await read_body(self, settings)
+        self.context.rate_limit.charge(self.caller, len(raw) / BODY_BYTES)
+        async with self.context.parsing:
+            found = parse(parse_object(raw, settings))
+            await asyncio.sleep(0)
+            return found
 
 
 async def read_body(request: Request, settings: GatewaySettings) -> bytes:
