@@ -1,4 +1,4 @@
-"""A worker in a child process: start it, wait until it is ready, signal it, end it."""
+"""A worker in a child process, alone or with a Redis of its own."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
-from typing import Self
+from typing import NamedTuple, Self
 
 from llama_herd.errors import HerdError
-from llama_herd.local.redis_server import END_WITH_PARENT
-from llama_herd.tasks.settings import Settings
+from llama_herd.local.redis_server import END_WITH_PARENT, EmbeddedRedis
+from llama_herd.tasks.settings import ACCESS, Settings
 from llama_herd.worker.settings import WorkerSettings
 
 #: Names under which Celery would find another Redis.
@@ -112,6 +112,28 @@ def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProce
         finally:
             # Killed, not stopped: its jobs end with the caller's Redis anyway.
             worker.kill()
+
+
+class OwnHerd(NamedTuple):
+    """The settings to reach a Redis and a worker of one's own, and the worker, which may die."""
+
+    settings: WorkerSettings
+    worker: WorkerProcess
+
+
+@contextmanager
+def own_herd(settings: WorkerSettings) -> Iterator[OwnHerd]:
+    """A Redis and a worker for one run, with everything but Redis as in `settings`; neither outlives it."""
+    with EmbeddedRedis() as server:
+        settings = settings_at(settings, server.url)
+        with starting_worker(settings, "own") as worker:
+            yield OwnHerd(settings, worker)
+
+
+def settings_at(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
+    """The same settings at a Redis on this machine that needs no password, and has one tenant."""
+    own = {"redis_url": redis_url, "model": settings.model.resolve()}
+    return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
 
 
 def _environment(settings: WorkerSettings) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from llama_herd.cli.demo.command import next_steps
-from llama_herd.cli.demo.demo import PROMPTS, UNSERVED_S, DemoJob, JobPanel, Round, demo_settings
+from llama_herd.cli.demo.demo import PROMPTS, UNSERVED_S, DemoJob, Figures, demo_settings, job_panel
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.events import End, Started, Token
 from llama_herd.worker.settings import WorkerSettings
@@ -54,7 +54,7 @@ def test_a_job_that_does_not_end_by_itself_has_failed() -> None:
 
 
 def test_figures_count_from_the_first_submission() -> None:
-    figures = Round([written(10.5, 10.6, 10.8), written(11.0, 11.4)], seconds=2.0)
+    figures = Figures.of([written(10.5, 10.6, 10.8), written(11.0, 11.4)], seconds=2.0)
     assert (figures.num_tokens, figures.tokens_per_s) == (5, 2.5)
     assert (figures.ttft.p50_s, figures.ttft.p95_s) == pytest.approx((0.5, 1.0))
     assert (figures.itl.p50_s, figures.itl.p95_s) == pytest.approx((0.2, 0.4))
@@ -70,7 +70,8 @@ def test_the_panel_keeps_its_size_and_shows_no_control_character(
         for job in jobs:
             job.text = text
         out = io.StringIO()
-        Console(file=out, width=width, height=height, color_system=None).print(JobPanel(jobs))
+        console = Console(file=out, width=width, height=height, color_system=None)
+        console.print(job_panel(jobs, console))
         lines = out.getvalue().splitlines()
         sizes.add(len(lines))
         assert max(map(len, lines)) <= width

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from urllib.request import urlopen
@@ -146,8 +147,11 @@ class BrokenScreen(DemoScreen):
 
     seen: tuple[psutil.Process, ...] = ()
 
-    def show(self, phase: Phase) -> None:
-        if phase.name == "model":
+    @contextmanager
+    def phase(self, name: str) -> Iterator[Phase]:
+        with super().phase(name) as phase:
+            yield phase
+        if name == "model":
             self.seen = tuple(family(os.getpid()))
             raise RuntimeError("broken screen")
 

@@ -47,10 +47,10 @@ def check_journals(storage: Storage) -> None:
     assert storage.extent(JOURNAL) == 0
     assert not list(storage.lines(JOURNAL, 0))
     with storage.journal(JOURNAL) as journal:
-        journal.append([b"one\n", b"two\n"])
+        journal([b"one\n", b"two\n"])
         first = storage.extent(JOURNAL)
-        journal.append([])
-        journal.append([b"three\n"])
+        journal([])
+        journal([b"three\n"])
     whole = storage.extent(JOURNAL)
     assert list(storage.lines(JOURNAL, first)) == [b"one\n", b"two\n"]
     assert list(storage.lines(JOURNAL, whole)) == [b"one\n", b"two\n", b"three\n"]

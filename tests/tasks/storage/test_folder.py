@@ -32,7 +32,7 @@ def test_journals(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     with folder.journal(JOURNAL) as journal:
-        journal.append([b"one\n", b"two\n"])
+        journal([b"one\n", b"two\n"])
     path = tmp_path / JOURNAL.tenant / JOURNAL.name
     os.truncate(path, 6)
     assert folder.extent(JOURNAL) == 4
@@ -71,9 +71,9 @@ def test_the_setting_names_a_folder(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_grow_is_told_and_stays_whole(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     with folder.journal(JOURNAL) as journal:
-        journal.append([b"one\n"])
+        journal([b"one\n"])
         with room_for(4), pytest.raises(StorageUnavailable, match=r"File too large\. Fix: make room"):
-            journal.append([b"two\n"])
+            journal([b"two\n"])
     assert list(folder.lines(JOURNAL, folder.extent(JOURNAL))) == [b"one\n"]
 
 

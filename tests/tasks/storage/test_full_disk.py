@@ -33,7 +33,7 @@ def draft(folder: Path) -> None:
 
 def journal(folder: Path) -> None:
     with Folder(folder).journal(FILE) as writing:
-        writing.append([CONTENT])
+        writing([CONTENT])
 
 
 def answers(folder: Path) -> None:

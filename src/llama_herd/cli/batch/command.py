@@ -24,7 +24,7 @@ from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.cli.batch.files import BatchPlan
-    from llama_herd.local.own_herd import OwnHerd
+    from llama_herd.local.worker_process import OwnHerd
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
 
@@ -156,7 +156,7 @@ def _run_local(plan: "BatchPlan", model: str | None, *, as_json: bool) -> int:
 
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.extras import need_extra
-    from llama_herd.local.own_herd import own_herd
+    from llama_herd.local.worker_process import own_herd
     from llama_herd.tasks.client.client import Client
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings

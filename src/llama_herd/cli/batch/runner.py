@@ -22,7 +22,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 if TYPE_CHECKING:
-    from llama_herd.local.own_herd import OwnHerd
+    from llama_herd.local.worker_process import OwnHerd
 
 
 class Interruption:

@@ -3,22 +3,22 @@
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from llama_herd.cli.terminal import harmless, show
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.local.worker_process import WorkerProcess, starting_worker
+from llama_herd.local.worker_process import WorkerProcess, settings_at, starting_worker
 from llama_herd.tasks.batch.batch_progress import Percentiles
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -96,18 +96,9 @@ class DemoJob:
                 self.end = event
 
     @property
-    def is_running(self) -> bool:
-        return self.state in ("prefill", "decode")
-
-    @property
     def ttft_s(self) -> float | None:
         """Seconds from submission to the first token."""
         return self.token_times_s[0] - self.submitted_s if self.token_times_s else None
-
-    @property
-    def gaps_s(self) -> list[float]:
-        """Seconds between tokens."""
-        return [later - earlier for earlier, later in pairwise(self.token_times_s)]
 
     def to_dict(self) -> dict[str, Any]:
         """The job for programs."""
@@ -136,67 +127,45 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Round:
-    """The eight jobs, run in one of two ways. seconds: from the first submission to the last end."""
+class Figures:
+    """How fast eight jobs were in one of two ways. seconds: from the first submission to the last end."""
 
-    jobs: Sequence[DemoJob]
+    num_tokens: int
     seconds: float
+    tokens_per_s: float
+    ttft: Percentiles  # from submission to the first token
+    itl: Percentiles  # between tokens
 
-    @property
-    def num_tokens(self) -> int:
-        return sum(job.num_tokens for job in self.jobs)
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.num_tokens / self.seconds
-
-    @property
-    def ttft(self) -> Percentiles:
-        """Times from submission to the first token."""
-        return Percentiles.from_seconds([job.ttft_s for job in self.jobs if job.ttft_s is not None])
-
-    @property
-    def itl(self) -> Percentiles:
-        """Times between tokens."""
-        return Percentiles.from_seconds([gap_s for job in self.jobs for gap_s in job.gaps_s])
-
-    def figures(self) -> dict[str, Any]:
-        """The figures for programs."""
-        return {
-            "num_tokens": self.num_tokens,
-            "seconds": self.seconds,
-            "tokens_per_s": self.tokens_per_s,
-            "ttft": asdict(self.ttft),
-            "itl": asdict(self.itl),
-        }
+    @classmethod
+    def of(cls, jobs: Sequence[DemoJob], seconds: float) -> Self:
+        num_tokens = sum(job.num_tokens for job in jobs)
+        ttft = Percentiles.from_seconds([job.ttft_s for job in jobs if job.ttft_s is not None])
+        gaps_s = [later - earlier for job in jobs for earlier, later in pairwise(job.token_times_s)]
+        return cls(num_tokens, seconds, num_tokens / seconds, ttft, Percentiles.from_seconds(gaps_s))
 
 
 @dataclass(frozen=True)
 class DemoReport:
-    """The phases of the start, then the same jobs together and one at a time."""
+    """The phases of the start, then the same jobs together and one at a time; `jobs` ran together."""
 
     phases: Sequence[Phase]
-    together: Round
-    one_by_one: Round
+    jobs: Sequence[DemoJob]
+    together: Figures
+    one_by_one: Figures
+    exit_code: int  # 1 if any job did not end by itself, else 0
 
     @property
     def speedup(self) -> float:
         """Tokens per second together, divided by those one at a time: the gain of continuous batching."""
         return self.together.tokens_per_s / self.one_by_one.tokens_per_s
 
-    @property
-    def exit_code(self) -> int:
-        """1 if any job did not end by itself, else 0."""
-        jobs = (*self.together.jobs, *self.one_by_one.jobs)
-        return int(any(job.state != "done" for job in jobs))
-
     def to_dict(self) -> dict[str, Any]:
-        """The report for programs; the jobs are those that ran together."""
+        """The report for programs."""
         return {
             "phases": [asdict(phase) for phase in self.phases],
-            "jobs": [job.to_dict() for job in self.together.jobs],
-            "together": self.together.figures(),
-            "one_by_one": self.one_by_one.figures(),
+            "jobs": [job.to_dict() for job in self.jobs],
+            "together": asdict(self.together),
+            "one_by_one": asdict(self.one_by_one),
             "speedup": self.speedup,
         }
 
@@ -231,10 +200,6 @@ class DemoScreen:
         with spinner if self._is_live else nullcontext():
             yield phase
         phase.seconds = monotonic() - started_s
-        self.show(phase)
-
-    def show(self, phase: Phase) -> None:
-        """Show a phase that has ended."""
         self.phases.append(phase)
         seconds = (f"  {phase.seconds:.2f} s", "dim")
         self._console.print(Text.assemble(f"{phase.name:<8}{phase.detail}", seconds))
@@ -244,7 +209,7 @@ class DemoScreen:
         """The jobs run together in the block."""
         if self._is_live:
             self._console.print()
-            with Live(JobPanel(jobs), console=self._console, refresh_per_second=FRAMES_PER_S):
+            with self._live(lambda: job_panel(jobs, self._console)):
                 yield
             return
         yield
@@ -261,11 +226,16 @@ class DemoScreen:
             num_done = sum(job.end is not None for job in jobs)
             return Text(f"the same jobs one at a time, to compare: {num_done} of {len(jobs)}", "dim")
 
-        live = Live(
-            get_renderable=count, console=self._console, refresh_per_second=FRAMES_PER_S, transient=True
-        )
-        with live if self._is_live else nullcontext():
+        with self._live(count, transient=True) if self._is_live else nullcontext():
             yield
+
+    def _live(self, draw: Callable[[], RenderableType], *, transient: bool = False) -> Live:
+        return Live(
+            get_renderable=draw,
+            console=self._console,
+            refresh_per_second=FRAMES_PER_S,
+            transient=transient,
+        )
 
     def show_report(self, report: DemoReport, next_steps: Mapping[str, str]) -> None:
         """Show the results, and what to do next: what each command is good for."""
@@ -306,40 +276,31 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:,.1f} ms"
 
 
-class JobPanel:
-    """Draws the jobs as they are now. Its height never changes, so nothing jumps or flickers."""
+def job_panel(jobs: Sequence[DemoJob], console: Console) -> Group:
+    """The jobs as they are now. Its height never changes, so nothing jumps or flickers."""
+    num_lines = max(1, min(MAX_LINES, (console.height - NUM_OTHER_LINES) // len(jobs)))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=1)
+    table.add_column(width=7)
+    table.add_column(width=4, justify="right")
+    table.add_column()
+    for number, job in enumerate(jobs, start=1):
+        text = _last_lines(console, job, console.width - NUM_OTHER_COLUMNS, num_lines)
+        table.add_row(str(number), Text(job.state, STYLES[job.state]), str(job.num_tokens), text)
+    return Group(table, Text(), Text(_footer(jobs), "dim"))
 
-    def __init__(self, jobs: Sequence[DemoJob]) -> None:
-        self._jobs = jobs
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        num_lines = max(1, min(MAX_LINES, (console.height - NUM_OTHER_LINES) // len(self._jobs)))
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=1)
-        table.add_column(width=7)
-        table.add_column(width=4, justify="right")
-        table.add_column()
-        for number, job in enumerate(self._jobs, start=1):
-            text = _last_lines(console, job, options.max_width - NUM_OTHER_COLUMNS, num_lines)
-            table.add_row(str(number), Text(job.state, STYLES[job.state]), str(job.num_tokens), text)
-        yield table
-        yield Text()
-        yield Text(self._footer(), "dim")
-
-    def _footer(self) -> str:
-        num_tokens = sum(job.num_tokens for job in self._jobs)
-        num_running = sum(job.is_running for job in self._jobs)
-        num_queued = sum(job.state == "queued" for job in self._jobs)
-        rate = num_tokens / self._elapsed_s if num_tokens else 0.0
-        return (
-            f"{rate:,.0f} tokens/s   {num_running} in the batch   {num_queued} queued   {num_tokens:,} tokens"
-        )
-
-    @property
-    def _elapsed_s(self) -> float:
-        """From the first submission to the newest token."""
-        newest_s = max(job.token_times_s[-1] for job in self._jobs if job.token_times_s)
-        return newest_s - min(job.submitted_s for job in self._jobs if job.submitted_s)
+def _footer(jobs: Sequence[DemoJob]) -> str:
+    num_tokens = sum(job.num_tokens for job in jobs)
+    num_of = Counter(job.state for job in jobs)
+    rate = 0.0
+    if num_tokens:  # from the first submission to the newest token
+        newest_s = max(job.token_times_s[-1] for job in jobs if job.token_times_s)
+        rate = num_tokens / (newest_s - min(job.submitted_s for job in jobs if job.submitted_s))
+    return (
+        f"{rate:,.0f} tokens/s   {num_of['prefill'] + num_of['decode']} in the batch   "
+        f"{num_of['queued']} queued   {num_tokens:,} tokens"
+    )
 
 
 def _last_lines(console: Console, job: DemoJob, width: int, num_lines: int) -> Text:
@@ -388,20 +349,19 @@ async def _measure(settings: WorkerSettings, worker: WorkerProcess, screen: Demo
         with screen.phase("worker") as phase:
             status = await _while_alive(worker, _warm_worker(client, worker))
             phase.detail = f"{status.device}, {status.slots} slots, first job done"
-        jobs = new_jobs()
+        jobs, again = new_jobs(), new_jobs()
         with screen.together(jobs):
             together = await _while_alive(worker, _run_round(client, jobs, are_together=True))
-        jobs = new_jobs()
-        with screen.one_by_one(jobs):
-            one_by_one = await _while_alive(worker, _run_round(client, jobs, are_together=False))
-    return DemoReport(screen.phases, together, one_by_one)
+        with screen.one_by_one(again):
+            one_by_one = await _while_alive(worker, _run_round(client, again, are_together=False))
+    exit_code = int(any(job.state != "done" for job in (*jobs, *again)))
+    return DemoReport(screen.phases, jobs, together, one_by_one, exit_code)
 
 
 def demo_settings(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The settings of the demo's worker: the same model in the same way, at a Redis of the demo's own."""
-    own = {"redis_url": redis_url, "model": settings.model.resolve(), "log_format": "console"}
-    own |= {"unserved_timeout_s": UNSERVED_S}
-    return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
+    own = {"log_format": "console", "unserved_timeout_s": UNSERVED_S}
+    return settings_at(settings, redis_url).model_copy(update=own)
 
 
 def _cancel_on_signals() -> None:
@@ -457,14 +417,14 @@ async def _warm_worker(client: AsyncClient, worker: WorkerProcess) -> WorkerStat
     return status
 
 
-async def _run_round(client: AsyncClient, jobs: Sequence[DemoJob], *, are_together: bool) -> Round:
+async def _run_round(client: AsyncClient, jobs: Sequence[DemoJob], *, are_together: bool) -> Figures:
     started_s = monotonic()
     if are_together:
         await asyncio.gather(*(_follow(client, job) for job in jobs))
     else:
         for job in jobs:
             await _follow(client, job)
-    return Round(jobs, monotonic() - started_s)
+    return Figures.of(jobs, monotonic() - started_s)
 
 
 async def _follow(client: AsyncClient, job: DemoJob) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -48,28 +48,19 @@ class Room(NamedTuple):
 class ChosenFiles:
     """The files of a model, in the order in which they are fetched: its weights last."""
 
-    name: str  # of the file that is opened; empty: the folder
+    name: str  # of the file that is opened, the first of a model in parts; empty: the folder
     files: tuple[HubFile, ...]
-    why: str
+    why: str = ""
 
     @property
     def num_bytes(self) -> int:
         return sum(file.num_bytes for file in self.files)
 
-
-class Candidate(NamedTuple):
-    """A model as a GGUF file, or as all of its parts."""
-
-    name: str  # of its first part
-    type: str  # in capitals; empty: the name tells none
-    files: tuple[HubFile, ...]
-
     @property
-    def num_bytes(self) -> int:
-        return sum(file.num_bytes for file in self.files)
-
-    def chosen(self, why: str) -> ChosenFiles:
-        return ChosenFiles(self.name, self.files, why)
+    def type(self) -> str:
+        """The type of a GGUF file in capitals; empty: its name tells none."""
+        match = _TYPE.search(PurePosixPath(PART.sub("", self.name)).stem)
+        return match["type"].upper() if match else ""
 
 
 def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> ChosenFiles:
@@ -78,28 +69,22 @@ def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> Cho
     `room` is asked only where several files would do.
     """
     found = candidates(listing.files)
-    if name.file:
-        return _choose_by_file(found, name)
-    if name.type:
-        return _choose_by_type(found, name)
+    if name.file or name.type:
+        return _choose_named(found, name)
     if not found:
         return _choose_folder(listing)
     if len(found) == 1:
-        return found[0].chosen("the only GGUF model there")
+        return replace(found[0], why="the only GGUF model there")
     return _choose_best(found, name, room())
 
 
-def candidates(files: Iterable[HubFile]) -> list[Candidate]:
+def candidates(files: Iterable[HubFile]) -> list[ChosenFiles]:
     """The GGUF models among files; one that lacks a part is none."""
     groups: dict[str, list[HubFile]] = {}
     for file in sorted(files, key=lambda one: one.name):
         if file.name.lower().endswith(".gguf") and not _ASIDE.search(file.name):
             groups.setdefault(PART.sub("", file.name), []).append(file)
-    return [
-        Candidate(group[0].name, _type_of(whole), tuple(group))
-        for whole, group in groups.items()
-        if _is_whole(group)
-    ]
+    return [ChosenFiles(group[0].name, tuple(group)) for group in groups.values() if _is_whole(group)]
 
 
 def _is_whole(group: Sequence[HubFile]) -> bool:
@@ -108,32 +93,29 @@ def _is_whole(group: Sequence[HubFile]) -> bool:
     return len(group) == 1 if not counts else counts == [len(group)] * len(group)
 
 
-def _type_of(name: str) -> str:
-    match = _TYPE.search(PurePosixPath(name).stem)
-    return match["type"].upper() if match else ""
+def _choose_named(found: Sequence[ChosenFiles], name: HubName) -> ChosenFiles:
+    """The model of the type that is named, or that has the file; its folder may be left out."""
+    if name.file:
+        wanted, why, several = name.file, "named", "several"
+        fits = [
+            one
+            for one in found
+            if any(name.file in (file.name, PurePosixPath(file.name).name) for file in one.files)
+        ]
+    else:
+        wanted, why = f"of type {name.type}", "the type that was named"
+        fits = [one for one in found if one.type == name.type.upper()]
+        several = f"{len(fits)} files"
+    if len(fits) == 1:
+        return replace(fits[0], why=why)
+    shown = [one.name for one in found[:MAX_SHOWN]]
+    more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+    listed = f"name one of {', '.join(shown)}{more}" if shown else "it holds no GGUF file: name it alone"
+    problem = f"{several} {wanted}" if fits else f"no GGUF file {wanted}"
+    raise ModelFileError(f"{name.repo}: {problem}. Fix: {listed}")
 
 
-def _choose_by_file(found: Sequence[Candidate], name: HubName) -> ChosenFiles:
-    """The model that has a file of this name; its folder may be left out."""
-    fits = [
-        one
-        for one in found
-        if any(name.file in (file.name, PurePosixPath(file.name).name) for file in one.files)
-    ]
-    if len(fits) != 1:
-        raise _no_such_file(found, name, f"no GGUF file {name.file}" if not fits else f"several {name.file}")
-    return fits[0].chosen("named")
-
-
-def _choose_by_type(found: Sequence[Candidate], name: HubName) -> ChosenFiles:
-    fits = [one for one in found if one.type == name.type.upper()]
-    if len(fits) != 1:
-        problem = f"{len(fits)} files of type" if fits else "no GGUF file of type"
-        raise _no_such_file(found, name, f"{problem} {name.type}")
-    return fits[0].chosen("the type that was named")
-
-
-def _choose_best(found: Sequence[Candidate], name: HubName, room: Room) -> ChosenFiles:
+def _choose_best(found: Sequence[ChosenFiles], name: HubName, room: Room) -> ChosenFiles:
     """The most exact model that there is room for; those first that are multiplied as they are stored."""
     fitting = [one for one in found if one.num_bytes <= room.num_bytes]
     if not fitting:
@@ -145,10 +127,11 @@ def _choose_best(found: Sequence[Candidate], name: HubName, room: Room) -> Chose
         )
     best = min(fitting, key=_rank)
     how = "the most exact" if best.type in PREFERRED_TYPES else "the largest"
-    return best.chosen(f"{how} of {len(found)} that fits {size_text(room.num_bytes)} ({room.where})")
+    why = f"{how} of {len(found)} that fits {size_text(room.num_bytes)} ({room.where})"
+    return replace(best, why=why)
 
 
-def _rank(one: Candidate) -> tuple[int, int]:
+def _rank(one: ChosenFiles) -> tuple[int, int]:
     place = PREFERRED_TYPES.index(one.type) if one.type in PREFERRED_TYPES else len(PREFERRED_TYPES)
     return place, -one.num_bytes
 
@@ -188,13 +171,6 @@ def _names_in_index(listing: RepoListing) -> set[str] | None:
         return set(json.loads((listing.folder / _INDEX).read_text())["weight_map"].values())
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
-
-
-def _no_such_file(found: Sequence[Candidate], name: HubName, problem: str) -> ModelFileError:
-    shown = [one.name for one in found[:MAX_SHOWN]]
-    more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
-    listed = f"name one of {', '.join(shown)}{more}" if shown else "it holds no GGUF file: name it alone"
-    return ModelFileError(f"{name.repo}: {problem}. Fix: {listed}")
 
 
 def size_text(num_bytes: int) -> str:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import BinaryIO
@@ -18,20 +19,10 @@ from llama_herd.errors import HubUnavailable, ModelFileError
 from llama_herd.model.hub.choice import ChosenFiles, Room, choose, size_text
 from llama_herd.model.hub.listing import HubFile, RepoListing, cache_folder, storage_folder
 from llama_herd.model.hub.name import HubName
-from llama_herd.model.hub.request import (
-    Busy,
-    NoSuchRange,
-    announced_bytes,
-    answer_of,
-    begin_of,
-    pieces_of,
-    translated,
-)
+from llama_herd.model.hub.request import AskAgain, answer_of, begin_of, pieces_of, translated
 
 #: Hears how many bytes of all files have come.
 ProgressHook = Callable[[int, int], None]
-
-HASHED_BYTES = 1 << 20
 
 #: How often a file is asked for: so often, and once more for so many bytes that have come of it.
 MAX_TRIES, TRY_BYTES = 5, 16 << 20
@@ -79,18 +70,16 @@ def fetch_model(
     done = choice.num_bytes - sum(file.num_bytes for file in missing)
     if missing:
         tell(choice)
-    for file in missing:
-        with translated(name.repo, cache_folder()):
-            _fetch_file(listing, file, _counting_all(done, choice.num_bytes, note))
-        done += file.num_bytes
     with translated(name.repo, cache_folder()):
+        for file in missing:
+            _fetch_file(listing, file, partial(_note_all, note, choice.num_bytes, done))
+            done += file.num_bytes
         _note_newest_commit(listing)
     return HubModel(listing.folder / choice.name, choice, bool(missing))
 
 
-def _counting_all(done: int, num_all: int, note: ProgressHook) -> Callable[[int], None]:
-    """A listener to one file's bytes, which tells those of all files."""
-    return lambda num_bytes: note(done + num_bytes, num_all)
+def _note_all(note: ProgressHook, num_all: int, done: int, num_bytes: int) -> None:
+    note(done + num_bytes, num_all)
 
 
 def _fetch_file(listing: RepoListing, file: HubFile, note: Callable[[int], None]) -> None:
@@ -135,7 +124,12 @@ def _download(listing: RepoListing, file: HubFile, blob: Path, note: Callable[[i
             if out.tell() > file.num_bytes:
                 out.truncate(0)
             here = out.seek(0, os.SEEK_END)
-            _check_room(part.parent, file, file.num_bytes - here)
+            num_left, free = file.num_bytes - here, shutil.disk_usage(part.parent).free
+            if num_left > free:
+                raise ModelFileError(
+                    f"{file.name}: {size_text(num_left)} are to come, but {part.parent} has "
+                    f"{size_text(free)} free. Fix: make room there, or set HF_HOME to a folder elsewhere"
+                )
             note(here)
             _receive(hf_hub_url(listing.repo, file.name, revision=listing.commit), out, file, note)
         _check_digest(part, file)
@@ -154,12 +148,9 @@ def _receive(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None]
         try:
             _receive_some(url, out, file, note)
             problem: Exception = HubUnavailable(f"the hub broke off within {file.name}")
-        except NoSuchRange:
-            out.truncate(0)
-            problem = HubUnavailable(f"the hub has fewer bytes of {file.name} than it says")
         except HfHubHTTPError:
             raise
-        except (Busy, HTTPError) as error:
+        except (AskAgain, HTTPError) as error:
             problem = error
         if out.seek(0, os.SEEK_END) >= file.num_bytes:
             return
@@ -176,38 +167,31 @@ def _receive_some(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], 
         if begin != out.tell():  # all of it, or as much as another hub has
             out.truncate(0)
             if begin:
-                raise NoSuchRange
+                raise AskAgain(f"the hub has fewer bytes of {file.name} than it says")
         num_left = file.num_bytes - begin
-        if (announced_bytes(answer) or 0) > num_left:
-            raise _too_much(file, out)
         for piece in pieces_of(answer):
             num_left -= len(piece)
             if num_left < 0:
-                raise _too_much(file, out)
+                out.truncate(0)
+                raise ModelFileError(
+                    f"{file.name}: more bytes are to come than the {file.num_bytes} that the hub has listed, "
+                    "so none is kept. Fix: fetch it again; if that does not help, check HF_ENDPOINT"
+                )
             out.write(piece)
             note(file.num_bytes - num_left)
 
 
-def _too_much(file: HubFile, out: BinaryIO) -> ModelFileError:
-    out.truncate(0)
-    return ModelFileError(
-        f"{file.name}: more bytes are to come than the {file.num_bytes} that the hub has listed, so none is "
-        "kept. Fix: fetch it again; if that does not help, check HF_ENDPOINT"
-    )
-
-
-def _check_room(folder: Path, file: HubFile, num_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if num_bytes > free:
-        raise ModelFileError(
-            f"{file.name}: {size_text(num_bytes)} are to come, but {folder} has {size_text(free)} free. "
-            "Fix: make room there, or set HF_HOME to a folder elsewhere"
-        )
-
-
 def _check_digest(path: Path, file: HubFile) -> None:
-    """Remove a file that is not what the hub says, and raise ModelFileError."""
-    found = _digest(path, len(file.digest), file.num_bytes)
+    """Remove a file that is not what the hub says, and raise ModelFileError.
+
+    A digest of 64 digits is the SHA-256, one of 40 the SHA-1 by which git calls the file.
+    """
+    with path.open("rb") as content:
+        if len(file.digest) == 64:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        else:
+            head = b"blob %d\0" % file.num_bytes
+            found = hashlib.file_digest(content, lambda: hashlib.sha1(head)).hexdigest()
     if found != file.digest:
         path.unlink()
         raise ModelFileError(
@@ -215,12 +199,3 @@ def _check_digest(path: Path, file: HubFile) -> None:
             "removed. Fix: fetch it again; if that does not help, something on the way, such as a proxy, "
             "changes it"
         )
-
-
-def _digest(path: Path, num_digits: int, num_bytes: int) -> str:
-    """SHA-256 of a file; for 40 digits the SHA-1 by which git calls it."""
-    digest = hashlib.sha256() if num_digits == 64 else hashlib.sha1(b"blob %d\0" % num_bytes)
-    with path.open("rb") as file:
-        while chunk := file.read(HASHED_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

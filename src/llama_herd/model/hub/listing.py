@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -74,7 +73,10 @@ class RepoListing:
         commit = commit_path.read_text().strip() if commit_path.is_file() else ""
         if _COMMIT.fullmatch(commit) is None:
             return None
-        return cls(repo, commit, tuple(_files_below(storage_folder(repo) / "snapshots" / commit)))
+        folder = storage_folder(repo) / "snapshots" / commit
+        here = (path for path in sorted(folder.rglob("*")) if path.is_file())  # no link that leads nowhere
+        files = (HubFile(path.relative_to(folder).as_posix(), path.stat().st_size) for path in here)
+        return cls(repo, commit, tuple(files))
 
     @property
     def folder(self) -> Path:
@@ -116,12 +118,6 @@ def _unusable(repo: str) -> ModelFileError:
     return ModelFileError(
         f"{repo}: what should be the hub does not answer as the hub does. Fix: check HF_ENDPOINT"
     )
-
-
-def _files_below(folder: Path) -> Iterator[HubFile]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():  # a link into the blobs; one that leads nowhere is no file
-            yield HubFile(path.relative_to(folder).as_posix(), path.stat().st_size)
 
 
 def cache_folder() -> Path:

@@ -73,12 +73,8 @@ class HubName:
 def how_to_pull(path: Path) -> str:
     """How to get a model of Hugging Face, if that is what a path names at which there is nothing."""
     match = _NAMED.fullmatch(str(path))
-    if match is None or not (match["site"] or _may_be_repository(path)):
+    is_file = path.parent.exists() or path.name.lower().endswith(_FILES)  # rather one that is missing
+    if match is None or (is_file and not match["site"]):
         return ""
     name = HubName._from_match(match)
     return f"To fetch it: herd pull {name}, or give hf:{name} as the model."
-
-
-def _may_be_repository(path: Path) -> bool:
-    """Whether a name of two parts is not rather that of a file that is missing."""
-    return not path.parent.exists() and not path.name.lower().endswith(_FILES)

@@ -13,19 +13,15 @@ SLOW_BYTES, SLOW_S = 65_536, 60.0
 _PARTIAL, _OK, _NO_SUCH_RANGE, _BUSY = 206, 200, 416, (408, 429)
 
 
-class NoSuchRange(Exception):
-    """The hub has no bytes from there on."""
-
-
-class Busy(Exception):
-    """The hub wants to be asked again."""
+class AskAgain(HubUnavailable):
+    """The hub may have what is wanted when it is asked again."""
 
 
 @contextmanager
 def answer_of(url: str, *, begin: int = 0) -> Iterator[Any]:
     """The hub's answer, whose body is still to be read, from byte `begin` on or from its first.
 
-    Raises what huggingface_hub raises, NoSuchRange, and Busy.
+    The hub may say that it has no byte `begin`. Raises what huggingface_hub raises, and HubUnavailable.
     """
     from huggingface_hub import constants, get_token
     from huggingface_hub.utils import get_session, hf_raise_for_status
@@ -39,10 +35,11 @@ def answer_of(url: str, *, begin: int = 0) -> Iterator[Any]:
     seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
     with get_session().stream("GET", url, headers=headers, timeout=seconds) as answer:
         status = answer.status_code
-        if status == _NO_SUCH_RANGE and begin:
-            raise NoSuchRange
         if status in _BUSY:
-            raise Busy
+            raise AskAgain(f"{constants.ENDPOINT} is busy. Fix: try again later")
+        if status == _NO_SUCH_RANGE and begin:
+            yield answer
+            return
         if status >= 400:  # by its head alone: the body of an error may have any length
             hf_raise_for_status(type(answer)(status, headers=_told(answer), request=answer.request))
         if status not in ((_OK, _PARTIAL) if begin else (_OK,)):
@@ -51,7 +48,9 @@ def answer_of(url: str, *, begin: int = 0) -> Iterator[Any]:
 
 
 def begin_of(answer: Any) -> int:
-    """Where in the file the bytes of an answer begin. Raises HubUnavailable if that is not said."""
+    """Where in the file the bytes of an answer begin; -1: nowhere. Raises HubUnavailable if not said."""
+    if answer.status_code == _NO_SUCH_RANGE:
+        return -1
     if answer.status_code == _OK:
         return 0
     unit, _, span = answer.headers.get("Content-Range", "").partition(" ")
@@ -59,12 +58,6 @@ def begin_of(answer: Any) -> int:
     if unit != "bytes" or not (first.isascii() and first.isdigit() and len(first) < 20):
         raise HubUnavailable("the hub answered with a part, but did not say which")
     return int(first)
-
-
-def announced_bytes(answer: Any) -> int | None:
-    """The length of an answer's body; None if it is not said, or is no number."""
-    said = answer.headers.get("Content-Length", "")
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else None
 
 
 def pieces_of(answer: Any) -> Iterator[bytes]:
@@ -107,12 +100,15 @@ def translated(repo: str, folder: object) -> Iterator[None]:
             "a token that may read it"
         ) from None
     except errors.HfHubHTTPError as error:
-        raise _refused(repo, error.response.status_code) from None
+        status = error.response.status_code
+        if status in (401, 403):
+            raise ModelFileError(
+                f"{repo}: the hub refuses the token (status {status}). Fix: set HF_TOKEN anew"
+            ) from None
+        raise HubUnavailable(f"the hub answered with status {status} when asked for {repo}") from None
     except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError):
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it does not answer"
         raise HubUnavailable(f"{constants.ENDPOINT} is not asked: {reason}") from None
-    except Busy:
-        raise HubUnavailable(f"{constants.ENDPOINT} is busy. Fix: try again later") from None
     except errors.HTTPError as error:  # of the transport: no name, no connection, a proxy that refuses
         raise HubUnavailable(f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})") from None
     except OSError as error:
@@ -121,9 +117,3 @@ def translated(repo: str, folder: object) -> Iterator[None]:
         raise HubUnavailable(
             f"{constants.ENDPOINT} answers as no hub does ({type(error).__name__})"
         ) from None
-
-
-def _refused(repo: str, status: int) -> ModelFileError | HubUnavailable:
-    if status in (401, 403):
-        return ModelFileError(f"{repo}: the hub refuses the token (status {status}). Fix: set HF_TOKEN anew")
-    return HubUnavailable(f"the hub answered with status {status} when asked for {repo}")

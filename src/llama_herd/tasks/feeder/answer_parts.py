@@ -113,7 +113,7 @@ class AnswerParts:
         if kind not in self._journals:
             journal = self._storage.journal(self._place(kind, self.record.epoch))
             self._journals[kind] = self._opened.enter_context(journal)
-        self._journals[kind].append(lines)
+        self._journals[kind](lines)
 
     def _seal_earlier(self) -> tuple[SealedPart, ...]:
         known = self.record.sealed

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from llama_herd.errors import BadInput, FileLost, StorageUnavailable
 from llama_herd.extras import install_command
-from llama_herd.tasks.storage.storage import StoragePlace
+from llama_herd.tasks.storage.storage import Journal, StoragePlace
 
 SCHEME = "s3://"
 #: Bytes of a part of an upload, of which a service takes up to 10,000.
@@ -74,8 +74,18 @@ class Bucket:
                 self._files.rm(found)
 
     @contextmanager
-    def journal(self, place: StoragePlace) -> Iterator["_Journal"]:
-        yield _Journal(self, place)
+    def journal(self, place: StoragePlace) -> Iterator[Journal]:
+        num_objects = 0
+
+        def append(lines: Sequence[bytes]) -> None:
+            nonlocal num_objects
+            if lines:
+                with _storage_errors(self._root):
+                    path = self._path(place / _object_name(num_objects))
+                    self._files.pipe_file(path, b"".join(lines))
+                num_objects += 1
+
+        yield append
 
     def extent(self, place: StoragePlace) -> int:
         """The number of the journal's objects."""
@@ -94,11 +104,6 @@ class Bucket:
             with _storage_errors(self._root):
                 found = self._files.cat_file(self._path(place / _object_name(number)))
             yield from found.splitlines(keepends=True)
-
-    def put(self, place: StoragePlace, content: bytes) -> None:
-        """Store an object."""
-        with _storage_errors(self._root):
-            self._files.pipe_file(self._path(place), content)
 
     def _path(self, place: StoragePlace) -> str:
         return f"{self._root}/{place.tenant}/{place.name}"
@@ -127,18 +132,6 @@ class _Draft:
         if not self._is_kept:
             self._file.discard()
             self._file.closed = True  # else it would be closed once more when it is forgotten
-
-
-class _Journal:
-    def __init__(self, bucket: Bucket, place: StoragePlace) -> None:
-        self._bucket = bucket
-        self._place = place
-        self._num = 0
-
-    def append(self, lines: Sequence[bytes]) -> None:
-        if lines:
-            self._bucket.put(self._place / _object_name(self._num), b"".join(lines))
-            self._num += 1
 
 
 def _object_name(number: int) -> str:

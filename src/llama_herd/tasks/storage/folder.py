@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from llama_herd.errors import FileLost, StorageFull, StorageUnavailable
 from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite, whole_bytes
-from llama_herd.tasks.storage.storage import StoragePlace
+from llama_herd.tasks.storage.storage import Journal, StoragePlace
 
 #: The name of the file with the folder's id. No tenant's folder has a dot.
 ID_FILE = "folder.id"
@@ -82,13 +82,20 @@ class Folder:
                 path.with_name(f"{path.name}.new").unlink(missing_ok=True)
 
     @contextmanager
-    def journal(self, place: StoragePlace) -> Iterator["_Journal"]:
+    def journal(self, place: StoragePlace) -> Iterator[Journal]:
         path = self._path(place)
         with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
         with AnswerFile(path) as file:
             _sync_folder(path.parent)
-            yield _Journal(file, self._root)
+
+            def append(lines: Sequence[bytes]) -> None:
+                try:
+                    file.append(lines)
+                except CannotWrite as error:
+                    raise _unavailable(self._root, error.error or OSError()) from error
+
+            yield append
 
     def extent(self, place: StoragePlace) -> int:
         """In bytes."""
@@ -145,18 +152,6 @@ class _Draft:
             os.replace(self._file.name, self._path)
             self.is_kept = True
             _sync_folder(self._path.parent)
-
-
-class _Journal:
-    def __init__(self, file: AnswerFile, root: Path) -> None:
-        self._file = file
-        self._root = root
-
-    def append(self, lines: Sequence[bytes]) -> None:
-        try:
-            self._file.append(lines)
-        except CannotWrite as error:
-            raise _unavailable(self._root, error.error or OSError()) from error
 
 
 def _unavailable(root: Path, error: OSError) -> StorageUnavailable:

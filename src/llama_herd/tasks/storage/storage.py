@@ -1,6 +1,6 @@
 """Storage: the interface of folders and buckets. Files appear whole or not at all; journals grow by lines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -28,10 +28,8 @@ class Draft(Protocol):
         """Let the file appear, whole and safe."""
 
 
-class Journal(Protocol):
-    """Lines that are safe once `append` returns. It has one writer, which began it."""
-
-    def append(self, lines: Sequence[bytes]) -> None: ...
+#: Writes lines that are safe once it returns. A journal has one writer, which began it.
+Journal = Callable[[Sequence[bytes]], None]
 
 
 class Storage(Protocol):
