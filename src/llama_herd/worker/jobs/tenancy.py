@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Release
-from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry
+from llama_herd.tasks.ledger.held_jobs import HeldJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.worker.broker import celery_config
@@ -183,10 +183,6 @@ class Tenancy:
         """An attempt in hand, as calls for several jobs take it."""
         return HeldJob(self.ledger, attempt.job_id, attempt.stream.epoch)
 
-    def entry(self, entry: EmitEntry) -> TenantEntry:
-        """An event of a job in hand, as EMIT takes it."""
-        return TenantEntry(self.ledger, entry)
-
 
 class Tenancies:
     """All tenants of one worker, one at least."""
@@ -233,11 +229,6 @@ class Tenancies:
     def in_hand(self) -> list[Attempt]:
         """The attempts in hand of all tenants."""
         return [attempt for one in self for attempt in one.claims.in_hand()]
-
-    @property
-    def have_jobs(self) -> bool:
-        """Whether any job is claimed and not ended."""
-        return any(one.claims for one in self)
 
     def note_step(self, outputs: Iterable[StepOutput]) -> None:
         """Count the tokens of a step, each for its tenant."""
