@@ -150,4 +150,4 @@ class Sweeper(threading.Thread):
             origin = found if isinstance(found, JobOrigin) else JobOrigin("", 0, None)
             author = EventAuthor(ledger.worker, origin.model, ledger.tenant)
             line = author.line(job_id, origin.num_starts, origin.trace_id)
-            log.warning("job put back into the queue", **line._asdict())
+            log.warning("job put back into the queue", **line)

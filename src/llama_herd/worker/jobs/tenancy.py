@@ -197,9 +197,6 @@ class Tenancies:
     def __getitem__(self, tenant: str) -> Tenancy:
         return self._by_tenant[tenant]
 
-    def get(self, tenant: str) -> Tenancy | None:
-        return self._by_tenant.get(tenant)
-
     @property
     def queues(self) -> list[str]:
         return list(self._by_queue)
