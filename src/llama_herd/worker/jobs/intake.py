@@ -85,7 +85,7 @@ class Intake(threading.Thread):
         finisher: Finisher,
     ) -> None:
         super().__init__(name="intake", daemon=True)
-        self._redis, self._owner_id = tenancies.redis, tenancies.owner
+        self._redis = tenancies.redis
         self._tenancies = tenancies
         self._publisher = publisher
         self._finisher = finisher
@@ -160,12 +160,9 @@ class Intake(threading.Thread):
     def _put_on_record(self, job_id: str, tenancy: Tenancy) -> None:
         """Make a record of an unclaimed job that came without our client, so that it can be ended."""
         envelope = Envelope.from_request({"id": job_id}, None, tenancy.queue)
-        claim = tenancy.ledger.claim(
-            job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
-        )
-        claimed = run_call(self._redis, claim)
+        claimed = run_call(self._redis, tenancy.claim(job_id, NO_JOB, envelope))
         if isinstance(claimed, Claimed):
-            run_call(self._redis, tenancy.ledger.release(job_id, self._owner_id, claimed.epoch))
+            run_call(self._redis, tenancy.ledger.release(job_id, tenancy.owner, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Claim jobs: the small ones together, each large one by itself."""
@@ -179,14 +176,7 @@ class Intake(threading.Thread):
     def _claim_lot(self, lot: Rows[Delivery]) -> None:
         """Claim jobs in one round trip, and open the ones that are ours: then their leases are renewed."""
         calls = [
-            self._tenancy_of(one).ledger.claim(
-                one.job_id,
-                self._owner_id,
-                queue=self._tenancy_of(one).queue,
-                job=one.message.job,
-                envelope=one.message.envelope,
-            )
-            for one in lot
+            self._tenancy_of(one).claim(one.job_id, one.message.job, one.message.envelope) for one in lot
         ]
         try:
             answers = run_calls(self._redis, calls)
@@ -266,12 +256,9 @@ class Intake(threading.Thread):
         log.error("Redis refused a claim, ending the job", **self._line(delivery), error=reason)
         tenancy = self._tenancy_of(delivery)
         envelope = Envelope.for_job(delivery.job_id, tenancy.queue)
-        claim = tenancy.ledger.claim(
-            delivery.job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
-        )
         refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
         try:
-            answer = run_call(self._redis, claim)
+            answer = run_call(self._redis, tenancy.claim(delivery.job_id, NO_JOB, envelope))
             if not isinstance(answer, ResponseError):
                 delivery.message = TaskMessage(NO_JOB, envelope, refusal, delivery.message.embed)
                 self._act(delivery, answer)
@@ -288,10 +275,7 @@ class Intake(threading.Thread):
         Either it has just ended here: then the answer is another one by now. Or the reply to our first claim
         was lost: then the answer is the same, and the job is opened.
         """
-        tenancy = self._tenancy_of(delivery)
-        answer = run_call(
-            self._redis, tenancy.ledger.claim(delivery.job_id, self._owner_id, queue=tenancy.queue)
-        )
+        answer = run_call(self._redis, self._tenancy_of(delivery).claim(delivery.job_id))
         if isinstance(answer, Adopt):
             self._open(delivery, answer)
         else:

@@ -11,10 +11,12 @@ from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.answers import Release
+from llama_herd.tasks.ledger.answers import ClaimAnswer, Release
 from llama_herd.tasks.ledger.held_jobs import HeldJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import StepOutput
@@ -174,6 +176,12 @@ class Tenancy:
     @property
     def queue(self) -> str:
         return self.settings.queue
+
+    def claim(
+        self, job_id: str, job: GenerationJob | None = None, envelope: Envelope | None = None
+    ) -> RedisCall[ClaimAnswer]:
+        """The call that claims a job of this tenant's queue for this worker."""
+        return self.ledger.claim(job_id, self.owner, queue=self.queue, job=job, envelope=envelope)
 
     def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
         """The call that gives a job in hand back; `push`: with a new message in its queue."""
