@@ -1,6 +1,6 @@
 """Repeats a call until Redis takes it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import sleep
 from typing import TypeVar
 
@@ -44,20 +44,14 @@ def insist(
     `judge(error)` raises where repeating cannot help. `pause(seconds)` waits, and says whether to stop: then
     this raises Stopped.
     """
-    for number, pause_s in enumerate(_pauses()):
+    pause_s = MIN_PAUSE_S
+    while True:
         try:
             return act()
         except Exception as error:
             judge(error)
-            if number == 0:
+            if pause_s == MIN_PAUSE_S:
                 log.warning(f"Redis did not take {what}, retrying", error=type(error).__name__)
         if pause(pause_s):
-            break
-    raise Stopped
-
-
-def _pauses() -> Iterator[float]:
-    pause_s = MIN_PAUSE_S
-    while True:
-        yield pause_s
+            raise Stopped
         pause_s = min(2 * pause_s, MAX_PAUSE_S)

@@ -79,7 +79,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         gc.enable()
         try:
             exporter = Exporter.start(process.own_settings())
-            self._service = start_service(process.own_settings(), self._hostname)
+            self._service = start_service(process.own_settings(), str(self.options["initargs"][1]))
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
@@ -200,10 +200,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _on_revoked(self, sender: Any, request: Any, expired: bool, **_: Any) -> None:
         if getattr(sender, "engine_task", False):
             self._service.end(request.id, request.delivery_info["routing_key"], has_expired=expired)
-
-    @property
-    def _hostname(self) -> str:
-        return str(self.options["initargs"][1])
 
     def _call_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Run a function on the hub's thread.

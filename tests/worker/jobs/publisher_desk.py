@@ -1,6 +1,7 @@
 """A publisher before a real ledger, and connections that do not do as they are told."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError
@@ -12,10 +13,12 @@ from llama_herd.tasks.protocol.events import Event, FinishReason
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
+from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.engine.interface import JobEngine, SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.figures import JobFigures, summed_figures
+from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.publisher import Publisher
 from tests.worker.jobs.tenancies import alone, new_tenancy
 
@@ -38,6 +41,25 @@ def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason 
     return StepOutput(attempt.sequences[choice], tuple(map(SampledToken, words)), text, finish_reason=end)
 
 
+class HeldMessage:
+    """A job's message, which tells the desk what becomes of it."""
+
+    start = None
+
+    def __init__(self, desk: "Desk", job_id: str) -> None:
+        self.desk = desk
+        self.job_id = job_id
+
+    def accept(self) -> None:
+        pass
+
+    def let_go(self) -> None:
+        self.desk.lost.append(self.job_id)
+
+    def acknowledge(self) -> None:
+        self.desk.released.append(self.job_id)
+
+
 class Desk:
     """A publisher, its ledger, and what it reports."""
 
@@ -50,13 +72,14 @@ class Desk:
         self.started: list[str] = []
         self.tenancy = new_tenancy(wire or redis, self.ledger, owner=OWNER)
         self.claims = self.tenancy.claims
-        self.publisher = Publisher(
-            alone(self.tenancy),
-            on_start=lambda attempt: self.started.append(attempt.job_id),
-            on_end=lambda attempt: self.ended.append(attempt.job_id),
-            on_lost=lambda attempt: self.lost.append(attempt.job_id),
-            on_released=lambda attempt: self.released.append(attempt.job_id),
-        )
+        # The desk stands for the engine and the finisher, too.
+        self.publisher = Publisher(alone(self.tenancy), cast(JobEngine, self), cast(Finisher, self))
+
+    def confirm(self, sequences: Sequence[SequenceInfo]) -> None:
+        self.started.append(sequences[0].job_id)
+
+    def settle(self, _: object, job_id: str, *__: object) -> None:
+        self.ended.append(job_id)
 
     def open(self, job_id: str, **fields: object) -> Attempt:
         """Submit and claim a job, as the intake does."""
@@ -65,6 +88,7 @@ class Desk:
         claimed = run_call(self.redis, self.ledger.claim(job_id, OWNER))
         assert isinstance(claimed, Yours)
         attempt = new_attempt(job_id, claimed, num_choices=job.sampling.n)
+        attempt.deliveries.append(cast(Delivery, HeldMessage(self, job_id)))
         attempt.stream.pace.gather_s = (job.flush_ms or 0) / 1000
         self.publisher.open(attempt)
         return attempt

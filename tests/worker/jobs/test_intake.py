@@ -17,7 +17,6 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
@@ -215,7 +214,7 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
     tenancy = service.tenancies["default"]
     wait_until(lambda: not tenancy.claims, "the job has left")
     stale = Adopt(epoch=1, n=0, seq=1, attempts=0, starts=1, due_ms=0, body="", now_ms=0)
-    service._intake._act(SentMessage("job"), TaskMessage(), stale)
+    service._intake._act(SentMessage("job"), stale)
     assert opened == ["job"]
 
 

@@ -1,7 +1,9 @@
 """Jobs that wait in a full worker go to one that idles, and only then."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from redis import Redis
@@ -21,8 +23,9 @@ from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import SequenceInfo
 from llama_herd.worker.jobs.attempt import PATIENCE_S, Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
-from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
+from llama_herd.worker.jobs.sweeper import Overflow
 from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
 from tests.worker.jobs.tenancies import alone, new_tenancy
@@ -49,11 +52,11 @@ class FullWorker:
         self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.closed: list[bool] = []
-        self.overflow = Overflow(
-            alone(self.tenancy),
-            gate=self.gate,
-            on_released=lambda released: self.released.extend(one.job_id for one in released),
-        )
+        self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self))
+
+    def put(self, released: Sequence[ReleasedJob]) -> None:
+        """What the publisher hears."""
+        self.released.extend(one.attempt.job_id for one in released)
 
     def claim(self, job_id: str, waited_s: float) -> Attempt:
         job = GenerationJob(prompt="hi")

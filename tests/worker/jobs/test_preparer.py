@@ -14,7 +14,6 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs.attempt import Attempt
@@ -208,7 +207,7 @@ def test_an_urgent_job_passes_those_that_have_not_waited_long() -> None:
         claim = Yours(1, 0, 0, attempts=int(is_last), starts=0, due_ms=0, body="", now_ms=0, lane=lane)
         stream = EventLog("job", claim, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
         attempt = Attempt(stream, [], claimed_s=claimed_s, is_last=is_last)
-        return OpenedJob(attempt, TaskMessage(), claim, RecordedOutputs.from_events([]))
+        return OpenedJob(attempt, claim, RecordedOutputs.from_events([]))
 
     jobs = [
         opened(NORMAL, 100.0),

@@ -31,7 +31,7 @@ def test_a_job_that_starts_is_told_in_the_round_trip_of_its_first_event(
     desk.send()  # Redis knows the script from now on
     for job_id in ("one", "two"):
         attempt = desk.open(job_id)
-        attempt.deliveries.append(delivery(worker_app, job_id))
+        attempt.deliveries[:] = [delivery(worker_app, job_id)]
         desk.start(attempt)
     with patch.object(Pipeline, "execute", autospec=True, side_effect=Pipeline.execute) as round_trip:
         desk.send()
@@ -45,7 +45,7 @@ def test_a_job_that_starts_is_told_in_the_round_trip_of_its_first_event(
 def test_who_wants_no_result_gets_no_state(redis: Redis, worker_app: Celery) -> None:
     desk = Desk(redis)
     attempt = desk.open("job")
-    attempt.deliveries.append(delivery(worker_app, "job", ignore_result=True))
+    attempt.deliveries[:] = [delivery(worker_app, "job", ignore_result=True)]
     desk.start(attempt)
     desk.send()
     assert [event.type for event in desk.events("job")] == ["started"]
@@ -73,7 +73,7 @@ def test_a_state_that_redis_refuses_is_the_only_loss(
     redis.acl_setuser("narrow", enabled=True, nopass=True, keys=keys, commands=["+@all"], channels=["*"])
     desk = Desk(redis, Redis.from_url(redis_url, username="narrow", password="any"))
     attempt = desk.open("job")
-    attempt.deliveries.append(delivery(worker_app, "job"))
+    attempt.deliveries[:] = [delivery(worker_app, "job")]
     desk.start(attempt)
     desk.say(attempt, 1, end="stop")
     desk.send()

@@ -28,7 +28,7 @@ class SilentPoller:
 @pytest.mark.long
 def test_a_message_that_waits_in_any_queue_makes_silence_suspicious(redis: Redis) -> None:
     tenancies = Tenancies(new_tenancy(redis, Ledger(tenant)) for tenant in ("acme", "globex"))
-    watchdog = Watchdog(tenancies, silence_s=60, on_eviction=lambda: None)
+    watchdog = Watchdog(tenancies, 60, {}, on_eviction=lambda: None)
     watchdog.watch(SilentPoller())
     redis.lpush("herd.globex:m", "message")
     watchdog.start()
@@ -44,17 +44,20 @@ class Waiting:
 
 
 @pytest.fixture
-def watchdog(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watchdog]:
+def part() -> Waiting:
+    return Waiting()
+
+
+@pytest.fixture
+def watchdog(redis: Redis, part: Waiting, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watchdog]:
     """Looks often."""
     monkeypatch.setattr("llama_herd.worker.jobs.watchdog.INTERVAL_S", 0.01)
-    watchdog = Watchdog(alone(new_tenancy(redis)), silence_s=60, on_eviction=lambda: None)
+    watchdog = Watchdog(alone(new_tenancy(redis)), 60, {"part": part}, on_eviction=lambda: None)
     yield watchdog
     watchdog.stop()
 
 
-def test_a_part_that_has_work_and_does_none_is_noticed(watchdog: Watchdog, redis: Any) -> None:
-    part = Waiting()
-    watchdog.watch_parts({"part": part})
+def test_a_part_that_has_work_and_does_none_is_noticed(watchdog: Watchdog, part: Waiting, redis: Any) -> None:
     watchdog.start()
     wait_until(lambda: watchdog.stuck_s > 0, "the part stands still")
     part.num_waiting = 0
@@ -77,7 +80,6 @@ def test_a_redis_that_takes_no_writes_explains_a_standstill(
     redis.config_set(setting, 1)
     try:
         redis.config_resetstat()
-        watchdog.watch_parts({"part": Waiting()})
         watchdog.start()
         wait_until(lambda: len(redis.info("errorstats")) > 0, "a look is refused")
         wait_until(lambda: sum(one["count"] for one in redis.info("errorstats").values()) > 5, "and more")

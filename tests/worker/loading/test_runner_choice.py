@@ -68,8 +68,8 @@ def choose(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner_choice, "CudaDevice", device)
         patch.setattr(runner_choice, "UncapturedDevice", Uncaptured)
-        choice = choose_runner(with_plain_kernels(model.llama)[0], cache, settings)
-    return type(choice.runner), choice.note
+        runner, note = choose_runner(with_plain_kernels(model.llama)[0], cache, settings)
+    return type(runner), note
 
 
 @pytest.mark.long
@@ -117,9 +117,9 @@ def test_a_lack_of_memory_is_no_reason_to_go_on(
 def test_without_a_kernel_that_reads_pages_steps_go_one_by_one(
     model: LoadedModel, paged: Cache, settings: WorkerSettings
 ) -> None:
-    choice = choose_runner(model.llama, paged, settings)
-    assert isinstance(choice.runner, ModelRunner)
-    assert choice.note == "one by one: no kernel attends over pages here"
+    runner, note = choose_runner(model.llama, paged, settings)
+    assert isinstance(runner, ModelRunner)
+    assert note == "one by one: no kernel attends over pages here"
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -96,12 +96,9 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         insist_on_results(instance.app)
         lead_links_home(instance.app, process.own_settings().link_queue)
         process.device()
-    except BadInput as error:
+    except (BadInput, HubUnavailable) as error:
         print(f"herd worker: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except HubUnavailable as error:  # it may answer next time
-        print(f"herd worker: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(2 if isinstance(error, BadInput) else 1) from None  # a hub may answer next time
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # The finisher logs in one line what Celery's tracer cannot store.
     warnings.filterwarnings("ignore", "Exception raised outside body", RuntimeWarning)

@@ -14,6 +14,7 @@ from llama_herd.tasks.generate import correct_state, run_tracer, store_failure, 
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.protocol.message import trace_id_of
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.worker.broker.task_message import TaskMessage
 
 #: Runs a callable on the hub's thread: everything that touches a Celery request must.
 CallSoon = Callable[..., None]
@@ -38,8 +39,7 @@ class Delivery:
         self._request = request
         self._call_soon = call_soon
         self._accepted_s: float | None = None
-        #: The third part of the message's body: links, chain and chord. None until the body is read.
-        self.embed: dict[str, Any] | None = None
+        self.message = TaskMessage()  # what the body asks for; nothing until it is read
         self.time_limit_s = time_limit_s
 
     @property
@@ -99,7 +99,7 @@ class Delivery:
         if self.is_revoked:
             correct_state(outcome, self._request.task.backend)
             return
-        failed, value = run_tracer(self._request.task, self.headers, self.embed, outcome)
+        failed, value = run_tracer(self._request.task, self.headers, self.message.embed, outcome)
         if outcome.finish_reason == "cancelled":
             self._call_soon(self._finish_revoked)
             return

@@ -76,12 +76,6 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """The queue of the last message, whichever of its lists that came from; empty before the first."""
         return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0]) if self._last_reply else ""
 
-    @property
-    def message_read(self) -> bytes:
-        """The last message as it came."""
-        raw: bytes = self._last_reply[1]
-        return raw
-
     def close(self) -> None:
         try:
             super().close()
@@ -231,7 +225,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def put_aside(self, reason: str) -> None:
         """Keep the message that was read last, and cannot be handled, among the dead letters."""
-        raw, queue = self.message_read, self.queue_read
+        raw, queue = self._last_reply[1], self.queue_read
         self._bury(raw, queue, reason)
         if len(raw) > process.own_settings().max_message_bytes and (told := short_stand_in(raw, queue)):
             with self.conn_or_acquire() as client:

@@ -102,8 +102,11 @@ class _Reader:
         return pieces or ['""']
 
     def _item(self) -> list[str | _Use]:
+        if self._is_at('""'):
+            self._at += 2
+            return ['""']
         if self._is_at('"'):
-            return [f"/{self._literal()}/"] if not self._text.startswith('""', self._at) else self._empty()
+            return [f"/{self._literal()}/"]
         if self._is_at("["):
             return [f"/{self._class()}/"]
         if self._is_at("("):
@@ -112,10 +115,6 @@ class _Reader:
             self._at += 1
             return ["/(?s:.)/"]
         return [_Use(self._expect(_NAME, "a literal, a class, a group or a rule's name"))]
-
-    def _empty(self) -> list[str | _Use]:
-        self._at += 2
-        return ['""']
 
     def _group(self) -> list[str | _Use]:
         self._at += 1

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from time import monotonic
@@ -12,9 +13,9 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.text.helper import Helper, HelperAnswer, HelperLimits, HelperPool
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.grammars.judge import parser_limits
 
 #: The helper's program.
@@ -63,18 +64,30 @@ class _Pieces:
         return []
 
 
-class FormJudge:
+class FormJudge(Helper):
     """Judges forms in a helper, so that a bad one can neither hang nor bloat this process."""
 
     def __init__(self, limits: HelperLimits = JUDGE_LIMITS) -> None:
-        self._helper = Helper(JUDGE, limits)
+        super().__init__(JUDGE, limits)
 
     def judge(self, form: OutputForm) -> HelperAnswer:
         """The form's grammar, or why there is none."""
-        return self._helper.ask((form.kind, form.text))
+        return self.ask((form.kind, form.text))
 
-    def close(self) -> None:
-        self._helper.close()
+
+BUILDS = Histogram.over(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarFigures:
+    """Figures of the forms that jobs have asked for: one frozen value, which any thread may read.
+
+    `build_s`: of each form that was new, judging included.
+    """
+
+    num_asked: int = 0
+    num_refused: int = 0
+    build_s: Histogram = BUILDS
 
 
 #: Forms whose grammars, or refusals, are kept for the next job with the same one.
@@ -107,7 +120,7 @@ class Grammars:
         made = self._known(form) or self._built(form)
         if isinstance(made, HelperAnswer):
             with self._lock:
-                self.figures = self.figures.refused()
+                self.figures = replace(self.figures, num_refused=self.figures.num_refused + 1)
             raise _error(form, made)
         vocabulary, executor = self._engine
         return [Constraint(made.deep_copy(), executor, vocabulary.vocab_size) for _ in range(num)]
@@ -118,7 +131,7 @@ class Grammars:
 
     def _known(self, form: OutputForm) -> LLMatcher | HelperAnswer | None:
         with self._lock:
-            self.figures = self.figures.asked()
+            self.figures = replace(self.figures, num_asked=self.figures.num_asked + 1)
             if form in self._kept:
                 self._kept.move_to_end(form)
             return self._kept.get(form)
@@ -130,7 +143,8 @@ class Grammars:
             answer = judge.judge(form)
         made = self._matcher(answer.text) if answer.kind == "text" else answer
         with self._lock:
-            self.figures = self.figures.built(monotonic() - started_s)
+            build_s = self.figures.build_s.plus(monotonic() - started_s)
+            self.figures = replace(self.figures, build_s=build_s)
             if answer.kind != "late":
                 self._kept[form] = made
             if len(self._kept) > MAX_KEPT:

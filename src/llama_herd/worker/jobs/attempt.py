@@ -46,12 +46,12 @@ class Attempt:
 
     @property
     def tenant(self) -> str:
-        return self.stream.tenant
+        return self.stream.author.tenant
 
     @property
     def line(self) -> dict[str, object]:
         """The fields of each line of the log about this job."""
-        return self.stream.line(self.trace_id)._asdict()
+        return self.stream.author.line(self.job_id, self.stream.attempt, self.trace_id)
 
     @property
     def seed(self) -> int:

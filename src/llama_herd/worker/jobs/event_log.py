@@ -106,9 +106,9 @@ class EventAuthor(NamedTuple):
     tenant: str = "default"
     pieces: Sequence[bytes] = ()
 
-    def line(self, job_id: str, attempt: int | None, trace_id: str | None) -> JobLine:
+    def line(self, job_id: str, attempt: int | None, trace_id: str | None) -> dict[str, object]:
         """Return the fields that each line of this worker's log has about a job."""
-        return JobLine(job_id, attempt, self.worker, self.model, self.tenant, trace_id)
+        return JobLine(job_id, attempt, self.worker, self.model, self.tenant, trace_id)._asdict()
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class EventLog:
         self.num_choices = 1
         self.prompt: EchoedPrompt | None = None  # what the job's first start is to tell
         self.pace = EventPace()
-        self._author = author
+        self.author = author
         self._num_starts = claimed.starts
         self._has_started = False
         self._recorded = recorded
@@ -222,14 +222,6 @@ class EventLog:
         return self._num_starts + (not self._has_started)
 
     @property
-    def tenant(self) -> str:
-        return self._author.tenant
-
-    def line(self, trace_id: str | None) -> JobLine:
-        """Return the fields of each line of the log about this job."""
-        return self._author.line(self.job_id, self.attempt, trace_id)
-
-    @property
     def is_continued(self) -> bool:
         """Whether an earlier attempt has started the job."""
         return self.attempt > 1
@@ -249,8 +241,8 @@ class EventLog:
             job=self.job_id,
             epoch=self.epoch,
             attempt=self._num_starts,
-            worker=self._author.worker,
-            model=self._author.model,
+            worker=self.author.worker,
+            model=self.author.model,
             seed=seed,
             n=self.num_choices,
             prompt_tokens=num_prompt_tokens,
@@ -313,7 +305,7 @@ class EventLog:
 
     def _known(self, ids: Iterable[int]) -> Pieces:
         """Return the bytes that each of these ids stands for, as text in latin-1."""
-        known = self._author.pieces
+        known = self.author.pieces
         return {one: known[one].decode("latin-1") for one in sorted(set(ids)) if one < len(known)}
 
     def end(
@@ -336,7 +328,7 @@ class EventLog:
             text_sha256=self._text_hash.hexdigest(),
             error=error,
             attempts=self._num_starts,
-            worker=self._author.worker,
+            worker=self.author.worker,
             timings=timings,
         )
         return self._number(end)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from operator import add
@@ -13,7 +13,7 @@ from typing import Any
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import EngineStats
-from llama_herd.worker.grammars.figures import GrammarFigures
+from llama_herd.worker.grammars.grammars import GrammarFigures
 from llama_herd.worker.jobs.attempt import Attempt
 
 #: The bounds of the first five are vLLM's, so that its dashboards fit.
@@ -49,7 +49,7 @@ class JobFigures:
     num_prompt_tokens: Histogram = TOKENS
     num_drawn_tokens: Histogram = TOKENS  # of all attempts
     call_s: Histogram = CALLS  # from the hand-over of a step's events until Redis has them
-    ends: Mapping[str, int] = field(default_factory=Counter)  # by finish reason or error code
+    ends: Counter[str] = field(default_factory=Counter)  # by finish reason or error code
     num_refused: int = 0  # ended before they reached the engine
     num_taken_over: int = 0  # started here though an earlier attempt had started them
     num_fenced: int = 0  # events that were refused, since another worker has the job
@@ -64,43 +64,28 @@ class JobFigures:
         """Number of jobs that ended by an error: nobody had asked for their end."""
         return sum(number for outcome, number in self.ends.items() if outcome not in ASKED_FOR)
 
-    def with_start(self, attempt: Attempt, queue_s: float) -> "JobFigures":
-        if attempt.stream.is_continued:
-            return replace(self, num_taken_over=self.num_taken_over + 1)
-        return replace(self, queue_s=self.queue_s.plus(queue_s))
-
-    def with_first_token(self, seconds: float) -> "JobFigures":
-        return replace(self, first_token_s=self.first_token_s.plus(seconds))
+    def plus(self, **noted: Any) -> "JobFigures":
+        """Add to these fields: a count, or a measured value, which is None where nobody knows it."""
+        changed: dict[str, Any] = {}
+        for name, value in noted.items():
+            before = getattr(self, name)
+            if value is not None:
+                changed[name] = before.plus(value) if isinstance(before, Histogram) else before + value
+        return replace(self, **changed)
 
     def with_end(self, attempt: Attempt) -> "JobFigures":
         """Count the end of a job, whose final event `attempt` has just written."""
-        queue_s, first_s, total_s = attempt.timings.queue_s, attempt.timings.ttft_s, attempt.timings.total_s
-        figures = replace(
-            self,
-            ends=Counter(self.ends) + Counter([attempt.outcome]),
-            total_s=_plus(self.total_s, total_s),
-        )
+        timings = attempt.timings
+        queue_s, first_s, total_s = timings.queue_s, timings.ttft_s, timings.total_s
+        figures = self.plus(ends=Counter([attempt.outcome]), total_s=total_s)
         if queue_s is None or first_s is None or total_s is None:
             return figures
-        return replace(
-            figures,
-            prefill_s=self.prefill_s.plus(first_s - queue_s),
-            decode_s=self.decode_s.plus(total_s - first_s),
-            num_prompt_tokens=_plus(self.num_prompt_tokens, attempt.num_prompt_tokens),
-            num_drawn_tokens=self.num_drawn_tokens.plus(attempt.stream.num_ids),
+        return figures.plus(
+            prefill_s=first_s - queue_s,
+            decode_s=total_s - first_s,
+            num_prompt_tokens=attempt.num_prompt_tokens,
+            num_drawn_tokens=attempt.stream.num_ids,
         )
-
-    def with_call(self, seconds: float) -> "JobFigures":
-        return replace(self, call_s=self.call_s.plus(seconds))
-
-    def with_refused(self) -> "JobFigures":
-        return replace(self, num_refused=self.num_refused + 1)
-
-    def with_fenced(self) -> "JobFigures":
-        return replace(self, num_fenced=self.num_fenced + 1)
-
-    def with_retry(self) -> "JobFigures":
-        return replace(self, num_retries=self.num_retries + 1)
 
 
 #: The rate of tokens is that of this time, the first token that of the jobs which ended within this time.
@@ -173,15 +158,8 @@ class WorkerFigures:
 
 def summed_figures(parts: Iterable[JobFigures]) -> JobFigures:
     """The figures of the publisher's calls and of all tenants' jobs as one."""
-    return reduce(_sum, parts, JobFigures())
-
-
-def _sum(one: JobFigures, two: JobFigures) -> JobFigures:
+    every = [JobFigures(), *parts]
     sums: dict[str, Any] = {
-        each.name: add(getattr(one, each.name), getattr(two, each.name)) for each in fields(JobFigures)
+        each.name: reduce(add, (getattr(one, each.name) for one in every)) for each in fields(JobFigures)
     }
     return JobFigures(**sums)
-
-
-def _plus(histogram: Histogram, value: float | None) -> Histogram:
-    return histogram if value is None else histogram.plus(value)

@@ -1,8 +1,8 @@
 """Hands finished jobs back to Celery: folds the result from the stream, runs the tracer, acks the message."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic
 from traceback import format_tb
@@ -63,13 +63,6 @@ class Settlement(NamedTuple):
     error: GenerationError | None = None
 
 
-class PostponedSettlement(NamedTuple):
-    """A settlement to try again, since another finisher is at it."""
-
-    due_s: float
-    settlement: Settlement
-
-
 class Finisher:
     """Settles the deliveries of jobs whose final event is in the ledger.
 
@@ -80,7 +73,8 @@ class Finisher:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
-        self._later: list[PostponedSettlement] = []
+        #: Settlements to try again, since another finisher is at them, and when.
+        self._later: list[tuple[float, Settlement]] = []
         #: What reports that a job is being settled here, by the token that says so in its record.
         self._settling: dict[str, RedisCall[SettlingAnswer]] = {}
         self._num_answered = [0] * NUM_THREADS
@@ -111,15 +105,10 @@ class Finisher:
         job_id: str,
         deliveries: list[Delivery],
         line: Mapping[str, object] = MappingProxyType({}),
+        error: GenerationError | None = None,
     ) -> None:
         """Settle the first delivery and acknowledge the others; returns at once."""
-        self._inbox.put(Settlement(tenancy, job_id, deliveries, {"job_id": job_id, **line}))
-
-    def refuse(
-        self, tenancy: Tenancy, delivery: Delivery, error: GenerationError, line: Mapping[str, object]
-    ) -> None:
-        """Settle a delivery whose job cannot be recorded; returns at once."""
-        self._inbox.put(Settlement(tenancy, delivery.job_id, [delivery], line, error))
+        self._inbox.put(Settlement(tenancy, job_id, deliveries, {"job_id": job_id, **line}, error))
 
     def stop(self) -> None:
         """Finish the current settlements; messages left unsettled are delivered again and settled then."""
@@ -144,9 +133,10 @@ class Finisher:
                 with suppress(RedisError):
                     run_call(self._redis, report)
             for later in list(self._later):
-                if later.due_s <= monotonic():
+                due_s, settlement = later
+                if due_s <= monotonic():
                     self._later.remove(later)
-                    self._inbox.put(later.settlement)
+                    self._inbox.put(settlement)
 
     def _settle(self, settlement: Settlement) -> None:
         """No message is acknowledged before Celery knows how the job ended, unless that cannot be stored."""
@@ -175,12 +165,15 @@ class Finisher:
             case Settled():
                 return deliveries
             case Busy():
-                self._later.append(PostponedSettlement(monotonic() + turn.remaining_ms / 1000, settlement))
+                self._later.append((monotonic() + turn.remaining_ms / 1000, settlement))
                 return []
-        with self._reported(token, ask):
+        self._settling[token] = ask
+        try:
             outcome = _outcome(events)
             self._insist(deliveries[0].settle, outcome)
             self._insist(self._note_settled, tenancy.ledger, job_id)
+        finally:
+            del self._settling[token]
         _log_end(outcome, settlement.line.get("attempt"))
         return deliveries[1:]
 
@@ -205,15 +198,6 @@ class Finisher:
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Retry until Redis accepts it. Raises Stopped, and any error that will not pass by itself."""
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
-
-    @contextmanager
-    def _reported(self, token: str, report: RedisCall[SettlingAnswer]) -> Iterator[None]:
-        """Have the job reported as being settled here, within the block."""
-        self._settling[token] = report
-        try:
-            yield
-        finally:
-            del self._settling[token]
 
     def _begin(
         self, reader: StreamReader, job_id: str, ask: RedisCall[SettlingAnswer]

@@ -70,26 +70,6 @@ class CeleryEnd(NamedTuple):
     reason: CancelReason
 
 
-class PostponedItem(NamedTuple):
-    """An item to try again at a time; the number keeps items of equal times in order."""
-
-    due_s: float
-    number: int
-    item: Delivery | CeleryEnd
-
-
-class ReadDelivery(NamedTuple):
-    """A delivery, and what its message asks for."""
-
-    delivery: Delivery
-    message: TaskMessage
-
-    @property
-    def is_large(self) -> bool:
-        envelope = self.message.envelope
-        return len(self.delivery.body) + len(envelope.text if envelope else "") >= LARGE_CLAIM
-
-
 class Intake(threading.Thread):
     """The one thread that claims jobs. A delivery goes to the preparer, to the finisher, or is tried again.
 
@@ -105,13 +85,14 @@ class Intake(threading.Thread):
         finisher: Finisher,
     ) -> None:
         super().__init__(name="intake", daemon=True)
-        self._redis, self._owner_id = tenancies.redis, tenancies.owner
+        self._redis = tenancies.redis
         self._tenancies = tenancies
         self._publisher = publisher
         self._finisher = finisher
         self._preparer = preparer
         self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
-        self._later: list[PostponedItem] = []
+        #: When to try an item again, and a number that keeps items of equal times in order.
+        self._later: list[tuple[float, int, Delivery | CeleryEnd]] = []
         self._numbers = count()
         self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False
@@ -146,20 +127,20 @@ class Intake(threading.Thread):
             taken.append(self._inbox.get(timeout=self._rest_s()))
             while len(taken) < MAX_CLAIMS:
                 taken.append(self._inbox.get_nowait())
-        while self._later and self._later[0].due_s <= monotonic():
-            taken.append(heapq.heappop(self._later).item)
+        while self._later and self._later[0][0] <= monotonic():
+            taken.append(heapq.heappop(self._later)[2])
         return [item for item in taken if item is not None]
 
     def _rest_s(self) -> float | None:
         """The seconds to sleep unless an item arrives; None: any time."""
         if self._may_begin_more:
             return 0.0
-        due_s = self._later[0].due_s - monotonic() if self._later else inf
+        due_s = self._later[0][0] - monotonic() if self._later else inf
         rest_s = max(0.0, min(due_s, POLL_S if self._preparer.is_holding else inf))
         return None if rest_s == inf else rest_s
 
     def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
-        heapq.heappush(self._later, PostponedItem(monotonic() + delay_s, next(self._numbers), item))
+        heapq.heappush(self._later, (monotonic() + delay_s, next(self._numbers), item))
 
     def _end(self, end: CeleryEnd) -> None:
         """Give a job that Celery has ended by itself the end of its stream."""
@@ -171,7 +152,7 @@ class Intake(threading.Thread):
                 self._put_on_record(end.job_id, tenancy)
                 answer = run_call(self._redis, cancel)
             if answer is not Cancellation.ASKED:
-                line = tenancy.author.line(end.job_id, None, None)._asdict()
+                line = tenancy.author.line(end.job_id, None, None)
                 self._finisher.settle(tenancy, end.job_id, [], line)
         except RedisError:
             self._put_off(end, RETRY_S)
@@ -179,37 +160,23 @@ class Intake(threading.Thread):
     def _put_on_record(self, job_id: str, tenancy: Tenancy) -> None:
         """Make a record of an unclaimed job that came without our client, so that it can be ended."""
         envelope = Envelope.from_request({"id": job_id}, None, tenancy.queue)
-        claim = tenancy.ledger.claim(
-            job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
-        )
-        claimed = run_call(self._redis, claim)
+        claimed = run_call(self._redis, tenancy.claim(job_id, NO_JOB, envelope))
         if isinstance(claimed, Claimed):
-            run_call(self._redis, tenancy.ledger.release(job_id, self._owner_id, claimed.epoch))
+            run_call(self._redis, tenancy.ledger.release(job_id, tenancy.owner, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Claim jobs: the small ones together, each large one by itself."""
-        asked = [
-            ReadDelivery(one, TaskMessage.read(one.body, one.headers, self._tenancy_of(one).settings))
-            for one in deliveries
-        ]
-        for delivery, message in asked:
-            delivery.embed = message.embed
-        small = [one for one in asked if not one.is_large]
-        for lot in (small, *([one] for one in asked if one.is_large)):
+        for one in deliveries:
+            one.message = TaskMessage.read(one.body, one.headers, self._tenancy_of(one).settings)
+        small = [one for one in deliveries if not _is_large(one)]
+        for lot in (small, *([one] for one in deliveries if _is_large(one))):
             if lot and not self._is_stopping:
                 self._claim_lot(lot)
 
-    def _claim_lot(self, lot: Rows[ReadDelivery]) -> None:
+    def _claim_lot(self, lot: Rows[Delivery]) -> None:
         """Claim jobs in one round trip, and open the ones that are ours: then their leases are renewed."""
         calls = [
-            self._tenancy_of(delivery).ledger.claim(
-                delivery.job_id,
-                self._owner_id,
-                queue=self._tenancy_of(delivery).queue,
-                job=message.job,
-                envelope=message.envelope,
-            )
-            for delivery, message in lot
+            self._tenancy_of(one).claim(one.job_id, one.message.job, one.message.envelope) for one in lot
         ]
         try:
             answers = run_calls(self._redis, calls)
@@ -218,22 +185,19 @@ class Intake(threading.Thread):
             self._try_again(lot, error)
             return
         first_parts = self._first_parts(lot, answers)
-        for (delivery, message), answer in zip(lot, answers, strict=True):
+        for delivery, answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
             try:
-                self._act(delivery, message, answer, first_parts.get(delivery))
+                self._act(delivery, answer, first_parts.get(delivery))
             except RedisError as error:
-                self._act_on_error(delivery, message, error)
+                self._act_on_error(delivery, error)
 
     def _first_parts(
-        self, lot: Rows[ReadDelivery], answers: Rows[ClaimAnswer | ResponseError]
+        self, lot: Rows[Delivery], answers: Rows[ClaimAnswer | ResponseError]
     ) -> dict[Delivery, StreamPart | ResponseError]:
         """The beginnings of the streams of jobs that have run before, in one round trip."""
-        begun = [
-            one.delivery
-            for one, answer in zip(lot, answers, strict=True)
-            if isinstance(answer, Yours) and answer.seq
-        ]
+        pairs = zip(lot, answers, strict=True)
+        begun = [one for one, answer in pairs if isinstance(answer, Yours) and answer.seq]
         calls = [self._tenancy_of(one).reader.part(one.job_id, with_scores=False) for one in begun]
         try:
             parts = run_calls(self._redis, calls)
@@ -241,26 +205,21 @@ class Intake(threading.Thread):
             return {}  # each is read again by itself
         return dict(zip(begun, parts, strict=True))
 
-    def _try_again(self, lot: Rows[ReadDelivery], error: RedisError) -> None:
+    def _try_again(self, lot: Rows[Delivery], error: RedisError) -> None:
         """Make claims again later, but give up a large one that breaks the connection each time."""
         for one in lot:
-            breaks = (
-                self._breaks.setdefault(one.delivery, BrokenConnections())
-                if one.is_large
-                else BrokenConnections()
-            )
-            if one.is_large:
+            if _is_large(one):
+                breaks = self._breaks.setdefault(one, BrokenConnections())
                 breaks.note(self._redis, error)
-            if breaks.are_no_accident:
-                del self._breaks[one.delivery]
-                self._act_on_error(*one, UnreadableReply(BREAKING))
-            else:
-                self._put_off(one.delivery, RETRY_S)
+                if breaks.are_no_accident:
+                    del self._breaks[one]
+                    self._act_on_error(one, UnreadableReply(BREAKING))
+                    continue
+            self._put_off(one, RETRY_S)
 
     def _act(
         self,
         delivery: Delivery,
-        message: TaskMessage,
         answer: ClaimAnswer | ResponseError,
         first: StreamPart | ResponseError | None = None,
     ) -> None:
@@ -268,13 +227,15 @@ class Intake(threading.Thread):
         match answer:
             case Adopt():
                 if not self._tenancy_of(delivery).claims.adopt(delivery):
-                    self._claim_again(delivery, message)
+                    self._claim_again(delivery)
             case Claimed():
-                self._open(delivery, message, answer, first)
+                self._open(delivery, answer, first)
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended():
-                self._settle(delivery)
+                self._finisher.settle(
+                    self._tenancy_of(delivery), delivery.job_id, [delivery], self._line(delivery)
+                )
             case Settled():
                 delivery.acknowledge()
             case Early():
@@ -283,9 +244,9 @@ class Intake(threading.Thread):
                 log.warning("message names a forgotten job", **self._line(delivery))
                 delivery.acknowledge()
             case ResponseError():
-                self._act_on_error(delivery, message, answer)
+                self._act_on_error(delivery, answer)
 
-    def _act_on_error(self, delivery: Delivery, message: TaskMessage, error: RedisError) -> None:
+    def _act_on_error(self, delivery: Delivery, error: RedisError) -> None:
         """Try again if the error may pass. Otherwise record the job without its content, and end it."""
         if is_temporary(error):
             log.warning("Redis refused a claim, retrying", **self._line(delivery), error=type(error).__name__)
@@ -295,42 +256,33 @@ class Intake(threading.Thread):
         log.error("Redis refused a claim, ending the job", **self._line(delivery), error=reason)
         tenancy = self._tenancy_of(delivery)
         envelope = Envelope.for_job(delivery.job_id, tenancy.queue)
-        claim = tenancy.ledger.claim(
-            delivery.job_id, self._owner_id, queue=tenancy.queue, job=NO_JOB, envelope=envelope
-        )
         refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
         try:
-            answer = run_call(self._redis, claim)
+            answer = run_call(self._redis, tenancy.claim(delivery.job_id, NO_JOB, envelope))
             if not isinstance(answer, ResponseError):
-                self._act(delivery, TaskMessage(NO_JOB, envelope, refusal), answer)
+                delivery.message = TaskMessage(NO_JOB, envelope, refusal, delivery.message.embed)
+                self._act(delivery, answer)
         except RedisError as again:
             if is_temporary(again):
                 self._put_off(delivery, RETRY_S)
             else:
                 refused = GenerationError(ErrorCode.NOT_RECORDED, str(refusal))
-                self._finisher.refuse(tenancy, delivery, refused, self._line(delivery))
+                self._finisher.settle(tenancy, delivery.job_id, [delivery], self._line(delivery), refused)
 
-    def _claim_again(self, delivery: Delivery, message: TaskMessage) -> None:
+    def _claim_again(self, delivery: Delivery) -> None:
         """Claim again a job that the ledger says is ours, though we do not have it.
 
         Either it has just ended here: then the answer is another one by now. Or the reply to our first claim
         was lost: then the answer is the same, and the job is opened.
         """
-        tenancy = self._tenancy_of(delivery)
-        answer = run_call(
-            self._redis, tenancy.ledger.claim(delivery.job_id, self._owner_id, queue=tenancy.queue)
-        )
+        answer = run_call(self._redis, self._tenancy_of(delivery).claim(delivery.job_id))
         if isinstance(answer, Adopt):
-            self._open(delivery, message, answer)
+            self._open(delivery, answer)
         else:
-            self._act(delivery, message, answer)
+            self._act(delivery, answer)
 
     def _open(
-        self,
-        delivery: Delivery,
-        message: TaskMessage,
-        claimed: Claimed,
-        first: StreamPart | ResponseError | None = None,
+        self, delivery: Delivery, claimed: Claimed, first: StreamPart | ResponseError | None = None
     ) -> None:
         """Begin an attempt at a claimed job, where its stream ends."""
         recorded = self._recorded(delivery, first) if claimed.seq else NOTHING
@@ -342,12 +294,12 @@ class Intake(threading.Thread):
             trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
             # The ledger knew nothing of the job when it was revoked.
-            abort="cancelled" if message.job is not None and delivery.job_id in tenancy.revoked else None,
+            abort="cancelled" if delivery.message.job and delivery.job_id in tenancy.revoked else None,
         )
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
         self._publisher.open(attempt)
-        self._preparer.hold(OpenedJob(attempt, message, claimed, recorded))
+        self._preparer.hold(OpenedJob(attempt, claimed, recorded))
 
     def _recorded(self, delivery: Delivery, first: StreamPart | ResponseError | None) -> RecordedOutputs:
         """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""
@@ -363,11 +315,12 @@ class Intake(threading.Thread):
 
     def _line(self, delivery: Delivery) -> dict[str, object]:
         """Return the fields of a line of the log about a job that is not claimed."""
-        return self._tenancy_of(delivery).author.line(delivery.job_id, None, delivery.trace_id)._asdict()
-
-    def _settle(self, delivery: Delivery) -> None:
-        tenancy = self._tenancy_of(delivery)
-        self._finisher.settle(tenancy, delivery.job_id, [delivery], self._line(delivery))
+        return self._tenancy_of(delivery).author.line(delivery.job_id, None, delivery.trace_id)
 
     def _tenancy_of(self, delivery: Delivery) -> Tenancy:
         return self._tenancies.for_queue(delivery.queue)
+
+
+def _is_large(delivery: Delivery) -> bool:
+    envelope = delivery.message.envelope
+    return len(delivery.body) + len(envelope.text if envelope else "") >= LARGE_CLAIM

@@ -18,7 +18,6 @@ from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.priority import urgency_of
-from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
@@ -42,7 +41,6 @@ class OpenedJob(NamedTuple):
     """A claimed job with its stream, which has no sequences yet."""
 
     attempt: Attempt
-    message: TaskMessage
     claimed: Claimed
     recorded: RecordedOutputs
 
@@ -183,9 +181,8 @@ class Preparer:
             self._prepare(opened)
         except InvalidJob as error:
             # An error of the message says more than the record that was made of it, which has no job.
-            self._refuse(
-                attempt, Failure(code=ErrorCode.INVALID_JOB, message=str(opened.message.error or error))
-            )
+            message = str(attempt.deliveries[0].message.error or error)
+            self._refuse(attempt, Failure(code=ErrorCode.INVALID_JOB, message=message))
         except GenerationError as error:
             self._refuse(attempt, Failure.from_error(error))
         except (SystemExit, KeyboardInterrupt):
@@ -197,7 +194,7 @@ class Preparer:
 
     def _prepare(self, opened: OpenedJob) -> None:
         """Make the job's sequences, bring each to where its stream ends, and submit them."""
-        attempt, _, claimed, recorded = opened
+        attempt, claimed, recorded = opened
         ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
         if len(ids) != claimed.n or min(ids, default=0) < 0:
             raise GenerationError(

@@ -1,7 +1,7 @@
 """Sends the engine's outputs: one script call per step, repeated byte for byte until Redis answers."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence as Rows
+from collections.abc import Callable, Iterator, Sequence as Rows
 from contextlib import suppress
 from math import inf
 from queue import Empty, Full, Queue
@@ -15,14 +15,15 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
-from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, emit
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import LOST
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.protocol.events import Failure, FinishReason
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import JobEngine, StepOutput
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.figures import JobFigures
+from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancies
 
 log = structlog.get_logger(__name__)
@@ -83,34 +84,25 @@ class CallRefused(Exception):
 class Publisher(threading.Thread):
     """Writes the streams of the jobs in hand, of all tenants. Other threads call only `open` and `put`.
 
-    `on_start(attempt)` is called once the job's start is on record, `on_end(attempt)` once its final event
-    is, `on_lost(attempt)` when the job turns out to belong to another worker, `on_released(attempt)` when it
-    was released to its queue.
+    A job whose start is on record is confirmed to the engine, one whose final event is goes to the finisher.
+    The messages of one that turns out to belong to another worker are let go.
     """
 
-    def __init__(
-        self,
-        tenancies: Tenancies,
-        *,
-        on_start: Callable[[Attempt], None],
-        on_end: Callable[[Attempt], None],
-        on_lost: Callable[[Attempt], None],
-        on_released: Callable[[Attempt], None],
-    ) -> None:
+    def __init__(self, tenancies: Tenancies, engine: JobEngine, finisher: Finisher) -> None:
         super().__init__(name="publisher", daemon=True)
         self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
-        self._on_start = on_start
-        self._on_end = on_end
-        self._on_lost = on_lost
-        self._on_released = on_released
+        self._engine = engine
+        self._finisher = finisher
         self._inbox: Queue[Rows[PublisherInput]] = Queue(MAX_WAITING_STEPS)
         self._gathering: set[Attempt] = set()  # attempts with tokens that are not due yet
         self._is_stopping = threading.Event()
         self._give_up_s = inf
         self._sending_since_s: float | None = None  # None: nothing is under way
-        self._num_answered = 0
-        self._figures = JobFigures()
+        #: Calls that Redis has answered.
+        self.num_answered = 0
+        #: Counts and times of its calls since the start; jobs have theirs in their tenancies.
+        self.figures = JobFigures()
         self._call_s = 0.0  # how long calls take of late
 
     @property
@@ -119,20 +111,10 @@ class Publisher(threading.Thread):
         return self._inbox.qsize() + (self._sending_since_s is not None)
 
     @property
-    def num_answered(self) -> int:
-        """Calls that Redis has answered."""
-        return self._num_answered
-
-    @property
     def lag_s(self) -> float:
         """Age of the oldest events that Redis does not have: what waits is younger than what is sent."""
         since_s = self._sending_since_s
         return 0.0 if since_s is None else monotonic() - since_s
-
-    @property
-    def figures(self) -> JobFigures:
-        """Counts and times of the publisher's calls since the start; jobs have theirs in their tenancies."""
-        return self._figures
 
     def open(self, attempt: Attempt) -> None:
         """Take over a claimed job's stream; call it before the first `put` for the job.
@@ -141,17 +123,13 @@ class Publisher(threading.Thread):
         """
         earlier = self._tenancies.for_attempt(attempt).claims.begin(attempt)
         if earlier is not None:
-            self._on_lost(earlier)
+            earlier.let_go()
 
     def put(self, outputs: Rows[PublisherInput]) -> None:
         """Queue the outputs of a step; blocks while too many steps wait for Redis."""
         if self._inbox.full():
             log.warning("engine paused until Redis answers", waiting_steps=MAX_WAITING_STEPS)
         self._inbox.put(outputs)
-
-    def note_released(self, attempts: Iterable[Attempt]) -> None:
-        """Note that jobs were released to their queue."""
-        self.put(list(map(ReleasedJob, attempts)))
 
     def stop(self) -> None:
         """Send what waits, then stop; stop trying after STOPPING_S if Redis does not answer."""
@@ -184,12 +162,12 @@ class Publisher(threading.Thread):
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
-                    self._note(attempt, JobFigures.with_refused)
+                    self._note(attempt, num_refused=1)
                     events.append((attempt, attempt.end(output.finish_reason, output.error)))
                 case ReleasedJob(attempt):
-                    self._end(attempt, self._on_released)
+                    self._end(attempt, Attempt.acknowledge)
                 case LostJob(attempt):
-                    self._end(attempt, self._on_lost)
+                    self._end(attempt, Attempt.let_go)
         return events + self._due(monotonic())
 
     def _due(self, now_s: float) -> list[Outgoing]:
@@ -206,8 +184,8 @@ class Publisher(threading.Thread):
             return []
         was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)
-        if was_silent and (ttft_s := attempt.timings.ttft_s) is not None:
-            self._note(attempt, lambda figures: figures.with_first_token(ttft_s))
+        if was_silent and attempt.first_token_s is not None:
+            self._note(attempt, first_token_s=attempt.timings.ttft_s)
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
         return [(attempt, entry) for entry in entries]
@@ -225,12 +203,12 @@ class Publisher(threading.Thread):
         self._sending_since_s = None
 
     def _note_call(self, seconds: float) -> None:
-        self._figures = self._figures.with_call(seconds)
+        self.figures = self.figures.plus(call_s=seconds)
         self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
 
     def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
         """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
-        entries = [self._tenancies.for_attempt(attempt).entry(entry) for attempt, entry in events]
+        entries = [TenantEntry(self._tenancies.for_attempt(one).ledger, entry) for one, entry in events]
         call = emit(self._owner, entries, self._tenancies.first.ledger)
         attempts = list(dict.fromkeys(attempt for attempt, _ in events))
         is_large = len(attempts) == 1 and any(_is_large(entry) for _, entry in events)
@@ -263,7 +241,7 @@ class Publisher(threading.Thread):
             answer, *_ = run_calls(self._redis, [call, *beside])
             if isinstance(answer, ResponseError):
                 raise answer
-            self._num_answered += 1
+            self.num_answered += 1
             return cast(T, answer)
 
         def judge(error: Exception) -> None:
@@ -271,7 +249,7 @@ class Publisher(threading.Thread):
                 raise error
             if not is_temporary(error):
                 raise CallRefused(redis_message(error)[:MAX_REASON]) from None
-            self._figures = self._figures.with_retry()
+            self.figures = self.figures.plus(num_retries=1)
             if breaks is not None:
                 breaks.note(self._redis, error)
                 if breaks.are_no_accident:
@@ -291,7 +269,7 @@ class Publisher(threading.Thread):
         again: list[Outgoing] = []
         recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
-            self._figures = self._figures.with_retry()
+            self.figures = self.figures.plus(num_retries=1)
             log.warning("Redis is full, retrying")
             sleep(FULL_S)
         for (attempt, entry), answer in answered:
@@ -307,16 +285,20 @@ class Publisher(threading.Thread):
 
     def _note_written(self, attempt: Attempt, entry: EmitEntry) -> None:
         if entry.kind == "started":
-            queue_s = attempt.timings.queue_s or 0.0
-            self._note(attempt, lambda figures: figures.with_start(attempt, queue_s))
-            self._on_start(attempt)
+            if attempt.stream.is_continued:
+                self._note(attempt, num_taken_over=1)
+            else:
+                self._note(attempt, queue_s=attempt.timings.queue_s)
+            self._engine.confirm(attempt.sequences)
         elif entry.kind == "end":
-            self._note(attempt, lambda figures: figures.with_end(attempt))
-            self._end(attempt, self._on_end)
+            tenancy = self._tenancies.for_attempt(attempt)
+            tenancy.figures = tenancy.figures.with_end(attempt)
+            self._end(attempt, self._finish)
 
-    def _note(self, attempt: Attempt, change: Callable[[JobFigures], JobFigures]) -> None:
+    def _note(self, attempt: Attempt, **noted: float | None) -> None:
+        """Add to the figures of a job's tenant."""
         tenancy = self._tenancies.for_attempt(attempt)
-        tenancy.figures = change(tenancy.figures)
+        tenancy.figures = tenancy.figures.plus(**noted)
 
     def _recover(self, attempt: Attempt, entry: EmitEntry, answer: Emitted) -> list[EmitEntry]:
         """The events to send after one was refused, as were the job's later events in the same call."""
@@ -339,12 +321,12 @@ class Publisher(threading.Thread):
         if answer.kind in (Emission.REFUSED, Emission.ERROR) and not attempt.is_cut_short:
             return self._cut_short(attempt, entry, answer.reason)
         if answer.kind is Emission.FINISHED:
-            self._end(attempt, self._on_end)
+            self._end(attempt, self._finish)
             return []
         if answer.kind is Emission.FENCED:
-            self._note(attempt, JobFigures.with_fenced)
+            self._note(attempt, num_fenced=1)
         log.warning("job was lost", **attempt.line, answer=answer.kind, reason=answer.reason)
-        self._end(attempt, self._on_lost)
+        self._end(attempt, Attempt.let_go)
         return []
 
     def _cut_short(self, attempt: Attempt, entry: EmitEntry, reason: str) -> list[EmitEntry]:
@@ -357,13 +339,19 @@ class Publisher(threading.Thread):
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
                 return [attempt.end("error", _not_recorded(entry, reason))]
-        self._end(attempt, self._on_lost)
+        self._end(attempt, Attempt.let_go)
         return []
 
     def _end(self, attempt: Attempt, then: Callable[[Attempt], None]) -> None:
         self._gathering.discard(attempt)
         if self._tenancies.for_attempt(attempt).claims.end(attempt):
             then(attempt)
+
+    def _finish(self, attempt: Attempt) -> None:
+        """Have the messages of a job settled that has its final event."""
+        tenancy = self._tenancies.for_attempt(attempt)
+        tenancy.recent.note_end(attempt.timings.ttft_s)
+        self._finisher.settle(tenancy, attempt.job_id, attempt.deliveries, attempt.line)
 
 
 def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:

@@ -100,28 +100,3 @@ def refuse_eviction(redis: Redis) -> None:
         return
     if policy:
         raise SettingsError(eviction_complaint(policy))
-
-
-class EvictionWatch:
-    """Notices when somebody lets Redis evict keys while the worker runs: jobs are lost from then on."""
-
-    def __init__(self, redis: Redis, on_change: Callable[[], None]) -> None:
-        self._redis = redis
-        self._on_change = on_change
-        #: The policy by which Redis may evict jobs now; empty: none.
-        self.policy = ""
-
-    def look(self) -> None:
-        """Look again; what cannot be seen stays as it was."""
-        try:
-            policy = evicting_policy(self._redis)
-        except RedisError:
-            return
-        if policy == self.policy:
-            return
-        self.policy = policy
-        if policy:
-            log.error("Redis may evict jobs", reason=eviction_complaint(policy))
-        else:
-            log.info("Redis evicts no jobs any more")
-        self._on_change()

@@ -15,16 +15,15 @@ from llama_herd.worker.jobs.figures import WorkerFigures, summed_figures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
-from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
 from llama_herd.worker.jobs.standing import Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
-from llama_herd.worker.jobs.sweeper import Sweeper
+from llama_herd.worker.jobs.sweeper import Overflow, Sweeper
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
-from llama_herd.worker.jobs.watchdog import Poller, Watchdog
+from llama_herd.worker.jobs.watchdog import Poller, Watchdog, WatchedPart
 from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
@@ -72,23 +71,17 @@ class Service:
         gate = SuspectGate.shared() if settings.tenants else SuspectGate()
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
-        self._publisher = publisher = Publisher(
-            tenancies,
-            on_start=lambda attempt: engine.confirm(attempt.sequences),
-            on_end=self._finish,
-            on_lost=Attempt.let_go,
-            on_released=Attempt.acknowledge,
-        )
+        self._publisher = publisher = Publisher(tenancies, engine, finisher)
         preparer = Preparer(tenancies, model.maker, publisher=publisher, gate=gate, engine=engine)
         self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
         # Beside it: parts that look at the jobs in hand, and at the ledger.
         self._revoker = Revoker(
             worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
         )
-        self._overflow = Overflow(tenancies, gate=gate, on_released=publisher.note_released)
+        self._overflow = Overflow(tenancies, gate, publisher)
         self._sweeper = Sweeper(tenancies, self._overflow)
-        self._watchdog = Watchdog(tenancies, settings.silence_s, self._report_soon)
-        self._watchdog.watch_parts({"publisher": publisher, "finisher": finisher})
+        parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
+        self._watchdog = Watchdog(tenancies, settings.silence_s, parts, self._report_soon)
         self.standing = Standing(
             settings, worker, model.plan, tenancies, engine=engine, watchdog=self._watchdog
         )
@@ -127,7 +120,11 @@ class Service:
         self._revoker.stop()
         self._sweeper.stop()
         self._intake.stop()
-        while self.tenancies.have_jobs and monotonic() < until_s and not self._is_hurried.is_set():
+        while (
+            any(one.claims for one in self.tenancies)
+            and monotonic() < until_s
+            and not self._is_hurried.is_set()
+        ):
             pump()
             sleep(DRAIN_POLL_S)
         self._engine.stop()
@@ -187,11 +184,6 @@ class Service:
             return
         self.tenancies.note_step(outputs)
         self._publisher.put(outputs)
-
-    def _finish(self, attempt: Attempt) -> None:
-        tenancy = self.tenancies.for_attempt(attempt)
-        tenancy.recent.note_end(attempt.timings.ttft_s)
-        self._finisher.settle(tenancy, attempt.job_id, attempt.deliveries, attempt.line)
 
     def _drop(self, attempt: Attempt) -> None:
         """Take a job out of the engine, if it still runs there."""

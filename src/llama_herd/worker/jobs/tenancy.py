@@ -11,10 +11,12 @@ from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.answers import Release
-from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry
+from llama_herd.tasks.ledger.answers import ClaimAnswer, Release
+from llama_herd.tasks.ledger.held_jobs import HeldJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import StepOutput
@@ -175,6 +177,12 @@ class Tenancy:
     def queue(self) -> str:
         return self.settings.queue
 
+    def claim(
+        self, job_id: str, job: GenerationJob | None = None, envelope: Envelope | None = None
+    ) -> RedisCall[ClaimAnswer]:
+        """The call that claims a job of this tenant's queue for this worker."""
+        return self.ledger.claim(job_id, self.owner, queue=self.queue, job=job, envelope=envelope)
+
     def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
         """The call that gives a job in hand back; `push`: with a new message in its queue."""
         return self.ledger.release(attempt.job_id, self.owner, attempt.stream.epoch, push=push)
@@ -182,10 +190,6 @@ class Tenancy:
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""
         return HeldJob(self.ledger, attempt.job_id, attempt.stream.epoch)
-
-    def entry(self, entry: EmitEntry) -> TenantEntry:
-        """An event of a job in hand, as EMIT takes it."""
-        return TenantEntry(self.ledger, entry)
 
 
 class Tenancies:
@@ -200,9 +204,6 @@ class Tenancies:
 
     def __getitem__(self, tenant: str) -> Tenancy:
         return self._by_tenant[tenant]
-
-    def get(self, tenant: str) -> Tenancy | None:
-        return self._by_tenant.get(tenant)
 
     @property
     def queues(self) -> list[str]:
@@ -233,11 +234,6 @@ class Tenancies:
     def in_hand(self) -> list[Attempt]:
         """The attempts in hand of all tenants."""
         return [attempt for one in self for attempt in one.claims.in_hand()]
-
-    @property
-    def have_jobs(self) -> bool:
-        """Whether any job is claimed and not ended."""
-        return any(one.claims for one in self)
 
     def note_step(self, outputs: Iterable[StepOutput]) -> None:
         """Count the tokens of a step, each for its tenant."""

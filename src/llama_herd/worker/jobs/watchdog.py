@@ -10,9 +10,10 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.protocol.worker_status import eviction_complaint
 from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.jobs.redis_check import EvictionWatch
+from llama_herd.worker.jobs.redis_check import evicting_policy
 from llama_herd.worker.jobs.tenancy import Tenancies
 
 log = structlog.get_logger(__name__)
@@ -59,22 +60,6 @@ class WatchedPart(Protocol):
         """Things done since the start."""
 
 
-class PartProgress:
-    """A part's progress from one look to the next."""
-
-    def __init__(self, part: WatchedPart) -> None:
-        self._part = part
-        self._num_answered = part.num_answered
-        self.num_waiting = 0
-        self.num_still_looks = 0
-
-    def look(self) -> bool:
-        """Whether something waits, but nothing was done since the last look."""
-        before, self._num_answered = self._num_answered, self._part.num_answered
-        self.num_waiting = self._part.num_waiting
-        return self.num_waiting > 0 and before == self._num_answered
-
-
 class Watchdog(threading.Thread):
     """Checks once a second that messages are polled and parts progress, and sometimes if Redis may evict.
 
@@ -84,17 +69,27 @@ class Watchdog(threading.Thread):
     blamed for it.
     """
 
-    def __init__(self, tenancies: Tenancies, silence_s: float, on_eviction: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        tenancies: Tenancies,
+        silence_s: float,
+        parts: Mapping[str, WatchedPart],
+        on_eviction: Callable[[], None],
+    ) -> None:
         """`on_eviction` is called when Redis begins to evict jobs, or no longer does."""
         super().__init__(name="watchdog", daemon=True)
-        self._redis = redis = tenancies.redis
+        self._redis = tenancies.redis
         self._ledger = ledger = tenancies.first.ledger
         self._depths = [ledger.queue_depth(queue) for queue in tenancies.queues]
         self._queues = ", ".join(tenancies.queues)
         self._silence_s = silence_s
-        self._eviction = EvictionWatch(redis, on_eviction)
+        self._on_eviction = on_eviction
+        #: The policy by which Redis may evict jobs now; empty: none.
+        self.evicts = ""
         self._poller: Poller | None = None
-        self._paces: dict[str, PartProgress] = {}
+        self._parts = parts
+        self._num_answered = {name: part.num_answered for name, part in parts.items()}
+        self._num_still_looks = dict.fromkeys(parts, 0)
         self._num_polls = 0
         self._num_silent_looks = 0
         self._is_stopping = threading.Event()
@@ -105,11 +100,6 @@ class Watchdog(threading.Thread):
         return NOTHING_SPOILT if self._poller is None else self._poller.spoilt
 
     @property
-    def evicts(self) -> str:
-        """The policy by which Redis may evict jobs; empty: none."""
-        return self._eviction.policy
-
-    @property
     def silent_s(self) -> float:
         """How long messages have waited without being polled."""
         return self._num_silent_looks * INTERVAL_S
@@ -117,15 +107,11 @@ class Watchdog(threading.Thread):
     @property
     def stuck_s(self) -> float:
         """How long any part has had work but made no progress."""
-        return max((pace.num_still_looks for pace in self._paces.values()), default=0) * INTERVAL_S
+        return max(self._num_still_looks.values(), default=0) * INTERVAL_S
 
     def watch(self, poller: Poller) -> None:
         """Watch this poller from now on; there is a new one after each lost connection."""
         self._poller = poller
-
-    def watch_parts(self, parts: Mapping[str, WatchedPart]) -> None:
-        """Watch these parts, by name; call it before the start."""
-        self._paces.update({name: PartProgress(part) for name, part in parts.items()})
 
     def stop(self) -> None:
         self._is_stopping.set()
@@ -136,7 +122,7 @@ class Watchdog(threading.Thread):
             if self._is_stopping.wait(INTERVAL_S):
                 return
             if number % LOOKS_A_POLICY == 0:
-                self._eviction.look()
+                self._look_for_eviction()
             if self._poller is not None:
                 self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
             if self.silent_s >= self._silence_s:
@@ -146,8 +132,23 @@ class Watchdog(threading.Thread):
                     seconds=self.silent_s,
                 )
                 process.end_at_once(process.EXIT_SILENT)
-            for name, pace in self._paces.items():
-                self._check_part(name, pace)
+            for name, part in self._parts.items():
+                self._check_part(name, part)
+
+    def _look_for_eviction(self) -> None:
+        """Notice when somebody lets Redis evict keys while the worker runs: jobs are lost from then on."""
+        try:
+            policy = evicting_policy(self._redis)
+        except RedisError:
+            return  # what cannot be seen stays as it was
+        if policy == self.evicts:
+            return
+        self.evicts = policy
+        if policy:
+            log.error("Redis may evict jobs", reason=eviction_complaint(policy))
+        else:
+            log.info("Redis evicts no jobs any more")
+        self._on_eviction()
 
     def _is_silent(self, poller: Poller) -> bool:
         before, self._num_polls = self._num_polls, poller.num_polls
@@ -159,12 +160,15 @@ class Watchdog(threading.Thread):
         except RedisError:
             return False
 
-    def _check_part(self, name: str, pace: PartProgress) -> None:
-        is_still = pace.look() and self._takes_writes()
-        pace.num_still_looks = pace.num_still_looks + 1 if is_still else 0
-        seconds = pace.num_still_looks * INTERVAL_S
+    def _check_part(self, name: str, part: WatchedPart) -> None:
+        """End the worker if something has waited in a part for too long, but nothing was done."""
+        before, self._num_answered[name] = self._num_answered[name], part.num_answered
+        num_waiting = part.num_waiting
+        is_still = num_waiting > 0 and before == self._num_answered[name] and self._takes_writes()
+        self._num_still_looks[name] = self._num_still_looks[name] + 1 if is_still else 0
+        seconds = self._num_still_looks[name] * INTERVAL_S
         if seconds == UNREADY_S:
-            log.error("part makes no progress", part=name, waiting=pace.num_waiting, seconds=seconds)
+            log.error("part makes no progress", part=name, waiting=num_waiting, seconds=seconds)
         if seconds >= STUCK_FACTOR * self._silence_s:
             log.critical("part is stuck, ending the worker", part=name, seconds=seconds)
             process.end_at_once(process.EXIT_STUCK)

@@ -1,7 +1,6 @@
 """Which runner the engine gets: one whose steps overlap, where a check on this device finds them right."""
 
 from time import monotonic
-from typing import NamedTuple
 
 import structlog
 
@@ -18,27 +17,23 @@ from llama_herd.worker.settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 
-class RunnerChoice(NamedTuple):
-    """A runner, and how its steps go, for the log."""
-
-    runner: Runner
-    note: str
-
-
 def choose_runner(
     llama: Llama, cache: Cache, settings: WorkerSettings, draw: Draw | None = None
-) -> RunnerChoice:
-    """The fastest runner that holds here. A card computes its first steps now. `draw` is a native one."""
+) -> tuple[Runner, str]:
+    """The fastest runner that holds here, and how its steps go, for the log.
+
+    A card computes its first steps now. `draw` is a native one.
+    """
     if cache.pages.consecutive:
-        return RunnerChoice(ModelRunner(llama, cache, draw), "one by one, on a CPU")
+        return ModelRunner(llama, cache, draw), "one by one, on a CPU"
     if settings.graphs == "off":
-        return RunnerChoice(ModelRunner(llama, cache), "one by one: HERD_GRAPHS=off")
+        return ModelRunner(llama, cache), "one by one: HERD_GRAPHS=off"
     if not _attends_over_pages(llama, cache):
-        return RunnerChoice(ModelRunner(llama, cache), "one by one: no kernel attends over pages here")
+        return ModelRunner(llama, cache), "one by one: no kernel attends over pages here"
     return _overlapping(llama, cache, settings)
 
 
-def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> RunnerChoice:
+def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> tuple[Runner, str]:
     """The runner whose steps overlap, if a check of it passes; else the plain one, and why."""
     is_captured = settings.graphs == "auto"
     try:
@@ -57,9 +52,9 @@ def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> Runner
         log.warning("steps cannot overlap", exc_info=True)
         complaint = f"{type(error).__name__}: {error}".splitlines()[0]
     if complaint:
-        return RunnerChoice(ModelRunner(llama, cache), f"one by one: {complaint}")
+        return ModelRunner(llama, cache), f"one by one: {complaint}"
     how = "as captured graphs" if is_captured else "kernel by kernel: HERD_GRAPHS=uncaptured"
-    return RunnerChoice(runner, f"overlapping, {how}")
+    return runner, f"overlapping, {how}"
 
 
 def _attends_over_pages(llama: Llama, cache: Cache) -> bool:
