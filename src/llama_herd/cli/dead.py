@@ -12,7 +12,7 @@ from llama_herd.cli.terminal import show, table_console
 
 if TYPE_CHECKING:
     from llama_herd.cli.folding_table import FoldingTable
-    from llama_herd.tasks.client.history import History
+    from llama_herd.tasks.client.dead_items import History
     from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter
 
 dead = typer.Typer(no_args_is_help=True, help="Jobs that were given up, and messages that could not be read.")

@@ -12,9 +12,8 @@ from llama_herd.tasks.client.batch.batch_row import BatchJob
 from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.dead_items import Retried
+from llama_herd.tasks.client.dead_items import History, Retried, read_history
 from llama_herd.tasks.client.follower import Follower, Heard, channel_messages, follow, read_new, time_limit_s
-from llama_herd.tasks.client.history import History, read_history
 from llama_herd.tasks.client.job_cancel import cancel_job, cancel_jobs, count_jobs, end_batch
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status

@@ -1,16 +1,17 @@
-"""Poisoned jobs and dead letters, for people: list them, run them again, delete them."""
+"""Poisoned jobs, dead letters and all that Redis has of a job, for people: list, run again, delete."""
 
+import json
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from llama_herd.errors import FieldError, InvalidJob, JobNotFound
-from llama_herd.tasks.client.history import read_history
+from llama_herd.errors import FieldError, InvalidJob, JobNotFound, RecordUnreadable
 from llama_herd.tasks.client.job_purge import purge_job
-from llama_herd.tasks.client.submission import NewJob, enqueue, id_of_retry
-from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
+from llama_herd.tasks.client.submission import NewJob, checked_job_id, enqueue, id_of_retry
+from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, JobRecord, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import both
+from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, is_queue_of
 from llama_herd.tasks.settings import Settings
@@ -76,3 +77,30 @@ class DeadItems:
         await enqueue(self.ledger, named, self.settings)
         await self.letters.unlist(job_id)
         return Retried(new_id, queue)
+
+
+class History(NamedTuple):
+    """A job's record, its events, and its body: the job as it was accepted, with its prompt."""
+
+    record: JobRecord
+    events: list[Event]
+    body: dict[str, Any]
+
+
+async def read_history(ledger: Ledger, job_id: str) -> History:
+    """Read all that Redis has of a job. Raises JobNotFound."""
+    record = await ledger.record(checked_job_id(job_id))
+    body = await ledger.body(job_id)
+    if record is None or body is None:
+        raise JobNotFound.for_id(job_id)
+    return History(record, (await ledger.read(job_id)), _fields(job_id, body))
+
+
+def _fields(job_id: str, body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise RecordUnreadable(f"the body in the record of job {job_id} is not a job. Fix: purge it")
+    return fields

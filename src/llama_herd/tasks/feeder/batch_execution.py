@@ -16,7 +16,7 @@ from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
-from llama_herd.tasks.client.batch.row_job import forget_jobs
+from llama_herd.tasks.client.batch.row_feed import forget_jobs
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.feeder.answer_parts import PART_KINDS, AnswerParts, parts_place

@@ -42,7 +42,7 @@ from llama_herd.tasks.ledger.submit_item import SubmitItem, job_fields, read_sub
 from llama_herd.tasks.protocol.events import Failure, FinishReason
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
-from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT, lane_of, lists_of
 from llama_herd.tasks.settings import Settings
 
 #: An attempt is sound once it has recorded this many tokens, or any token after this time. Then earlier
@@ -118,7 +118,10 @@ class Ledger(JobReads):
 
     def submit_item(self, job_id: str, job: GenerationJob, envelope: Envelope) -> SubmitItem:
         """A job for `submit_many`."""
-        return SubmitItem.from_job(self, job_id, job, envelope)
+        body = job.to_json().encode()
+        entry = {"job": self.job_key(job_id), "id": job_id, **job_fields(job, envelope, body)}
+        lists = (*lists_of(envelope.queue), self.line_key(f"{envelope.queue}{lane_of(job.priority)}"))
+        return SubmitItem(entry, lists, len(body) + len(envelope.text))
 
     def submit_many(self, items: Sequence[SubmitItem]) -> RedisCall[list[Submitted | ResponseError]]:
         """Accept jobs, each as `submit` does. There is one answer for each, in order.

@@ -1,17 +1,16 @@
 """A new job as SUBMIT takes it, and what SUBMIT answers."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from llama_herd.tasks.ledger.answers import Submission, Submitted
-from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
-from llama_herd.tasks.protocol.priority import lane_of, lists_of
+from llama_herd.tasks.protocol.priority import lane_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +23,6 @@ class SubmitItem:
     entry: dict[str, Argument]
     lists: tuple[str, ...]
     num_bytes: int
-
-    @classmethod
-    def from_job(cls, keys: Keys, job_id: str, job: GenerationJob, envelope: Envelope) -> Self:
-        """keys: those of the job's tenant."""
-        body = job.to_json().encode()
-        entry = {"job": keys.job_key(job_id), "id": job_id, **job_fields(job, envelope, body)}
-        lists = (*lists_of(envelope.queue), keys.line_key(f"{envelope.queue}{lane_of(job.priority)}"))
-        return cls(entry, lists, len(body) + len(envelope.text))
 
 
 def job_fields(job: GenerationJob, envelope: Envelope, body: bytes) -> dict[str, Argument]:

@@ -64,13 +64,8 @@ def check_choice_among(choice: str | JsonObject, tools: Collection[Mapping[str, 
     if foreign is not None:
         form = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
         raise ValueError(f"needs tools of the form {form}, which tools.{foreign} does not have")
-    if (name := named_tool(choice)) is not None and name not in tool_names(tools):
+    if isinstance(choice, dict) and choice["function"]["name"] not in tool_names(tools):
         raise ValueError("must name one of the tools")
-
-
-def named_tool(choice: str | JsonObject | None) -> str | None:
-    """The name of the one tool that must be called; None: the choice names none."""
-    return str(choice["function"]["name"]) if isinstance(choice, dict) else None
 
 
 def tool_names(tools: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

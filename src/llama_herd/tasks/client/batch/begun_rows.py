@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from llama_herd.tasks.client.batch.row_job import RowJob
+from llama_herd.tasks.client.batch.row_feed import RowJob
 from llama_herd.tasks.client.batch.window import MAX_PARKED, BatchWindow
 from llama_herd.tasks.ledger.redis_call import together
 

@@ -15,8 +15,7 @@ from redis.exceptions import ResponseError
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
-from llama_herd.tasks.client.batch.row_feed import RowFeed
-from llama_herd.tasks.client.batch.row_job import RowJob
+from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
