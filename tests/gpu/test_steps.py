@@ -73,15 +73,15 @@ def test_what_cannot_be_captured_leaves_the_card_well(tiny_file: Path) -> None:
     settings = settings_of(tiny_file, "off")
     model = LoadedModel.load(settings, CARD)
     runner = SlotRunner(model.llama, model.cache, CudaDevice(), settings.slots)
-    forward = type(model.llama).forward
+    logits_of = type(model.llama).logits
     with pytest.MonkeyPatch.context() as patch:
 
         def reads_a_number(*given: Any) -> torch.Tensor:
-            logits = forward(*given)
+            logits = logits_of(*given)
             logits.sum().item()
             return logits
 
-        patch.setattr(type(model.llama), "forward", reads_a_number)
+        patch.setattr(type(model.llama), "logits", reads_a_number)
         assert "captur" in runner.graphs.check()
     assert torch.ones(3, device=CARD).sum().item() == 3
     large = torch.empty(1 << 28, dtype=torch.uint8, device=CARD)

@@ -17,7 +17,8 @@ class PlainShort:
         return True
 
     def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
-        out[seen.rows] = attend_plainly(q, cached, seen, scoring)
+        if len(seen.rows):
+            out[seen.rows] = attend_plainly(q, cached, seen, scoring)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from llama_herd.model.attention_inputs import Prompts, Scoring, Seen
-from llama_herd.model.batch import AnyBatch, DecodeBatch, Span, SpanGroup
+from llama_herd.model.batch import AnyBatch, Batch, Span, SpanGroup, StepBatch
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
 
@@ -63,10 +63,12 @@ def attend(
     cached = cache.storage[:, layer]  # (2, K, pages, PAGE_TOKENS, D)
     if native is None or not native.takes(q, cached):
         return _attend_plainly(q, cache, layer, batch, scoring)
+    if isinstance(batch, StepBatch):
+        return _attend_step(q, cached, batch, scoring, native, prefill)
     attended = q.new_empty(q.shape)
     if len(batch.seen.rows):
         native(q, cached, batch.seen, attended, scoring)
-    if isinstance(batch, DecodeBatch) or batch.is_short:
+    if batch.is_short:
         return attended
     if prefill is not None and prefill.takes(q, cached):
         prefill(q, cached, batch, attended, scoring)
@@ -79,9 +81,28 @@ def attend(
     return attended
 
 
+def _attend_step(
+    q: Tensor,
+    cached: Tensor,
+    batch: StepBatch,
+    scoring: Scoring,
+    native: AttentionKernel,
+    prefill: PrefillKernel | None,
+) -> Tensor:
+    """Attention of a batch told by slots. Without a kernel for prompts their tokens attend one by one."""
+    attended = q.new_zeros(q.shape)  # what only fills the batch up is of no span
+    by_spans = prefill is not None and prefill.takes(q, cached)
+    seen = batch.seen if by_spans else batch.each_seen
+    if len(seen.rows):
+        native(q, cached, seen, attended, scoring)
+    if prefill is not None and by_spans and not batch.is_short:
+        prefill(q, cached, batch, attended, scoring)
+    return attended
+
+
 def _attend_plainly(q: Tensor, cache: Cache, layer: int, batch: AnyBatch, scoring: Scoring) -> Tensor:
     """Attention of all spans in plain torch."""
-    if cache.pages.consecutive:
+    if isinstance(batch, Batch) and cache.pages.consecutive:
         return torch.cat(_attend_runs(q, cache, layer, batch.spans, scoring))
     attended = q.new_empty(q.shape)
     _attend_pages(q, cache, layer, batch.groups, scoring, attended)

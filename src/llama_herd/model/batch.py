@@ -1,7 +1,7 @@
 """Batch: the tokens of one forward, of many sequences, prefill and decode together.
 
 Shapes: T tokens of the ragged batch, R rows that want logits, t tokens of a span, B spans, P pages. Of a
-batch that decodes: B tokens, N slots, P pages of a sequence.
+batch told by slots: B rows, N slots, P pages of a sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
-from typing import ClassVar, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -181,37 +181,59 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class DecodeBatch:
-    """A batch of single tokens in tensors of the device, without numbers on the host: it can be captured."""
+class StepBatch:
+    """A batch in tensors of the device, without numbers on the host: it can be captured.
 
-    ids: Tensor  # (B,)
-    positions: Tensor  # (B,)
-    cells: Tensor  # (B,)
-    slots: Tensor  # (B,): the sequences' rows of `page_table`
-    tables: Tensor  # (B,): where in `pages` those of each sequence begin
+    First come tokens that want logits, one of each of B sequences; then those of prompts, which want none.
+    """
+
+    ids: Tensor  # (T,)
+    positions: Tensor  # (T,)
+    cells: Tensor  # (T,)
+    slots: Tensor  # (T,): the sequences' rows of `page_table`
+    tables: Tensor  # (T,): where in `pages` those of each sequence begin
     pages: Tensor  # (any,): holds all page tables, among other things
     page_table: Tensor  # (N, P)
-    spans: ClassVar[tuple[Span, ...]] = ()
-    is_short: ClassVar[bool] = True
+    num_rows: int  # B
+    prompts: SeenSpans | None  # None: there are none
 
     @cached_property
     def logit_rows(self) -> Tensor:
-        """The rows that get logits: all of them."""
-        return torch.arange(len(self.ids), device=self.ids.device)
+        """The rows that get logits."""
+        return torch.arange(self.num_rows, device=self.ids.device)
 
     @cached_property
     def groups(self) -> tuple[SpanGroup, ...]:
-        """The tokens in one group, for attention in plain torch."""
-        rows, positions = self.logit_rows.unsqueeze(-1), self.positions.unsqueeze(-1)  # (B, 1) each
+        """All tokens in one group, for attention in plain torch."""
+        rows, positions = self.each_seen.rows.unsqueeze(-1), self.positions.unsqueeze(-1)  # (T, 1) each
         return (SpanGroup(rows, positions, self.page_table[self.slots]),)
 
     @cached_property
     def seen(self) -> Seen:
-        return Seen(self.logit_rows, self.positions + 1, self.tables, self.pages)
+        """The tokens that want logits, and the keys that each sees."""
+        num = self.num_rows
+        return Seen(self.logit_rows, self.positions[:num] + 1, self.tables[:num], self.pages)
+
+    @cached_property
+    def each_seen(self) -> Seen:
+        """All tokens, one by one, and the keys that each sees."""
+        rows = torch.arange(len(self.ids), device=self.ids.device)
+        return Seen(rows, self.positions + 1, self.tables, self.pages)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are no prompts."""
+        return self.prompts is None
+
+    @property
+    def seen_spans(self) -> SeenSpans:
+        """The tokens of prompts, and the keys that they see, for an attention of whole spans."""
+        assert self.prompts is not None, "a step without prompts"
+        return self.prompts
 
 
 #: A batch of either kind.
-AnyBatch: TypeAlias = Batch | DecodeBatch
+AnyBatch: TypeAlias = Batch | StepBatch
 
 
 def _spans(chunk: Chunk, span_tokens: int, first_row: int) -> Iterator[Span]:

@@ -279,6 +279,10 @@ class Llama:
         `on_layer` is called after each layer: a long prompt on a slow machine takes minutes.
         With float32 weights each is within 1e-4 of a forward in float64, whoever runs beside it.
         """
+        return self.logits(self.hidden(batch, cache, on_layer)[batch.logit_rows])
+
+    def hidden(self, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
+        """Run a batch through all layers: what is behind the last one (T, C)."""
         config = self.config
         rope = local_rope = cache.rope(batch.positions)
         if config.local_rope_base:
@@ -287,13 +291,17 @@ class Llama:
         if config.embedding_scale != 1:
             x = x * config.embedding_scale
         if self.native is not None and self.native.takes(x, batch, cache):
-            x = self.native(x, rope, batch, cache, on_layer)  # (T, C)
-        else:
-            for block in self.blocks:
-                x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
-                if on_layer is not None:
-                    on_layer()
-        logits = self.output.in_float32(self.norm(x[batch.logit_rows]))  # (R, V)
+            return self.native(x, rope, batch, cache, on_layer)
+        for block in self.blocks:
+            x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
+            if on_layer is not None:
+                on_layer()
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The logits (R, V) in float32 of rows (R, C) of what is behind the last layer."""
+        config = self.config
+        logits = self.output.in_float32(self.norm(hidden))  # (R, V)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor
         if config.logit_cap:

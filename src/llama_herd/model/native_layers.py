@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.attention_inputs import MAX_HEAD_DIM, Scoring
-from llama_herd.model.batch import AnyBatch, DecodeBatch
+from llama_herd.model.batch import AnyBatch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.kernels.attention import DTYPES, AttentionCall, attention_call
@@ -172,7 +172,7 @@ class NativeLayers:
         rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
         attention = attention_call(self.num_heads, cached, batch.seen, self.scoring, num_threads)
         spans, span_counts = AttentionCall(), 0
-        if not (isinstance(batch, DecodeBatch) or batch.is_short):
+        if not batch.is_short:
             spans = attention_call(self.num_heads, cached, batch.seen_spans.first, self.scoring, num_threads)
             span_counts = batch.seen_spans.num_tokens.data_ptr()
         step = _Step(

@@ -5,23 +5,20 @@ The device is a stand-in that lets the host see nothing too early; the model is 
 
 import random
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from llama_herd.model.batch import AnyBatch, DecodeBatch
-from llama_herd.model.cache import Cache
-from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.worker.engine.graph_device import Replay
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_graphs import StepGraphs
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.examples import seeds
 from tests.model.plain_kernels import with_plain_kernels
-from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, with_empty_cache
+from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
 from tests.worker.overlapping import Overlapping, run_overlapping, with_layers
 from tests.worker.ways_to_draw import MODES, PENALTIES, job_of, jobs, logprobs, said
 
@@ -31,21 +28,6 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("masks_as_on_a_card")]
 FEW = ("penalties", "biases", "plain")
 #: Sequences of which each mode has one, or as many as it asks for.
 ALL = len(MODES) + 2
-
-
-@pytest.fixture(scope="module")
-def step_by_step(loaded_wide: LoadedModel, settings: WorkerSettings) -> Callable[..., Collector]:
-    """What is said of `jobs` when each step is read before the next one; once, whoever asks for it."""
-    together = settings.model_copy(update={"slots": 24, "prefill_tokens": 1000})
-
-    @cache
-    def found(*modes: str, seed: int = 0, num_sequences: int = 9, is_shallow: bool = False) -> Collector:
-        model = with_empty_cache(loaded_wide)
-        if is_shallow:
-            model.llama = with_layers(model.llama, 1)
-        return run(model, together, jobs(model, *modes, seed=seed, num_sequences=num_sequences))
-
-    return found
 
 
 @pytest.fixture
@@ -177,7 +159,7 @@ def test_a_step_is_launched_before_the_one_before_is_read(
     while engine.has_work:
         engine.step()
         known.append((overlapping.device.num_replays, len(one.ids)))
-    assert known == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (4, 5)]
+    assert known == [(2, 0), (4, 1), (6, 2), (8, 3), (10, 4), (10, 5)]
 
 
 def test_what_ends_unforeseen_is_computed_once_more_and_keeps_its_pages_until_then(
@@ -193,11 +175,11 @@ def test_what_ends_unforeseen_is_computed_once_more_and_keeps_its_pages_until_th
     while not one.finish_reason:
         engine.step()
     assert sink.ids["job"] == expected == one.ids
-    assert overlapping.device.num_replays == len(expected), "one more than was needed"
+    assert overlapping.device.num_replays == 2 * (len(expected) + 1), "one more step than was needed"
     assert engine.prefixes.pages.num_held == len(one.pages)
     assert len(engine.scheduler._free_slots) == settings.slots - 1
     engine.step()
-    assert overlapping.device.num_replays == len(expected)
+    assert overlapping.device.num_replays == 2 * (len(expected) + 1)
     assert engine.prefixes.pages.num_held == 0
     assert len(engine.scheduler._free_slots) == settings.slots
     assert sink.ids["job"] == expected
@@ -275,29 +257,26 @@ def test_a_row_whose_logits_are_no_numbers_fails_alone(wide: LoadedModel, settin
     }
 
 
-@pytest.mark.parametrize("most_tokens", [3, 40])
+@pytest.mark.parametrize("most_rows", [1, 4])
 def test_a_forward_without_memory_is_repeated_in_halves_to_the_same_ids(
     wide: LoadedModel,
     settings: WorkerSettings,
     step_by_step: Callable[..., Collector],
     monkeypatch: pytest.MonkeyPatch,
-    most_tokens: int,
+    most_rows: int,
 ) -> None:
-    """Be it a graph that is captured, or prompts."""
+    """Be it a graph of rows alone, or of prompts too."""
     whole = said(step_by_step(*FEW, seed=3, num_sequences=7))
-    forward, num_failures = Llama.forward, 0
+    forward, num_failures = StepGraphs.forward, 0
 
-    def narrow(
-        self: Llama, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None
-    ) -> Tensor:
+    def narrow(self: StepGraphs, num_rows: int, num_tokens: int) -> Replay:
         nonlocal num_failures
-        may_be_cut = isinstance(batch, DecodeBatch) or len(batch.spans) > 1
-        if len(batch.ids) > most_tokens and may_be_cut:
+        if num_rows > most_rows:
             num_failures += 1
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(self, batch, cache, on_layer)
+        return forward(self, num_rows, num_tokens)
 
-    monkeypatch.setattr(Llama, "forward", narrow)
+    monkeypatch.setattr(StepGraphs, "forward", narrow)
     assert said(run_overlapping(wide, settings, jobs(wide, *FEW, seed=3, num_sequences=7))) == whole
     assert num_failures
 
@@ -310,17 +289,17 @@ def test_a_draw_that_broke_off_leaves_the_slots_as_they_were(
 ) -> None:
     from llama_herd.worker.engine.slot_runner import SlotRunner
 
-    whole, num_failures = SlotRunner._drawn, 0
+    whole, num_failures = SlotRunner._draw_apart, 0
 
     def breaks_off(self: SlotRunner, *asked: Any) -> Any:
         nonlocal num_failures
         found = whole(self, *asked)
-        if len(asked[2]) > 1:
+        if len(asked[0]) > 1:
             num_failures += 1
             raise RuntimeError("broken")
         return found
 
-    monkeypatch.setattr(SlotRunner, "_drawn", breaks_off)
+    monkeypatch.setattr(SlotRunner, "_draw_apart", breaks_off)
     sink = run_overlapping(shallow, settings, jobs(shallow, *FEW, seed=3, num_sequences=7))
     assert said(sink) == said(step_by_step(*FEW, seed=3, num_sequences=7, is_shallow=True))
     assert num_failures > 5

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from llama_herd.model.cache import Cache
-from llama_herd.worker.engine.decode_graphs import DecodeGraphs
 from llama_herd.worker.engine.graph_device import Replay
 from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.engine.slots import Slots
+from llama_herd.worker.engine.step_graphs import StepGraphs
 from llama_herd.worker.loading import runner_choice
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.runner_choice import choose_runner
@@ -134,9 +134,10 @@ def test_a_cpu_reads_each_step_before_the_next_one(
 
 
 def test_the_memory_plan_counts_what_steps_that_overlap_keep(model: LoadedModel, paged: Cache) -> None:
-    num_slots, vocab_size = 4, model.llama.config.vocab_size
+    num_slots, config = 4, model.llama.config
     runner = SlotRunner(model.llama, paged, StandInDevice(), num_slots)
-    words, logits = runner._slots.words, runner.graphs.logits
+    words, graphs = runner._slots.words, runner.graphs
+    kept = graphs.logits.nbytes + graphs.hidden.nbytes
     assert Slots.num_bytes(num_slots, paged.max_length) == words.nbytes
-    assert DecodeGraphs.num_bytes(num_slots, vocab_size) == logits.nbytes
-    assert model.plan.step.graph_bytes(paged.max_length) > words.nbytes + logits.nbytes
+    assert StepGraphs.num_bytes(num_slots, config, paged.storage.itemsize) == kept
+    assert model.plan.step.graph_bytes(paged.max_length) > words.nbytes + kept

@@ -5,11 +5,11 @@ import torch
 
 from benchmarks.shapes import random_config
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.decode_graphs import EVERYTHING
 from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_in_slots
 from llama_herd.worker.engine.sampling.sampler import drawn, sample
 from llama_herd.worker.engine.slots import Slots
+from llama_herd.worker.engine.step_graphs import EVERYTHING
 from llama_herd.worker.loading.memory_plan import StepMemory
 from tests.peak_memory import PeakMemory
 

@@ -141,11 +141,15 @@ def split_logits(rows: Rows[Row], logits: Tensor, send: Send) -> tuple[Tensor, d
     scores = dict[int, Scores]()
     for number, (row, stop) in enumerate(zip(rows, stops, strict=True)):
         if row.num_scores:
-            first, num_top = stop - row.num_logits, row.sequence.params.prompt_logprobs or 0
-            scored = logits[first : first + row.num_scores]
-            scores[number] = Scores.from_logits(scored, send(row.scored_ids), num_top)
+            first = stop - row.num_logits
+            scores[number] = scores_of(row, logits[first : first + row.num_scores], send)
     last = [stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_complete]
     return logits if len(last) == len(logits) else logits[send(last)], scores
+
+
+def scores_of(row: Row, logits: Tensor, send: Send) -> Scores:
+    """The scores of a row's prompt tokens by their logits (N, V)."""
+    return Scores.from_logits(logits, send(row.scored_ids), row.sequence.params.prompt_logprobs or 0)
 
 
 def readings_of(

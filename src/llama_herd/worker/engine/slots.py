@@ -1,6 +1,7 @@
 """Slots: what the device knows of each running sequence, so that a step needs nothing from the host.
 
-Letters: N slots, B rows of a step, W words of a slot, P pages of a sequence, S longest sequence.
+Letters: N slots or tiles, B rows of a step, Q prompt tokens of it, W words of a slot, P pages of a sequence,
+S longest sequence.
 """
 
 from array import array
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llama_herd.model.batch import DecodeBatch
+from llama_herd.model.attention_inputs import Seen, SeenSpans
+from llama_herd.model.batch import StepBatch
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.worker.engine.prompt_tiles import TILE_TOKENS
 from llama_herd.worker.engine.sampling.noise import hash_prefix_of
 from llama_herd.worker.engine.sampling.parameters import PARAMETERS, Parameter
 from llama_herd.worker.engine.sequence import Sequence
@@ -20,6 +23,9 @@ from llama_herd.worker.engine.sequence import Sequence
 TOKEN, POSITION, LAST, NUM_PROMPT, HASH = range(5)
 WORD_OF = {one.field: number for number, one in enumerate(PARAMETERS, start=5)}
 NUM_FIELDS = 5 + len(PARAMETERS)
+
+#: Where tokens stand that only fill a batch up; a row that does stands at 0.
+TRASH_POSITION = 1
 
 
 class Slots:
@@ -64,15 +70,30 @@ class Slots:
         """Rows of these slots (B,), by their fields as they are now, or as they were."""
         return SlotRows(slots, self.words[slots, :NUM_FIELDS] if fields is None else fields, self._ids)
 
-    def batch(self, rows: "SlotRows") -> DecodeBatch:
-        """The last token of each row, to go through the model."""
-        positions = rows.integers(POSITION)
-        tables = rows.slots * self._width + NUM_FIELDS  # (B,)
+    def batch(self, rows: "SlotRows", tiles: Tensor | None = None, num_tokens: int = 0) -> StepBatch:
+        """The last token of each row, then `num_tokens` tokens of prompts by their tiles (4, N)."""
+        ids, positions, slots = rows.integers(TOKEN), rows.integers(POSITION), rows.slots
+        prompts = None
+        if tiles is not None:
+            first, counts, starts, owners = tiles
+            numbers = torch.arange(num_tokens, device=tiles.device)  # (Q,)
+            tile = (numbers[:, None] >= first).sum(dim=-1) - 1  # the last one that begins there or before
+            ahead = numbers - first[tile]
+            at = torch.where(ahead < counts[tile], starts[tile] + ahead, TRASH_POSITION)
+            ids = torch.cat((ids, self._ids[owners[tile], at]))  # (B + Q,)
+            positions, slots = torch.cat((positions, at)), torch.cat((slots, owners[tile]))
+            seen = Seen(len(rows.slots) + first, starts + 1, self._table_of(owners), self._flat)
+            prompts = SeenSpans(seen, counts, TILE_TOKENS)
+        tables = self._table_of(slots)
         pages = self._flat[tables + positions // PAGE_TOKENS]
         cells = pages * PAGE_TOKENS + positions % PAGE_TOKENS
-        return DecodeBatch(
-            rows.integers(TOKEN), positions, cells, rows.slots, tables, self._flat, self._pages
+        return StepBatch(
+            ids, positions, cells, slots, tables, self._flat, self._pages, len(rows.slots), prompts
         )
+
+    def _table_of(self, slots: Tensor) -> Tensor:
+        """Where among all words the page table of each slot begins."""
+        return slots * self._width + NUM_FIELDS
 
     def settle(self, rows: "SlotRows", positions: Tensor, ids: Tensor) -> None:
         """Append drawn ids (B,) to their sequences, at `positions`; one that is no token becomes token 0."""

@@ -98,13 +98,16 @@ class StepMemory:
 
     def graph_bytes(self, max_length: int) -> int:
         """The bytes that overlapping steps add on a GPU: slots, their logits, and the graphs' own pool."""
-        from llama_herd.worker.engine.decode_graphs import DecodeGraphs, bucket_of
+        from llama_herd.worker.engine.prompt_tiles import TOKENS
         from llama_herd.worker.engine.slots import Slots
+        from llama_herd.worker.engine.step_graphs import StepGraphs, bucket_of
 
         rows = bucket_of(self.slots)
         drawing = rows * (self.config.vocab_size * FLOAT32_BYTES + self.drawing_bytes(max_length))
-        kept = Slots.num_bytes(self.slots, max_length) + DecodeGraphs.num_bytes(rows, self.config.vocab_size)
-        return kept + drawing + replace(self, alone_tokens=rows, prompt_tokens=0).activation_bytes(rows)
+        kept = Slots.num_bytes(self.slots, max_length)
+        kept += StepGraphs.num_bytes(rows, self.config, self.item_bytes)
+        tokens = rows + TOKENS[-1]
+        return kept + drawing + replace(self, alone_tokens=tokens, prompt_tokens=0).activation_bytes(tokens)
 
     @property
     def _num_tokens(self) -> int:

@@ -1,0 +1,110 @@
+"""Triton's attention reads the pages of a step where the device's own table of slots names them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llama_herd.model.attention_inputs import Scoring
+from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.cache import Cache
+from llama_herd.model.files.gguf_model import GGUFModel
+from llama_herd.model.llama2 import Llama
+from llama_herd.worker.engine.prompt_tiles import Lot, Tile
+from llama_herd.worker.engine.slots import NUM_FIELDS, POSITION, TOKEN, Slots
+from tests.closeness import assert_close
+from tests.model.forwards import random_ids
+from tests.tiny import write_tiny_gguf
+
+#: Of each sequence: its slot, its pages, its length, and how much of it is computed already. All but the
+#: last token of an incomplete one are there; the last one of the others is a row.
+ROWS = {4: ((7, 2), 70, 69), 0: ((5, 1, 3), 131, 130), 2: ((6,), 9, 5)}
+PROMPTS = {2: (5, 3), 1: (66, 30), 3: (0, 2)}  # slot: position of the first token, how many
+PAGES = {1: (4, 8), 3: (9,)}
+SCORINGS = {"all": Scoring(), "window": Scoring(window=40), "cap": Scoring(0.3, 50, 4.0)}
+
+
+@pytest.fixture
+def llama(device: torch.device, tmp_path: Path) -> Llama:
+    with GGUFModel.open(write_tiny_gguf(tmp_path / "tiny.gguf")) as file:
+        return Llama.load(file, device)
+
+
+def with_attention(llama: Llama, **changes: Any) -> Llama:
+    blocks = (replace(one, attention=replace(one.attention, **changes)) for one in llama.blocks)
+    return replace(llama, blocks=tuple(blocks))
+
+
+def text_of(slot: int) -> list[int]:
+    return random_ids(140, slot)
+
+
+def computed_before(llama: Llama, device: torch.device) -> Cache:
+    """A cache that holds what was computed of each sequence, and nonsense elsewhere."""
+    cache = Cache(llama.config, 12, device, consecutive=False)
+    cache.storage[:, :, :, :12] = 1e4
+    before = [Chunk(pages, 0, text_of(slot)[:num], 0) for slot, (pages, _, num) in ROWS.items()]
+    before.append(Chunk(PAGES[1], 0, text_of(1)[: PROMPTS[1][0]], 0))
+    llama.hidden(Batch.from_chunks(before, device), cache)
+    return cache
+
+
+def found_by_host(llama: Llama, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What is behind the last layer for rows and for prompts, told chunk by chunk, in plain torch."""
+    cache, chunks = computed_before(llama, device), []
+    for slot, (start, num) in PROMPTS.items():
+        pages = PAGES.get(slot) or ROWS[slot][0]
+        chunks.append(Chunk(pages, start, text_of(slot)[start : start + num], 0))
+    prompts = llama.hidden(Batch.from_chunks(chunks, device), cache)
+    last = [
+        Chunk(pages, length - 1, text_of(slot)[length - 1 : length], 0)
+        for slot, (pages, length, _) in ROWS.items()
+    ]
+    return llama.hidden(Batch.from_chunks(last, device), cache), prompts
+
+
+@pytest.mark.parametrize(
+    ("scoring", "has_kernel"), [*((one, True) for one in SCORINGS), ("cap", False)], ids=str
+)
+def test_rows_and_prompts_told_by_the_device_give_what_those_told_by_the_host_give(
+    llama: Llama, device: torch.device, scoring: str, has_kernel: bool
+) -> None:
+    """Without a kernel for whole spans prompts attend token by token."""
+    from llama_herd.model.kernels.gpu.attention import TritonAttention
+    from llama_herd.model.kernels.gpu.rows import TritonRotation
+    from llama_herd.model.kernels.gpu.span_attention import TritonSpanAttention
+
+    llama = with_attention(llama, scoring=SCORINGS[scoring])
+    cache = computed_before(llama, device)
+    slots = Slots(5, cache.max_length, cache.trash_page, device)
+    for slot in {*ROWS, *PROMPTS}:
+        text, pages = text_of(slot), PAGES.get(slot) or ROWS[slot][0]
+        slots.words[slot, NUM_FIELDS : NUM_FIELDS + len(pages)] = torch.tensor(pages)
+        slots.words[slot, -cache.max_length :][: len(text)] = torch.tensor(text)
+    for slot, (_, length, _) in ROWS.items():
+        slots.words[slot, TOKEN], slots.words[slot, POSITION] = text_of(slot)[length - 1], length - 1
+    lot = Lot.of([Tile(slot, start, num) for slot, (start, num) in PROMPTS.items()])
+    rows = slots.rows(torch.tensor([*ROWS, slots.trash], device=device))
+    tiles = torch.tensor(lot.words(slots.trash), device=device).view(4, -1)
+    kernels = with_attention(
+        llama,
+        native=TritonAttention(132),
+        prefill=TritonSpanAttention() if has_kernel else None,
+        rotation=TritonRotation(),
+    )
+    found = kernels.hidden(slots.batch(rows, tiles, lot.bucket), cache)
+    assert found.isfinite().all()
+    expected_rows, expected_prompts = found_by_host(llama, device)
+    first = len(ROWS) + 1
+    assert_close(found[: len(ROWS)], expected_rows, atol=5e-5, rtol=0)
+    assert_close(found[first : first + lot.num_tokens], expected_prompts, atol=5e-5, rtol=0)
+
+
+def test_without_prompts_there_are_rows_alone(llama: Llama, device: torch.device) -> None:
+    slots = Slots(2, 128, 11, device)
+    batch = slots.batch(slots.rows(torch.tensor([1, 0, 2], device=device)))
+    assert batch.is_short
+    assert batch.seen.rows.tolist() == batch.each_seen.rows.tolist() == [0, 1, 2]
