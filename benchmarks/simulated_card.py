@@ -22,8 +22,8 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, StepOutput
+from llama_herd.worker.engine.prefill import prefills_of
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.prompt_tiles import lots_of
 from llama_herd.worker.engine.runner import Read, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
@@ -48,14 +48,17 @@ class Costs:
         decoding = [row for row in rows if row.decodes]
         prompt_tokens = sum(row.num_tokens for row in rows if not row.decodes)
         if self.is_captured:
-            prompt_tokens = sum(lot.bucket for lot in lots_of(rows))
+            prompt_tokens = sum(one.bucket for one in prefills_of(rows))
         step_s = self.step_s + self.row_s * len(decoding) + self.prompt_token_s * prompt_tokens
         step_s += self.cached_token_s * sum(row.start for row in decoding)
         return step_s + (self.prompt_s if prompt_tokens else 0.0)
 
 
 #: Prompts computed kernel by kernel, as before, and in the captured forward of the rows.
-CARDS = {"kernel by kernel": Costs(), "captured": Costs(prompt_s=0.8e-3, prompt_token_s=19e-6, is_captured=True)}
+CARDS = {
+    "kernel by kernel": Costs(),
+    "captured": Costs(prompt_s=0.8e-3, prompt_token_s=19e-6, is_captured=True),
+}
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from llama_herd.model.attention_inputs import Scoring
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
-from llama_herd.worker.engine import prompt_tiles, scheduler, slots, step_graphs
+from llama_herd.worker.engine import prefill, scheduler, slots, step_graphs
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner
@@ -34,10 +34,10 @@ ALL = len(MODES) + 2
 
 @pytest.fixture(autouse=True)
 def small_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (prompt_tiles, step_graphs):
+    for module in (prefill, step_graphs):
         monkeypatch.setattr(module, "TOKENS", TOKENS)
-    for module in (prompt_tiles, slots):
-        monkeypatch.setattr(module, "TILE_TOKENS", TOKENS[0])
+    for module in (prefill, slots):
+        monkeypatch.setattr(module, "SPAN_TOKENS", TOKENS[0])
     monkeypatch.setattr(scheduler, "MAX_SCORED_TOKENS", TOKENS[-1])
 
 
@@ -97,7 +97,7 @@ def edges(model: LoadedModel) -> list[Sequence]:
 @pytest.mark.parametrize(
     "scoring", [Scoring(), Scoring(window=20), Scoring(0.4, window=9, cap=2.0)], ids=["all", "window", "cap"]
 )
-@pytest.mark.parametrize("has_kernel", [True, False], ids=["by tiles", "token by token"])
+@pytest.mark.parametrize("has_kernel", [True, False], ids=["by spans", "token by token"])
 def test_prompts_at_the_edges_of_forwards_get_what_they_get_alone(
     wide: LoadedModel, settings: WorkerSettings, scoring: Scoring, prefill_tokens: int, has_kernel: bool
 ) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from llama_herd.model.cache import Cache
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.graph_device import Replay
-from llama_herd.worker.engine.prompt_tiles import TOKENS, Lot, Tile
+from llama_herd.worker.engine.prefill import TOKENS, Prefill, PromptSpan
 from llama_herd.worker.engine.sampling.sampler import Drawing
 from llama_herd.worker.engine.slots import POSITION, Slots
 from llama_herd.worker.engine.staging_buffer import StagingBuffer
@@ -96,10 +96,10 @@ def test_a_capture_in_traffic_repeats_nothing_of_the_step_before(
     device = StandInDevice()
     graphs, buffer = StepGraphs(model.llama, cache, slots, device, 5), StagingBuffer(device, cache.device)
     buffer.open()
-    lot = Lot.of([Tile(slot=2, start=0, num_tokens=9)])
+    prefill = Prefill.of([PromptSpan(slot=2, start=0, num_tokens=9)])
     graphs.show_rows([0, 1], buffer)
-    graphs.show_prompts(lot, buffer)
-    graphs.forward(2, lot.bucket)()
+    graphs.show_prompts(prefill, buffer)
+    graphs.forward(2, prefill.bucket)()
     buffer.close()
     buffer.wait()
     cache.storage.fill_(1.0)

@@ -15,7 +15,7 @@ from torch import Tensor
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.graph_device import GraphDevice
-from llama_herd.worker.engine.prompt_tiles import lots_of
+from llama_herd.worker.engine.prefill import prefills_of
 from llama_herd.worker.engine.runner import Read, Reading, readings_of, scores_of
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_rules, is_apart
@@ -88,19 +88,19 @@ class SlotRunner:
 
     @torch.inference_mode()
     def launch(self, rows: Rows[Row]) -> Read:
-        drawing, lots = [row for row in rows if row.is_complete], lots_of(rows)
+        drawing, prefills = [row for row in rows if row.is_complete], prefills_of(rows)
         members = self._members_of(drawing)
         # What is captured now may fail: then nothing has begun.
-        forwards = [self.graphs.forward(0, lot.bucket) for lot in lots[:-1]]
-        forwards.append(self.graphs.forward(len(drawing), lots[-1].bucket))
+        forwards = [self.graphs.forward(0, prefill.bucket) for prefill in prefills[:-1]]
+        forwards.append(self.graphs.forward(len(drawing), prefills[-1].bucket))
         draw = self.graphs.draw(len(drawing), members.drawing) if drawing else _nothing
         buffer = self._open_buffer()
         try:
             self.graphs.show_rows(members.slots, buffer)
-            for lot, forward in zip(lots, forwards, strict=True):
-                self.graphs.show_prompts(lot, buffer)
+            for prefill, forward in zip(prefills, forwards, strict=True):
+                self.graphs.show_prompts(prefill, buffer)
                 forward()
-            scores = self._scores(rows, self.graphs.hidden_of_prompts(len(drawing), lots[-1]), buffer)
+            scores = self._scores(rows, self.graphs.hidden_of_prompts(len(drawing), prefills[-1]), buffer)
             draw()
             found = self._drawn(drawing, buffer)
         except BaseException:

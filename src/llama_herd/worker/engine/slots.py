@@ -1,6 +1,6 @@
 """Slots: what the device knows of each running sequence, so that a step needs nothing from the host.
 
-Letters: N slots or tiles, B rows of a step, Q prompt tokens of it, W words of a slot, P pages of a sequence,
+Letters: N slots or spans, B rows of a step, Q prompt tokens of it, W words of a slot, P pages of a sequence,
 S longest sequence.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from llama_herd.model.attention_inputs import Seen, SeenSpans
 from llama_herd.model.batch import StepBatch
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.worker.engine.prompt_tiles import TILE_TOKENS
+from llama_herd.worker.engine.prefill import SPAN_TOKENS
 from llama_herd.worker.engine.sampling.noise import hash_prefix_of
 from llama_herd.worker.engine.sampling.parameters import PARAMETERS, Parameter
 from llama_herd.worker.engine.sequence import Sequence
@@ -70,20 +70,20 @@ class Slots:
         """Rows of these slots (B,), by their fields as they are now, or as they were."""
         return SlotRows(slots, self.words[slots, :NUM_FIELDS] if fields is None else fields, self._ids)
 
-    def batch(self, rows: "SlotRows", tiles: Tensor | None = None, num_tokens: int = 0) -> StepBatch:
-        """The last token of each row, then `num_tokens` tokens of prompts by their tiles (4, N)."""
+    def batch(self, rows: "SlotRows", spans: Tensor | None = None, num_tokens: int = 0) -> StepBatch:
+        """The last token of each row, then `num_tokens` tokens of prompts by their spans (4, N)."""
         ids, positions, slots = rows.integers(TOKEN), rows.integers(POSITION), rows.slots
         prompts = None
-        if tiles is not None:
-            first, counts, starts, owners = tiles
-            numbers = torch.arange(num_tokens, device=tiles.device)  # (Q,)
-            tile = (numbers[:, None] >= first).sum(dim=-1) - 1  # the last one that begins there or before
-            ahead = numbers - first[tile]
-            at = torch.where(ahead < counts[tile], starts[tile] + ahead, TRASH_POSITION)
-            ids = torch.cat((ids, self._ids[owners[tile], at]))  # (B + Q,)
-            positions, slots = torch.cat((positions, at)), torch.cat((slots, owners[tile]))
+        if spans is not None:
+            first, counts, starts, owners = spans
+            numbers = torch.arange(num_tokens, device=spans.device)  # (Q,)
+            span = (numbers[:, None] >= first).sum(dim=-1) - 1  # the last one that begins there or before
+            ahead = numbers - first[span]
+            at = torch.where(ahead < counts[span], starts[span] + ahead, TRASH_POSITION)
+            ids = torch.cat((ids, self._ids[owners[span], at]))  # (B + Q,)
+            positions, slots = torch.cat((positions, at)), torch.cat((slots, owners[span]))
             seen = Seen(len(rows.slots) + first, starts + 1, self._table_of(owners), self._flat)
-            prompts = SeenSpans(seen, counts, TILE_TOKENS)
+            prompts = SeenSpans(seen, counts, SPAN_TOKENS)
         tables = self._table_of(slots)
         pages = self._flat[tables + positions // PAGE_TOKENS]
         cells = pages * PAGE_TOKENS + positions % PAGE_TOKENS

@@ -1,6 +1,6 @@
 """StepGraphs: a step as two captured graphs, the forward of its tokens and the draw of its rows.
 
-Letters: B rows of a bucket, Q prompt tokens of a bucket, N tiles, C hidden size, V vocabulary.
+Letters: B rows of a bucket, Q prompt tokens of a bucket, N spans, C hidden size, V vocabulary.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
-from llama_herd.worker.engine.prompt_tiles import TOKENS, Lot, Tile, num_tiles
+from llama_herd.worker.engine.prefill import TOKENS, Prefill, PromptSpan, num_spans
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_in_slots
 from llama_herd.worker.engine.sampling.sampler import Drawing, drawn
@@ -63,7 +63,7 @@ class StepGraphs:
         place, config = cache.device, llama.config
         self._index = torch.full((self._most,), slots.trash, device=place)  # (B,)
         self._fields = torch.zeros_like(slots.rows(self._index).fields)  # (B, fields)
-        self._tiles = torch.zeros(4 * num_tiles(TOKENS[-1]), dtype=torch.int64, device=place)  # (4 * N,)
+        self._spans = torch.zeros(4 * num_spans(TOKENS[-1]), dtype=torch.int64, device=place)  # (4 * N,)
         #: What the last step has found: what is behind the last layer (B + Q, C), the logits (B, V) and the
         #: drawn ids (B,).
         hidden = (self._most + TOKENS[-1], config.hidden_size)
@@ -86,12 +86,12 @@ class StepGraphs:
         # one would take more beside what smaller ones have left.
         self._prepare(partial(self.forward, self._most, TOKENS[-1]))
         self._prepare(partial(self.draw, self._most, EVERYTHING))
-        prompt = Lot.of([Tile(self._slots.trash, start=TRASH_POSITION + 1, num_tokens=3)])
-        for lot, drawing in product((Lot.of([]), prompt), (Drawing(), EVERYTHING)):
-            rows = self.rows_of(1, lot.bucket)
-            work = partial(self._forward, rows, lot.bucket), partial(self._draw, 1, drawing)
-            replayed = self._found_by(lot, self.forward(1, lot.bucket), self.draw(1, drawing))
-            if not self.complaint and not all(map(torch.allclose, replayed, self._found_by(lot, *work))):
+        prompt = Prefill.of([PromptSpan(self._slots.trash, start=TRASH_POSITION + 1, num_tokens=3)])
+        for prefill, drawing in product((Prefill.of([]), prompt), (Drawing(), EVERYTHING)):
+            rows = self.rows_of(1, prefill.bucket)
+            work = partial(self._forward, rows, prefill.bucket), partial(self._draw, 1, drawing)
+            replayed = self._found_by(prefill, self.forward(1, prefill.bucket), self.draw(1, drawing))
+            if not self.complaint and not all(map(torch.allclose, replayed, self._found_by(prefill, *work))):
                 self.complaint = "a replayed step differs from the same step computed kernel by kernel"
         return self.complaint
 
@@ -118,28 +118,28 @@ class StepGraphs:
                 raise
             log.warning("memory is lacking for a step, it will be computed in parts")
 
-    def _found_by(self, lot: Lot, *work: Replay) -> tuple[Tensor, ...]:
+    def _found_by(self, prefill: Prefill, *work: Replay) -> tuple[Tensor, ...]:
         """What a step of one row of trash and of a prompt there finds: the row's, and the prompt's."""
-        self._show_trash(lot)
+        self._show_trash(prefill)
         self._slots.words[self._slots.trash, TOKEN] = 1
         self.hidden.fill_(torch.nan)
         self.logits.fill_(torch.nan)
         self.drawn.fill_(NO_TOKEN)
         for part in work:
             part()
-        return self.logits[:1].clone(), self.drawn[:1].clone(), self.hidden_of_prompts(1, lot).clone()
+        return self.logits[:1].clone(), self.drawn[:1].clone(), self.hidden_of_prompts(1, prefill).clone()
 
     def rows_of(self, num_rows: int, num_tokens: int) -> int:
         """Rows of the captured forward that computes so many beside so many prompt tokens."""
         return min(bucket_of(num_rows, ROWS_BESIDE if num_tokens else ROWS), self._most)
 
-    def hidden_of_prompts(self, num_rows: int, lot: Lot) -> Tensor:
-        """What the last forward has found for the tokens of a lot beside so many rows: (Q, C)."""
-        first = self.rows_of(num_rows, lot.bucket)
-        return self.hidden[first : first + lot.num_tokens]
+    def hidden_of_prompts(self, num_rows: int, prefill: Prefill) -> Tensor:
+        """What the last forward has found for prompt tokens beside so many rows: (Q, C)."""
+        first = self.rows_of(num_rows, prefill.bucket)
+        return self.hidden[first : first + prefill.num_tokens]
 
     def forward(self, num_rows: int, num_tokens: int) -> Replay:
-        """Return the replay of the layers for so many rows, and so many prompt tokens or a lot's bucket.
+        """Return the replay of the layers for so many rows, and for prompt tokens as many as a bucket has.
 
         Its graph is captured now if it never was.
         """
@@ -159,10 +159,10 @@ class StepGraphs:
             buffer.send_into(self._index, slots + [self._slots.trash] * num_trash)
             self._shown = slots
 
-    def show_prompts(self, lot: Lot, buffer: StagingBuffer) -> None:
+    def show_prompts(self, prefill: Prefill, buffer: StagingBuffer) -> None:
         """Let the next forward compute these tokens."""
-        if lot.tiles:
-            buffer.send_into(self._tiles, lot.words(self._slots.trash))
+        if prefill.spans:
+            buffer.send_into(self._spans, prefill.words(self._slots.trash))
 
     def rows(self, places: Tensor) -> SlotRows:
         """The given rows of the last step, as they were before their tokens were drawn."""
@@ -178,19 +178,19 @@ class StepGraphs:
             self._replays[key] = self._captured(work, num_tokens)
         return self._replays[key]
 
-    def _show_trash(self, lot: Lot) -> None:
-        """Let the next step compute nothing but trash, in a forward for the lot."""
+    def _show_trash(self, prefill: Prefill) -> None:
+        """Let the next step compute nothing but trash, and this prefill."""
         self._index.fill_(self._slots.trash)
         self._fields[:] = self._slots.rows(self._index).fields
         self._shown = []
-        words = lot.words(self._slots.trash)
-        self._tiles[: len(words)] = torch.tensor(words)
+        words = prefill.words(self._slots.trash)
+        self._spans[: len(words)] = torch.tensor(words)
 
     def _captured(self, work: Callable[[], None], num_tokens: int) -> Replay:
         """Capturing computes rows of trash. What cannot be captured is computed kernel by kernel."""
         if self.complaint:
             return work
-        self._show_trash(Lot((), 0, num_tokens))
+        self._show_trash(Prefill((), 0, num_tokens))
         try:
             return self._device.capture(work)
         except Exception as error:
@@ -206,8 +206,8 @@ class StepGraphs:
         """The layers, as they are captured: from slots and cache to cache and `hidden`."""
         rows = self._slots.rows(self._index[:num_rows])
         self._fields[:num_rows] = rows.fields
-        tiles = self._tiles[: 4 * num_tiles(num_tokens)].view(4, -1)
-        batch = self._slots.batch(rows, tiles if num_tokens else None, num_tokens)
+        spans = self._spans[: 4 * num_spans(num_tokens)].view(4, -1)
+        batch = self._slots.batch(rows, spans if num_tokens else None, num_tokens)
         self.hidden[: num_rows + num_tokens] = self._llama.hidden(batch, self._cache)
 
     @torch.inference_mode()

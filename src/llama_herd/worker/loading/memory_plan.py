@@ -98,7 +98,7 @@ class StepMemory:
 
     def graph_bytes(self, max_length: int) -> int:
         """The bytes that overlapping steps add on a GPU: slots, their logits, and the graphs' own pool."""
-        from llama_herd.worker.engine.prompt_tiles import TOKENS
+        from llama_herd.worker.engine.prefill import TOKENS
         from llama_herd.worker.engine.slots import Slots
         from llama_herd.worker.engine.step_graphs import StepGraphs, bucket_of
 

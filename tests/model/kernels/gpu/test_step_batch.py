@@ -13,7 +13,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
-from llama_herd.worker.engine.prompt_tiles import Lot, Tile
+from llama_herd.worker.engine.prefill import Prefill, PromptSpan
 from llama_herd.worker.engine.slots import NUM_FIELDS, POSITION, TOKEN, Slots
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids
@@ -86,21 +86,21 @@ def test_rows_and_prompts_told_by_the_device_give_what_those_told_by_the_host_gi
         slots.words[slot, -cache.max_length :][: len(text)] = torch.tensor(text)
     for slot, (_, length, _) in ROWS.items():
         slots.words[slot, TOKEN], slots.words[slot, POSITION] = text_of(slot)[length - 1], length - 1
-    lot = Lot.of([Tile(slot, start, num) for slot, (start, num) in PROMPTS.items()])
+    prefill = Prefill.of([PromptSpan(slot, start, num) for slot, (start, num) in PROMPTS.items()])
     rows = slots.rows(torch.tensor([*ROWS, slots.trash], device=device))
-    tiles = torch.tensor(lot.words(slots.trash), device=device).view(4, -1)
+    spans = torch.tensor(prefill.words(slots.trash), device=device).view(4, -1)
     kernels = with_attention(
         llama,
         native=TritonAttention(132),
         prefill=TritonSpanAttention() if has_kernel else None,
         rotation=TritonRotation(),
     )
-    found = kernels.hidden(slots.batch(rows, tiles, lot.bucket), cache)
+    found = kernels.hidden(slots.batch(rows, spans, prefill.bucket), cache)
     assert found.isfinite().all()
     expected_rows, expected_prompts = found_by_host(llama, device)
     first = len(ROWS) + 1
     assert_close(found[: len(ROWS)], expected_rows, atol=5e-5, rtol=0)
-    assert_close(found[first : first + lot.num_tokens], expected_prompts, atol=5e-5, rtol=0)
+    assert_close(found[first : first + prefill.num_tokens], expected_prompts, atol=5e-5, rtol=0)
 
 
 def test_without_prompts_there_are_rows_alone(llama: Llama, device: torch.device) -> None:
