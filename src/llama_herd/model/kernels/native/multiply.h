@@ -37,7 +37,7 @@ static inline bool multiply_numbers(const Product& p) {
 // False if there is no such kernel, or no memory to work in.
 static bool multiply(const Product& p, int type, int kernel) {
   if (p.tokens == 0) return true;
-  if (type == BF16_TYPE) return p.is_bfloat16 && multiply_numbers(p);
+  if (type == Numbers::TYPE) return p.is_bfloat16 && multiply_numbers(p);
   bool is_done = false;
   with_type(type, [&](auto of_blocks) { is_done = multiply_type<decltype(of_blocks)>(p, kernel); });
   return is_done;

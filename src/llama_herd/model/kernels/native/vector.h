@@ -209,9 +209,12 @@ static inline void put(const Product& p, int64_t token, int64_t row, Floats valu
 // Memory of one thread that grows and is kept, aligned to 64 bytes; nullptr when there is none to have.
 struct Scratch {
   void* memory = nullptr;
-  size_t size = 0;
+  size_t size = 0, used = 0;
+
+  ~Scratch() { free(memory); }
 
   void* at_least(size_t num_bytes) {
+    used = 0;
     if (num_bytes > size || memory == nullptr) {
       free(memory);
       size = (num_bytes / 4096 + 1) * 4096;
@@ -219,6 +222,19 @@ struct Scratch {
       if (memory == nullptr) size = 0;
     }
     return memory;
+  }
+
+  // The next piece of it, aligned likewise, and the bytes that one takes.
+  template <class T>
+  T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(static_cast<uint8_t*>(memory) + used);
+    used += bytes_of<T>(count);
+    return taken;
+  }
+
+  template <class T>
+  static size_t bytes_of(int64_t count) {
+    return (size_t(count) * sizeof(T) + 63) / 64 * 64;
   }
 };
 
