@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from gguf import GGMLQuantizationType as GGMLType
@@ -30,6 +30,7 @@ from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import Draw, load_draw
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import InstructionSet
+from llama_herd.model.kernels.library import NUMBER, POINTER, LibraryPart, members
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
 from llama_herd.model.kernels.tiles import block_size, blocks_of, lay_out, random_tiles
 from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
@@ -58,10 +59,6 @@ CUT = 4 / 3 * BFLOAT16_ROUNDING
 INT8_ROUNDING = 0.51 / 127
 
 
-#: The parts of `Kernels` that have threads.
-_WITH_THREADS = ("attention", "prefill_attention", "elementwise", "rotation", "draw")
-
-
 @dataclass(frozen=True, eq=False)
 class Kernels:
     """The parts of a model that a native library computes; `note` says which, and what it computes wrong."""
@@ -81,8 +78,11 @@ class Kernels:
     tile_rows: ClassVar[int] = TILE_ROWS  # rows of a matrix come in so many
 
     def with_threads(self, num_threads: int) -> Self:
-        named = {name: getattr(self, name) for name in _WITH_THREADS}
-        parts = {name: replace(part, num_threads=num_threads) for name, part in named.items() if part}
+        parts: dict[str, Any] = {
+            name: replace(part, num_threads=num_threads)
+            for name, part in vars(self).items()
+            if isinstance(part, LibraryPart)
+        }
         return replace(self, num_threads=num_threads, **parts)
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
@@ -151,14 +151,12 @@ class Kernels:
 class _LookUp(ctypes.Structure):
     """herd::LookUp, which says what each is."""
 
-    _fields_ = (
-        ("tiles", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("columns", ctypes.c_int64),
-        ("ids", ctypes.c_void_p),
-        ("y", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("is_bfloat16", ctypes.c_bool),
+    _fields_ = members(
+        (POINTER, "tiles"),
+        (NUMBER, "rows columns"),
+        (POINTER, "ids y"),
+        (NUMBER, "count"),
+        (ctypes.c_bool, "is_bfloat16"),
     )
 
 
@@ -183,14 +181,13 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     library.herd_kernels.argtypes = []
     library.herd_lay_out.restype = None
     library.herd_multiply.restype = ctypes.c_bool
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.herd_multiply.argtypes = [
-        *(ctypes.c_int, ctypes.c_int, pointer, number, number),  # type, kernel, tiles, rows, columns
-        *(pointer, pointer, number),  # x, y, tokens
+        *(ctypes.c_int, ctypes.c_int, POINTER, NUMBER, NUMBER),  # type, kernel, tiles, rows, columns
+        *(POINTER, POINTER, NUMBER),  # x, y, tokens
         *(ctypes.c_bool, ctypes.c_bool, ctypes.c_int),  # x is bfloat16, y is, threads
     ]
     library.herd_look_up.restype = ctypes.c_bool
-    library.herd_look_up.argtypes = [ctypes.c_int, pointer, ctypes.c_int]
+    library.herd_look_up.argtypes = [ctypes.c_int, POINTER, ctypes.c_int]
     found = library.herd_kernels()
     all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
     ways = all_ways - {Kernel.NUMBERS}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from llama_herd.model.kernels.block_types import HALVES, NUMBERS, NUMBERS_OF_BLOCK, TILE_ROWS
 from llama_herd.model.kernels.huge_pages import zero_bytes
+from llama_herd.model.kernels.library import NUMBER, POINTER, members
 
 
 def block_size(type: GGMLType) -> tuple[int, int]:
@@ -49,14 +50,7 @@ def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
 class _Blocks(ctypes.Structure):
     """herd::Blocks."""
 
-    _fields_ = (
-        ("rows", ctypes.c_void_p),
-        ("num_rows", ctypes.c_int64),
-        ("row_bytes", ctypes.c_int64),
-        ("block_bytes", ctypes.c_int64),
-        ("halves_at", ctypes.c_int64),
-        ("halves_bytes", ctypes.c_int64),
-    )
+    _fields_ = members((POINTER, "rows"), (NUMBER, "num_rows row_bytes block_bytes halves_at halves_bytes"))
 
 
 def lay_out(library: ctypes.CDLL, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
