@@ -23,6 +23,10 @@ class Codec(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
 
+#: Kinds of vocabularies in GGUF files.
+CODECS: Mapping[str, type[SpmCodec | ByteLevelCodec]] = {"llama": SpmCodec, "gpt2": ByteLevelCodec}
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """Encodes prompts and decodes what was generated.
@@ -45,17 +49,15 @@ class Tokenizer:
     def from_metadata(cls, metadata: Metadata) -> Self:
         """Build from the metadata of a GGUF file. Raises ModelFileError, which names the key."""
         kind = metadata.text(MODEL_KEY)
-        if kind not in ("llama", "gpt2"):
+        if kind not in CODECS:
             problem = f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
             raise metadata.error(MODEL_KEY, problem, OTHER_MODEL)
-        vocabulary = Vocabulary.from_metadata(metadata)
+        vocabulary = Vocabulary(metadata)
         with no_panic(
             lambda: ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")
         ):
-            codec = (
-                SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
-            )
-        templates, complaints = metadata_templates(metadata), list(vocabulary.complaints)
+            codec = CODECS[kind](vocabulary, metadata)
+        templates, complaints = metadata_templates(metadata), [*vocabulary.complaints]
         around: dict[str, tuple[int, ...]] = {}
         for role, by_default in (("bos", codec.adds_bos), ("eos", False)):
             flag, token_id = f"tokenizer.ggml.add_{role}_token", getattr(vocabulary, f"{role}_id")

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Self
 
 from tokenizers import Tokenizer as Engine
 
@@ -63,34 +62,29 @@ def load_engine(file: Metadata) -> Engine:
             raise ModelFileError(f"{file.source}: not a tokenizer: {problem}. Fetch it again.") from error
 
 
-class Surroundings(NamedTuple):
-    """The ids that the `post_processor` of a tokenizer.json puts before a text and behind it."""
+def surroundings(file: Metadata) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """The ids that the `post_processor` of a tokenizer.json puts before a text and behind it; or why not.
 
-    first: tuple[int, ...] = ()
-    last: tuple[int, ...] = ()
-    complaint: str = ""  # why it cannot be followed
-
-    @classmethod
-    def from_file(cls, file: Metadata) -> Self:
-        """Let the library itself put them around a text of one token."""
-        step = file.get("post_processor")
-        if step is None:
-            return cls()
-        model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
-        try:
-            engine = Engine.from_str(json.dumps({"version": "1.0", "model": model, "post_processor": step}))
-            made = engine.encode("a")
-        except BaseException as error:  # the library raises nothing narrower, or panics
-            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
-                raise
-            return cls(complaint=f"cannot be read: {str(error)[:100]}")
-        ids, mask = tuple(made.ids), list(made.special_tokens_mask)
-        if mask.count(0) != 1:
-            return cls(complaint=f"writes a text {mask.count(0)} times")
-        if len(ids) > MAX_SURROUNDINGS:
-            return cls(complaint=f"puts {len(ids) - 1} tokens around a text, limit {MAX_SURROUNDINGS}")
-        at = mask.index(0)
-        return cls(ids[:at], ids[at + 1 :])
+    The library itself puts them around a text of one token.
+    """
+    step = file.get("post_processor")
+    if step is None:
+        return (), (), ""
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    try:
+        engine = Engine.from_str(json.dumps({"version": "1.0", "model": model, "post_processor": step}))
+        made = engine.encode("a")
+    except BaseException as error:  # the library raises nothing narrower, or panics
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        return (), (), f"cannot be read: {str(error)[:100]}"
+    ids, mask = tuple(made.ids), list(made.special_tokens_mask)
+    if mask.count(0) != 1:
+        return (), (), f"writes a text {mask.count(0)} times"
+    if len(ids) > MAX_SURROUNDINGS:
+        return (), (), f"puts {len(ids) - 1} tokens around a text, limit {MAX_SURROUNDINGS}"
+    at = mask.index(0)
+    return ids[:at], ids[at + 1 :], ""
 
 
 @contextmanager

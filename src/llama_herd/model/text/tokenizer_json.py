@@ -13,15 +13,21 @@ from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata, quoted
 from llama_herd.model.text.byte_level import byte_level_piece
-from llama_herd.model.text.special_tokens import SpecialTokens, entry_of, made_special, read_beside
+from llama_herd.model.text.special_tokens import (
+    SpecialTokens,
+    entry_of,
+    listed_tokens,
+    made_special,
+    read_beside,
+)
 from llama_herd.model.text.spm import spm_piece
 from llama_herd.model.text.template_files import folder_templates
 from llama_herd.model.text.tokenizer_engine import (
     MAX_FILE_BYTES,
-    Surroundings,
     decoder_kinds,
     load_engine,
     no_panic,
+    surroundings,
 )
 from llama_herd.model.text.vocabulary import MAX_TOKENS, end_names
 
@@ -43,7 +49,7 @@ class TokenizerJson:
             raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
         self._folder, self._num_rows = path.parent, MAX_TOKENS if num_rows is None else num_rows
         file = read_json(path, MAX_FILE_BYTES).without_nulls()
-        special = SpecialTokens.from_files(file, self._folder)
+        special = SpecialTokens(file, self._folder)
         self.complaints = [*special.complaints]
         file = self._load(file, special)
         self.roles = {role: token for role, token in special.roles.items() if self._id(token) is not None}
@@ -93,9 +99,7 @@ class TokenizerJson:
             f"{file.source}: added tokens have no row of the model's {self._num_rows}, so they are left out: "
             f"{named}"
         )
-        listed = file.get("added_tokens")
-        entries = listed if isinstance(listed, list) else []
-        kept = [entry for entry in entries if entry.get("content") not in beyond]
+        kept = [entry for entry in listed_tokens(file) if entry["content"] not in beyond]
         file = Metadata({**file, "added_tokens": kept}, file.source)
         self._engine, self._added = _engine_of(file, special, frozenset(beyond))
         return file
@@ -153,14 +157,14 @@ class TokenizerJson:
 
     def _read_surroundings(self, file: Metadata) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids before and after a text, by the file's own template: the flags beside it count no more."""
-        around = Surroundings.from_file(file)
-        wrong = [i for i in (*around.first, *around.last) if i >= self._num_rows or self.token(i) is None]
-        if wrong or around.complaint:
-            why = around.complaint or f"names the id {wrong[0]}, which is none of this vocabulary"
+        first, last, why = surroundings(file)
+        wrong = [i for i in (*first, *last) if i >= self._num_rows or self.token(i) is None]
+        if wrong or why:
+            why = why or f"names the id {wrong[0]}, which is none of this vocabulary"
             self.complaints.append(f"{file.source}: post_processor {why}, so nothing is put around a text")
-            around = Surroundings()
+            first, last = (), ()
         config = self._beside("tokenizer_config.json")
-        for role, ids, at in (("bos", around.first, "before"), ("eos", around.last, "behind")):
+        for role, ids, at in (("bos", first, "before"), ("eos", last, "behind")):
             stated, token_id = config.get(f"add_{role}_token"), self._id(self.roles.get(f"{role}_token", ""))
             if isinstance(stated, bool) and token_id is not None and stated != (token_id in ids):
                 said = f"add_{role}_token is {str(stated).lower()}"
@@ -168,7 +172,7 @@ class TokenizerJson:
                 self.complaints.append(
                     f"{config.source}: {said}, but tokenizer.json, which counts, {does} {at} a text"
                 )
-        return around.first, around.last
+        return first, last
 
     def _beside(self, name: str) -> Metadata:
         return read_beside(self._folder, name).without_nulls()
@@ -230,7 +234,7 @@ class JoinedText:
         names = {token: f"<{secret}:{token_id}>" for token, token_id in ids.items()}
         self._names = {token_id: names[token] for token, token_id in ids.items()}
         self._engine = load_engine(_renamed(file, names))
-        listed = {entry.get("content") for entry in _listed_tokens(file)}
+        listed = {entry["content"] for entry in listed_tokens(file)}
         self._engine.add_special_tokens(
             [AddedToken(name, normalized=False) for token, name in names.items() if token not in listed]
         )
@@ -239,7 +243,7 @@ class JoinedText:
     def where_needed(cls, file: Metadata, ids: Mapping[str, int]) -> Self | None:
         """None for a file to which texts beside control tokens are texts like any other."""
         flags = ("lstrip", "rstrip", "single_word", "normalized")
-        added = [entry for entry in _listed_tokens(file) if entry.get("content") in ids]
+        added = [entry for entry in listed_tokens(file) if entry["content"] in ids]
         has_flag = any(entry.get(flag) for entry in added for flag in flags)
         return cls(file, ids) if has_flag or _begins_once(file.get("pre_tokenizer")) else None
 
@@ -253,11 +257,6 @@ class JoinedText:
 
 def _failure() -> GenerationError:
     return GenerationError(ErrorCode.TOKENIZER_ERROR, "messages: the model's tokenizer fails on this text")
-
-
-def _listed_tokens(file: Metadata) -> list[dict[str, object]]:
-    entries = file.get("added_tokens")
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def _begins_once(step: object) -> bool:
@@ -286,9 +285,7 @@ def _renamed(file: Metadata, names: Mapping[str, str]) -> Metadata:
     if isinstance(model.get("unk_token"), str):
         model["unk_token"] = names.get(str(model["unk_token"]), model["unk_token"])
     added = [
-        {**entry, "content": names[content], "special": True}
-        if isinstance(content := entry.get("content"), str) and content in names
-        else entry
-        for entry in _listed_tokens(file)
+        {**entry, "content": names[entry["content"]], "special": True} if entry["content"] in names else entry
+        for entry in listed_tokens(file)
     ]
     return Metadata({**file, "model": model, "added_tokens": added}, file.source)
