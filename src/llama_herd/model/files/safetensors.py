@@ -54,29 +54,21 @@ class SafetensorsFile(TensorFile):
     kind = "safetensors"
 
     def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
-        _check_kind(file.path, file.head(HEAD_BYTES))
-        return _read_header(file.cursor(file.num_bytes))
-
-
-def _check_kind(path: Path, head: bytes) -> None:
-    kind = recognise(head)
-    if kind.magic:
-        raise ModelFileError(f"{path}: {kind.name}, a safetensors file is needed. {kind.fix}")
-    if len(head) < MIN_FILE_BYTES:
-        raise ModelFileError(
-            f"{path}: {len(head)} bytes long, a safetensors file has at least {MIN_FILE_BYTES}. Fetch it."
-        )
-
-
-def _read_header(cursor: Cursor) -> dict[str, TensorInfo]:
-    """Read and check the header, at which `cursor` stands. Raises ModelFileError, which names the tensor."""
-    entries = read_entries(cursor)
-    entries.pop(NOTES_KEY, None)
-    if len(entries) > MAX_TENSORS:
-        raise damaged(cursor.source, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
-    infos = {name: _tensor_info(name, entry, cursor) for name, entry in entries.items()}
-    _check_layout(infos, cursor)
-    return infos
+        head = file.read(HEAD_BYTES)
+        kind = recognise(head)
+        if kind.magic:
+            raise ModelFileError(f"{file.path}: {kind.name}, a safetensors file is needed. {kind.fix}")
+        if len(head) < MIN_FILE_BYTES:
+            problem = f"{len(head)} bytes long, a safetensors file has at least {MIN_FILE_BYTES}"
+            raise ModelFileError(f"{file.path}: {problem}. Fetch it.")
+        cursor = file.cursor(file.num_bytes)
+        entries = read_entries(cursor)
+        entries.pop(NOTES_KEY, None)
+        if len(entries) > MAX_TENSORS:
+            raise damaged(cursor.source, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
+        infos = {name: _tensor_info(name, entry, cursor) for name, entry in entries.items()}
+        _check_layout(infos, cursor)
+        return infos
 
 
 def read_entries(cursor: Cursor) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -12,7 +13,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, Shape, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
-from llama_herd.model.files.tensor_file import StoredRows, TensorInfo
+from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
@@ -72,26 +73,22 @@ class SafetensorsModel(ModelFile):
         self.folder = folder
         self.metadata = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
         self.config = LlamaConfig.from_json(self.metadata, self.metadata.source)
-        self._files: list[SafetensorsFile] = []
-        try:
-            for path in weight_paths(folder):
-                self._files.append(SafetensorsFile.open(path))
-            self._weights = self._checked(_gather(self._files))
-        except ModelFileError:
-            self.close()
-            raise
+        with ExitStack() as stack:
+            self._files = [stack.enter_context(SafetensorsFile.open(path)) for path in weight_paths(folder)]
+            self._weights = self._checked(
+                {
+                    name: file.rows(name)
+                    for file in self._files  # later ones count for more
+                    for name in file.tensors
+                    if not name.endswith(IGNORED_SUFFIX)
+                }
+            )
+            stack.pop_all()
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Self:
         """Open a folder. Raises ModelFileError when a file is missing or damaged, or it is no known Llama."""
         return cls(Path(folder))
-
-    @property
-    def tensors(self) -> Collection[TensorInfo]:
-        return [rows.info for rows in self._weights.values()]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._weights
 
     def weight(self, name: str) -> Weight:
         rows = self._weights[self._stored_name(name)]
@@ -118,10 +115,6 @@ class SafetensorsModel(ModelFile):
                 "Or load the tokenizer with transformers and save it there."
             )
         return TokenizerJson.open(path, self.config.vocab_size)
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
 
     def _checked(self, tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
@@ -161,13 +154,6 @@ def _plus_one(weight: Weight) -> Weight:
 
     values = dequantize(weight.blocks, weight.type) + 1
     return Weight(GGMLQuantizationType.F32, weight.shape, values.view(torch.uint8))
-
-
-def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredRows]:
-    """All tensors of a folder's files but those that a Llama does not need; later files count for more."""
-    return {
-        name: file.rows(name) for file in files for name in file.tensors if not name.endswith(IGNORED_SUFFIX)
-    }
 
 
 def _is_same(head: StoredRows, embedding: StoredRows) -> bool:

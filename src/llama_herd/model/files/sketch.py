@@ -11,7 +11,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import GGUF, HEAD_BYTES, SAFETENSORS, recognise
-from llama_herd.model.files.gguf import Header, TensorEntry, read_header_of, type_name
+from llama_herd.model.files.gguf import Header, TensorEntry, read_header, type_name
 from llama_herd.model.files.safetensors import MAX_SHARDS, NOTES_KEY, read_entries
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, MAX_CONFIG_BYTES
 from llama_herd.model.files.tensor_file import OpenFile, TensorInfo
@@ -65,7 +65,7 @@ def kind_of(path: Path) -> str:
         if path.is_dir():
             return f"a folder with {len(_weight_paths(path))} safetensors files"
         with closing(_open(path)) as file:
-            head = file.head(HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
     except OSError:
         return ""
     kind = recognise(head)
@@ -101,7 +101,7 @@ def _gguf_facts(path: Path) -> tuple[Mapping[str, object], list[TensorFact]]:
     header = Header()
     with suppress(OSError), closing(_open(path)) as file:
         with suppress(ModelFileError):
-            read_header_of(file, header)
+            read_header(file, header)
         return header.metadata, list(
             _gguf_tensors(header.entries.values(), file.num_bytes - header.data_start)
         )

@@ -19,7 +19,7 @@ Array = npt.NDArray[np.generic]
 
 
 class Cursor:
-    """A position in a file, whose bytes `read(offset, num_bytes)` gives as they are needed.
+    """A position in a file, whose bytes `read(num_bytes, offset)` gives as they are needed.
 
     Every read is checked against `end` before it is made.
 
@@ -41,9 +41,8 @@ class Cursor:
             raise self.error(field, f"needs {num_bytes} bytes, {left} are left")
         while len(self._data) < self.offset + num_bytes:
             start = len(self._data)
-            self._data += self._read(
-                start, min(max(CHUNK_BYTES, self.offset + num_bytes - start), self.end - start)
-            )
+            wanted = max(CHUNK_BYTES, self.offset + num_bytes - start)
+            self._data += self._read(min(wanted, self.end - start), start)
             if len(self._data) == start:
                 raise self.error(field, f"the file ended at byte {start} of {self.end} while it was read")
 
