@@ -24,7 +24,7 @@ from llama_herd.model.kernels.attention import (
     load_attention,
     load_prefill_attention,
 )
-from llama_herd.model.kernels.block_types import NUMBERS, TILE_ROWS, TILED_TYPES
+from llama_herd.model.kernels.block_types import HALVES, NUMBERS, TILE_ROWS, TILED_TYPES
 from llama_herd.model.kernels.build import best_library
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import Draw, load_draw
@@ -32,7 +32,7 @@ from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import InstructionSet
 from llama_herd.model.kernels.library import NUMBER, POINTER, LibraryPart, members
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
-from llama_herd.model.kernels.tiles import block_size, blocks_of, lay_out, random_tiles
+from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
 from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 
 
@@ -95,7 +95,15 @@ class Kernels:
 
     def lay_out(self, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
         """Write rows of blocks (N, bytes of a row) into the first of these tiles; N is a multiple of 16."""
-        lay_out(self.library, blocks, tiles, type)
+        blocks, at = blocks.contiguous(), HALVES[type]
+        num_rows, row_bytes = blocks.shape
+        if num_rows % TILE_ROWS or blocks.nbytes > tiles.nbytes or not tiles.is_contiguous():
+            raise ValueError(
+                f"{num_rows} rows of {row_bytes} bytes do not go into {tuple(tiles.shape)} tiles"
+            )
+        block_bytes = block_size(type)[1]
+        job = _Blocks(blocks.data_ptr(), num_rows, row_bytes, block_bytes, at.start, at.stop - at.start)
+        self.library.herd_lay_out(ctypes.byref(job), ctypes.c_void_p(tiles.data_ptr()))
 
     def multiply(
         self,
@@ -146,6 +154,12 @@ class Kernels:
         if not self.library.herd_look_up(int(type), ctypes.byref(job), num_threads):
             raise IndexError(f"rows {ids.tolist()} of {len(tiles) * TILE_ROWS} in tiles of {type.name}")
         return y
+
+
+class _Blocks(ctypes.Structure):
+    """herd::Blocks."""
+
+    _fields_ = members((POINTER, "rows"), (NUMBER, "num_rows row_bytes block_bytes halves_at halves_bytes"))
 
 
 class _LookUp(ctypes.Structure):

@@ -7,15 +7,12 @@ rows that the last tiles lack. Of plain numbers in bfloat16 a block is 32.
 Shapes: N rows, R = N / 16 rows of tiles, K tiles of a row, W words of a block, H numbers of 16 bits.
 """
 
-import ctypes
-
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
 
 from llama_herd.model.kernels.block_types import HALVES, NUMBERS, NUMBERS_OF_BLOCK, TILE_ROWS
 from llama_herd.model.kernels.huge_pages import zero_bytes
-from llama_herd.model.kernels.library import NUMBER, POINTER, members
 
 
 def block_size(type: GGMLType) -> tuple[int, int]:
@@ -45,23 +42,6 @@ def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
     high = scales.view(torch.uint8)[..., 1::2]
     high.copy_(high & 0x83 | 0x20)
     return tiles
-
-
-class _Blocks(ctypes.Structure):
-    """herd::Blocks."""
-
-    _fields_ = members((POINTER, "rows"), (NUMBER, "num_rows row_bytes block_bytes halves_at halves_bytes"))
-
-
-def lay_out(library: ctypes.CDLL, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
-    """Write rows of blocks (N, bytes of a row) into the first tiles that are given; N is a multiple of 16."""
-    blocks, at = blocks.contiguous(), HALVES[type]
-    num_rows, row_bytes = blocks.shape
-    if num_rows % TILE_ROWS or blocks.nbytes > tiles.nbytes or not tiles.is_contiguous():
-        raise ValueError(f"{num_rows} rows of {row_bytes} bytes do not go into {tuple(tiles.shape)} tiles")
-    block_bytes = block_size(type)[1]
-    job = _Blocks(blocks.data_ptr(), num_rows, row_bytes, block_bytes, at.start, at.stop - at.start)
-    library.herd_lay_out(ctypes.byref(job), ctypes.c_void_p(tiles.data_ptr()))
 
 
 def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:
