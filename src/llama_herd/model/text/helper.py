@@ -154,8 +154,14 @@ class HelperPool(Generic[H]):
 
     @contextmanager
     def lent(self) -> Iterator[H]:
-        """A helper of one's own within the block."""
-        helper = self._take()
+        """A helper of one's own within the block: the one that was used last, so that few are started."""
+        turn = SimpleQueue[H]()
+        with self._lock:
+            if self._idle:
+                turn.put(self._idle.pop())
+            else:
+                self._waiting.append(turn)
+        helper = turn.get()
         try:
             yield helper
         finally:
@@ -167,15 +173,6 @@ class HelperPool(Generic[H]):
             self._is_closed = True
             for helper in self._idle:
                 helper.close()
-
-    def _take(self) -> H:
-        """The one that was used last, so that no more are started than are needed."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            turn = SimpleQueue[H]()
-            self._waiting.append(turn)
-        return turn.get()
 
     def _give_back(self, helper: H) -> None:
         """Hand over to who waits longest: who gives back cannot take again before."""
@@ -205,7 +202,10 @@ def _serve(connection: Connection, start: Callable[[HelperLimits], Callable[...,
     """Take the limits, then answer requests, each within its CPU time."""
     limits = HelperLimits(*json.loads(connection.recv_bytes()))
     answer = start(limits)
-    _hold_memory(limits.memory_bytes)
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = num_pages * resource.getpagesize() + limits.memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts
     connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
     while True:
         request: list[Any] = json.loads(connection.recv_bytes())
@@ -217,10 +217,3 @@ def _serve(connection: Connection, start: Callable[[HelperLimits], Callable[...,
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(json.dumps(found).encode())
-
-
-def _hold_memory(num_bytes: int) -> None:
-    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = num_pages * resource.getpagesize() + num_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts

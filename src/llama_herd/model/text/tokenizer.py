@@ -53,9 +53,7 @@ class Tokenizer:
             problem = f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
             raise metadata.error(MODEL_KEY, problem, OTHER_MODEL)
         vocabulary = Vocabulary(metadata)
-        with no_panic(
-            lambda: ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")
-        ):
+        with no_panic(ModelFileError, f"{metadata.source}: not a tokenizer. Fetch or convert it again."):
             codec = CODECS[kind](vocabulary, metadata)
         templates, complaints = metadata_templates(metadata), [*vocabulary.complaints]
         around: dict[str, tuple[int, ...]] = {}
@@ -106,8 +104,9 @@ class Tokenizer:
         """
         if add_bos and self.bos_id is None:
             raise BadInput("this vocabulary has no BOS token; encode with add_bos=False")
-        with no_panic(_failure):
-            ids = self.codec.encode(_well_formed(text))
+        problem = "prompt: the model's tokenizer fails on this text"
+        with no_panic(GenerationError, ErrorCode.TOKENIZER_ERROR, problem):
+            ids = self.codec.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
         if add_bos is False:
             return ids
         bos = () if self.bos_id is None else (self.bos_id,)
@@ -123,11 +122,3 @@ class Tokenizer:
         text = self.decode(ids)
         puts_space = self.decode(self.encode("a", add_bos=False)).startswith(" ")
         return text.removeprefix(" ") if puts_space else text
-
-
-def _failure() -> GenerationError:
-    return GenerationError(ErrorCode.TOKENIZER_ERROR, "prompt: the model's tokenizer fails on this text")
-
-
-def _well_formed(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

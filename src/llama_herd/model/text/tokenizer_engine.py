@@ -6,7 +6,7 @@ tokenizer.json may do with a text are looked at first: their time and output sta
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from tokenizers import Tokenizer as Engine
@@ -54,7 +54,7 @@ def load_engine(file: Metadata) -> Engine:
     # The text of what was checked: of a key that appears twice the library might take the other value.
     # A text is neither cut, filled nor put into a template, whatever somebody trained with.
     checked = json.dumps({**file, "truncation": None, "padding": None, "post_processor": None})
-    with no_panic(lambda: ModelFileError(f"{file.source}: not a tokenizer. Fetch it again.")):
+    with no_panic(ModelFileError, f"{file.source}: not a tokenizer. Fetch it again."):
         try:
             return Engine.from_str(checked)
         except Exception as error:  # the library raises nothing narrower
@@ -88,13 +88,13 @@ def surroundings(file: Metadata) -> tuple[tuple[int, ...], tuple[int, ...], str]
 
 
 @contextmanager
-def no_panic(failure: Callable[[], HerdError]) -> Iterator[None]:
+def no_panic(failure: type[HerdError], *arguments: str) -> Iterator[None]:
     """Raise a failure where the library panics: for Python that is no Exception, and would end a worker."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ == PANIC:
-            raise failure() from None
+            raise failure(*arguments) from None
         raise
 
 

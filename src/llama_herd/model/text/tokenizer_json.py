@@ -68,7 +68,7 @@ class TokenizerJson:
     @classmethod
     def open(cls, path: str | PathLike[str], num_rows: int | None = None) -> Self:
         """Open a tokenizer.json of a model with so many rows; None: any. Raises ModelFileError."""
-        with no_panic(lambda: ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
+        with no_panic(ModelFileError, f"{path}: not a tokenizer. Fetch it again."):
             return cls(Path(path), num_rows)
 
     def encode(self, text: str) -> list[int]:
@@ -250,13 +250,10 @@ class JoinedText:
     def encode(self, parts: Sequence[int | str]) -> list[int]:
         """The ids of texts and control tokens in a row. Raises GenerationError "tokenizer_error"."""
         text = "".join(self._names[part] if isinstance(part, int) else part for part in parts)
-        with no_panic(_failure):
+        problem = "messages: the model's tokenizer fails on this text"
+        with no_panic(GenerationError, ErrorCode.TOKENIZER_ERROR, problem):
             ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
         return ids
-
-
-def _failure() -> GenerationError:
-    return GenerationError(ErrorCode.TOKENIZER_ERROR, "messages: the model's tokenizer fails on this text")
 
 
 def _begins_once(step: object) -> bool:
