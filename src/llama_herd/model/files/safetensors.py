@@ -155,17 +155,14 @@ def _shard_paths(index_path: Path) -> list[Path]:
     names = sorted({str(name) for name in index.nested("weight_map").values()})
     if not 1 <= len(names) <= MAX_SHARDS:
         raise index.error("weight_map", f"names {len(names)} files, allowed are 1 to {MAX_SHARDS}")
-    paths = [index_path.with_name(_checked(name, index)) for name in names]
+    for name in names:  # a plain one, as it must lie in the same folder
+        if Path(name).name != name or not name.endswith(".safetensors") or len(name) > MAX_NAME_CHARS:
+            problem = f"names {quoted(name)}, which is no safetensors file of this folder"
+            raise index.error("weight_map", problem)
+    paths = [index_path.with_name(name) for name in names]
     for path in paths:
         if not path.is_file():
             raise ModelFileError(
                 f"{path}: missing, {INDEX_NAME} names {len(names)} files. {how_to_complete(path.parent)}"
             )
     return paths
-
-
-def _checked(name: str, index: Metadata) -> str:
-    """A shard's name. Raises ModelFileError unless it is a plain name, as it must lie in the same folder."""
-    if Path(name).name != name or not name.endswith(".safetensors") or len(name) > MAX_NAME_CHARS:
-        raise index.error("weight_map", f"names {quoted(name)}, which is no safetensors file of this folder")
-    return name

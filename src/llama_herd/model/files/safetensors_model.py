@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, Shape, expected_shapes
+from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
 from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.reading.json_file import read_json
@@ -129,7 +129,13 @@ class SafetensorsModel(ModelFile):
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
         for name, stored in tensors.items():
-            _check_tensor(stored, shapes.get(names.get(name, "")), self.config.family.name)
+            tensor = f"{stored.file.path}: tensor {quoted(name)}"
+            if name not in names:
+                family = self.config.family.name
+                raise ModelFileError(f"{tensor} is no part of a {family} of this shape. Take another model.")
+            shape, expected = stored.info.shape, shapes[names[name]]
+            if shape != expected:
+                raise ModelFileError(f"{tensor} has shape {shape}, expected {expected}. Fetch it again.")
         return {names[name]: stored for name, stored in tensors.items() if name not in optional}
 
 
@@ -166,12 +172,3 @@ def _is_same(head: StoredRows, embedding: StoredRows) -> bool:
         bool((head.read(rows) == embedding.read(rows)).all())
         for rows in (slice(start, start + COMPARED_ROWS) for start in range(0, len(head), COMPARED_ROWS))
     )
-
-
-def _check_tensor(stored: StoredRows, shape: Shape | None, family: str) -> None:
-    """Raise ModelFileError unless a tensor has the shape that is expected of it, if it is expected at all."""
-    tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
-    if shape is None:
-        raise ModelFileError(f"{tensor} is no part of a {family} of this shape. Take another model.")
-    if stored.info.shape != shape:
-        raise ModelFileError(f"{tensor} has shape {stored.info.shape}, expected {shape}. Fetch it again.")

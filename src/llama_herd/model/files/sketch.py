@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -122,19 +122,17 @@ def _gguf_tensors(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[T
 
 
 def _safetensors_facts(path: Path) -> list[TensorFact]:
-    with suppress(OSError, ModelFileError), closing(_open(path)) as file:
-        return list(_safetensors_tensors(read_entries(file.cursor(file.num_bytes))))
-    return []
-
-
-def _safetensors_tensors(entries: Mapping[str, object]) -> Iterator[TensorFact]:
     """The tensors of a safetensors header, without those of which it says nothing that can be."""
+    entries: dict[str, Any] = {}
+    with suppress(OSError, ModelFileError), closing(_open(path)) as file:
+        entries = read_entries(file.cursor(file.num_bytes))
+    facts = []
     for name, entry in entries.items():
-        if name == NOTES_KEY or not isinstance(entry, dict):
-            continue
-        type, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-        if isinstance(type, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2:
-            yield TensorFact(type, math.prod(shape), max(0, offsets[1] - offsets[0]))
+        if name != NOTES_KEY and isinstance(entry, dict):
+            type, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+            if isinstance(type, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2:
+                facts.append(TensorFact(type, math.prod(shape), max(0, offsets[1] - offsets[0])))
+    return facts
 
 
 def _are_sizes(values: object) -> TypeGuard[list[int]]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -186,34 +186,26 @@ class HelperPool(Generic[H]):
 
 
 def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:
-    """The program of a helper: answer requests until the other side is gone.
+    """The program of a helper: take the limits, then answer requests until the other side is gone.
 
     `start(limits)` gives what answers a request, by its parts. Beyond its CPU time the kernel ends this
     process.
     """
-    with Connection(int(sys.argv[1])) as connection:
-        try:
-            _serve(connection, start)
-        except EOFError:
-            sys.exit(0)
-
-
-def _serve(connection: Connection, start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:
-    """Take the limits, then answer requests, each within its CPU time."""
-    limits = HelperLimits(*json.loads(connection.recv_bytes()))
-    answer = start(limits)
-    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = num_pages * resource.getpagesize() + limits.memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts
-    connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
-    while True:
-        request: list[Any] = json.loads(connection.recv_bytes())
-        signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
-        try:
-            found = answer(*request)
-        except MemoryError:
-            found = HelperAnswer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send_bytes(json.dumps(found).encode())
+    with suppress(EOFError), Connection(int(sys.argv[1])) as connection:
+        limits = HelperLimits(*json.loads(connection.recv_bytes()))
+        answer = start(limits)
+        num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = num_pages * resource.getpagesize() + limits.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts
+        connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
+        while True:
+            request: list[Any] = json.loads(connection.recv_bytes())
+            signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
+            try:
+                found = answer(*request)
+            except MemoryError:
+                found = HelperAnswer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+            connection.send_bytes(json.dumps(found).encode())

@@ -105,7 +105,8 @@ class SpecialTokens:
         known = {token.content for token in (*listed, *self._by_id.values())}
         by_id = [token for _, token in sorted(self._by_id.items())]
         names = set(self.roles.values())
-        roles = [self._by_role[role] for role in sorted(self._by_role, key=_order)]
+        names_of_roles = dict.fromkeys((*ROLES, *self._by_role))  # those of all models first
+        roles = [self._by_role[role] for role in names_of_roles if role in self._by_role]
         extra = self._old_extra if self._extra is None else self._extra
         others = (token for token in (*roles, *extra) if token.content not in known)
         return [made_special(token) if token.content in names else token for token in (*by_id, *others)]
@@ -144,11 +145,6 @@ class SpecialTokens:
         return None
 
 
-def _order(role: str) -> int:
-    """The place of a role: those of all models first, in their order."""
-    return ROLES.index(role) if role in ROLES else len(ROLES)
-
-
 def read_beside(folder: Path, name: str) -> Metadata:
     """A JSON file's keys; none if there is no such file."""
     path = folder / name
@@ -163,8 +159,7 @@ def entry_of(token: AddedToken, token_id: int) -> dict[str, object]:
 
 def made_special(token: AddedToken) -> AddedToken:
     """The token, special now, with its other properties."""
-    flags = {name: getattr(token, name) for name in _FLAGS}
-    return AddedToken(token.content, **{**flags, "special": True})
+    return _from_entry({**entry_of(token, 0), "special": True})
 
 
 def _with_defaults(config: Metadata, file: Metadata, listed: Iterable[AddedToken]) -> Metadata:

@@ -125,10 +125,16 @@ def _steps(file: Metadata, part: str, inner: str, known: Collection[str]) -> lis
     """The steps of one part, sequences laid flat. Raises ModelFileError at one of an unknown type."""
     waiting, steps = [file[part]] if part in file else [], list[Metadata]()
     while waiting:
-        step = _without_nulls(waiting.pop(0), f"{file.source}: {part}")
-        kind = step.text("type")
+        found, source = waiting.pop(0), f"{file.source}: {part}"
+        if not isinstance(found, Metadata | dict):
+            needed = "an object is needed. Fetch it again."
+            raise ModelFileError(f"{source} holds a {type(found).__name__}, {needed}")
+        step = Metadata(found, source).without_nulls()
+        kind, steps_within = step.text("type"), step.get(inner)
         if kind == "Sequence":
-            waiting[:0] = _list(step, inner)
+            if not isinstance(steps_within, list):
+                raise step.error(inner, f"is of type {type(steps_within).__name__}, a list is needed")
+            waiting[:0] = steps_within
         elif kind not in known:
             raise step.error("type", f"is {quoted(kind)}, supported are {', '.join(known)}")
         else:
@@ -140,21 +146,6 @@ def _steps(file: Metadata, part: str, inner: str, known: Collection[str]) -> lis
     if twice:
         raise file.error(part, f"has {kinds.count(twice[0])} steps of type {twice[0]}, limit 1")
     return steps
-
-
-def _without_nulls(values: object, source: str) -> Metadata:
-    if not isinstance(values, Metadata | dict):
-        raise ModelFileError(
-            f"{source} holds a {type(values).__name__}, an object is needed. Fetch it again."
-        )
-    return Metadata({key: value for key, value in values.items() if value is not None}, source)
-
-
-def _list(step: Metadata, key: str) -> list[object]:
-    values = step.get(key)
-    if not isinstance(values, list):
-        raise step.error(key, f"is of type {type(values).__name__}, a list is needed")
-    return values
 
 
 def _growth(step: Metadata) -> float:
