@@ -12,16 +12,12 @@ enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2, NUMBERS = 3 };
 template <class T>
 static bool multiply_type(const Product& p, int kernel) {
   switch (kernel) {
-    case FLOAT32:
-      return multiply_float32<T>(p);
-    case INT8:
-      return multiply_int8<T>(p);
+    case FLOAT32: return multiply_float32<T>(p);
+    case INT8: return multiply_int8<T>(p);
 #ifdef __AMX_BF16__
-    case TILES:
-      return multiply_tiles<T>(p);
+    case TILES: return multiply_tiles<T>(p);
 #endif
-    default:
-      return false;
+    default: return false;
   }
 }
 

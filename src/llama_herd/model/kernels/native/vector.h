@@ -23,8 +23,6 @@ static inline Floats load_halves(const uint8_t* p) {
 }
 static inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm512_storeu_ps(p, values); }
-static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
 static inline Words load_shorts(const uint8_t* p) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -76,8 +74,6 @@ static inline Floats load_halves(const uint8_t* p) {
 }
 static inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm256_storeu_ps(p, values); }
-static inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-static inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 static inline Words load_shorts(const uint8_t* p) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -131,6 +127,11 @@ static inline void store_bytes(int8_t* p, Words words) {
   for (int i = 0; i < LANES; i++) p[i] = int8_t(numbers[i]);
 }
 #endif
+
+static inline Floats add(Floats a, Floats b) { return a + b; }
+static inline Floats subtract(Floats a, Floats b) { return a - b; }
+static inline Floats multiply(Floats a, Floats b) { return a * b; }
+static inline Floats divide(Floats a, Floats b) { return a / b; }
 
 // Of the numbers of bfloat16 that are pairs in words the lower ones, and the higher ones.
 static inline Floats low_numbers(Words pairs) { return as_floats(shift_left(pairs, 16)); }
