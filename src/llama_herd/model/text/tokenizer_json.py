@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from tokenizers import AddedToken, Tokenizer as Engine
+from tokenizers import AddedToken
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
@@ -90,7 +90,7 @@ class TokenizerJson:
 
     def _load(self, file: Metadata, special: SpecialTokens) -> Metadata:
         """Make the engine, without the added tokens for which the model has no row; return what it is of."""
-        self._engine, self._added = _engine_of(file, special)
+        self._make_engine(file, special.added)
         beyond = {token.content: i for i, token in self._added.items() if i >= self._num_rows}
         if not beyond or self._engine.get_vocab_size(with_added_tokens=False) > self._num_rows:
             return file
@@ -101,8 +101,16 @@ class TokenizerJson:
         )
         kept = [entry for entry in listed_tokens(file) if entry["content"] not in beyond]
         file = Metadata({**file, "added_tokens": kept}, file.source)
-        self._engine, self._added = _engine_of(file, special, frozenset(beyond))
+        self._make_engine(file, [token for token in special.added if token.content not in beyond])
         return file
+
+    def _make_engine(self, file: Metadata, added: list[AddedToken]) -> None:
+        self._engine = load_engine(file)
+        self._add(added)
+
+    def _add(self, tokens: list[AddedToken]) -> None:
+        self._engine.add_tokens(tokens)
+        self._added = dict(sorted(self._engine.get_added_tokens_decoder().items()))
 
     def _read_ends(self) -> Iterator[int]:
         """Ids of all ends: of the role, of those that are for generations, of added tokens by their names.
@@ -184,41 +192,21 @@ class TokenizerJson:
     def _keep_from_text(self, token_ids: list[int]) -> None:
         """Make these added tokens special, should none have done so; those are not looked for in texts."""
         tokens = [self._added[token_id] for token_id in token_ids]
-        self._engine.add_tokens([made_special(token) for token in tokens if not token.special])
-        self._added = _added_tokens(self._engine)
+        self._add([made_special(token) for token in tokens if not token.special])
         self._engine.encode_special_tokens = True
 
     def _read_pieces(self, file: Metadata, least: int) -> tuple[bytes, ...]:
-        piece_of = byte_level_piece if _is_byte_level(file) else spm_piece
+        kinds = decoder_kinds(file)
+        if not kinds & {"ByteLevel", "Replace", "Metaspace"}:
+            raise file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
+        # Tokens are bytes in disguise (Llama 3), or text with marked spaces (Llama 2).
+        piece_of = byte_level_piece if "ByteLevel" in kinds else spm_piece
         pieces = {token_id: piece_of(token) for token, token_id in self._engine.get_vocab().items()}
         for token_id, token in self._added.items():
             pieces[token_id] = b"" if token.special else token.content.encode()
         if not pieces or max(pieces) >= MAX_TOKENS:
             raise file.error("model.vocab", f"has ids up to {max(pieces, default=0)}, limit {MAX_TOKENS}")
         return tuple(pieces.get(token_id, b"") for token_id in range(max(max(pieces) + 1, least)))
-
-
-def _engine_of(
-    file: Metadata, special: SpecialTokens, without: frozenset[str] = frozenset()
-) -> tuple[Engine, dict[int, AddedToken]]:
-    """The engine of a tokenizer.json with the tokens that others name, but without some; its added tokens."""
-    engine = load_engine(file)
-    engine.add_tokens([token for token in special.added if token.content not in without])
-    return engine, _added_tokens(engine)
-
-
-def _added_tokens(engine: Engine) -> dict[int, AddedToken]:
-    return dict(sorted(engine.get_added_tokens_decoder().items()))
-
-
-def _is_byte_level(file: Metadata) -> bool:
-    """Whether tokens are bytes in disguise (Llama 3) or text with marked spaces (Llama 2)."""
-    kinds = decoder_kinds(file)
-    if "ByteLevel" in kinds:
-        return True
-    if kinds & {"Replace", "Metaspace"}:
-        return False
-    raise file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
 
 
 class JoinedText:
