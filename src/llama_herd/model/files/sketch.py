@@ -69,13 +69,11 @@ def kind_of(path: Path) -> str:
     except OSError:
         return ""
     kind = recognise(head)
-    return f"{kind.name}, {_version(head)}" if kind is GGUF else kind.name
-
-
-def _version(head: bytes) -> str:
-    """The version and byte order of a GGUF file; of the two orders the one in which it is small."""
-    small, order = min((int.from_bytes(head[4:8], order), order) for order in ("little", "big"))
-    return f"version {small}, {order}-endian"
+    if kind is not GGUF:
+        return kind.name
+    # Of the two byte orders it has the one in which its version is small.
+    version, order = min((int.from_bytes(head[4:8], order), order) for order in ("little", "big"))
+    return f"{kind.name}, version {version}, {order}-endian"
 
 
 def _open(path: Path) -> OpenFile:

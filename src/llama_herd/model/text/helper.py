@@ -165,23 +165,19 @@ class HelperPool(Generic[H]):
         try:
             yield helper
         finally:
-            self._give_back(helper)
+            with self._lock:  # to who waits longest: who gives back cannot take again before
+                if self._waiting:
+                    self._waiting.popleft().put(helper)
+                else:
+                    self._idle.append(helper)
+                    if self._is_closed:
+                        helper.close()
 
     def close(self) -> None:
         """End the helpers, each as soon as it is idle."""
         with self._lock:
             self._is_closed = True
             for helper in self._idle:
-                helper.close()
-
-    def _give_back(self, helper: H) -> None:
-        """Hand over to who waits longest: who gives back cannot take again before."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().put(helper)
-                return
-            self._idle.append(helper)
-            if self._is_closed:
                 helper.close()
 
 
