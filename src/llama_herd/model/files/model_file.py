@@ -26,7 +26,7 @@ class ModelFile(ABC):
     config: LlamaConfig
     metadata: Metadata  # with keys as the format has them
     _files: Sequence[TensorFile]
-    _weights: Mapping[str, StoredRows]  # by their names
+    _weights: Mapping[str, StoredRows]  # by their GGUF names
 
     @property
     def num_bytes(self) -> int:

@@ -129,7 +129,7 @@ class SafetensorsModel(ModelFile):
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
         for name, stored in tensors.items():
-            tensor = f"{stored.file.path}: tensor {quoted(name)}"
+            tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
             if name not in names:
                 family = self.config.family.name
                 raise ModelFileError(f"{tensor} is no part of a {family} of this shape. Take another model.")
