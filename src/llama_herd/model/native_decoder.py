@@ -136,7 +136,7 @@ class NativeDecoder:
             ctypes.addressof(self._largest),
             ctypes.addressof(self._ids),
             self._layers.kernels.kernel_for(self._dtype, count),
-            self._layers.num_threads,
+            self._layers.kernels.threads,
         )
         is_bfloat16 = self._dtype is torch.bfloat16
         outcome = self._library.herd_decode(ctypes.byref(self._decoder), ctypes.byref(step), is_bfloat16)

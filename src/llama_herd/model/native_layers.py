@@ -150,16 +150,12 @@ class NativeLayers:
             and storage.stride()[3:] == (PAGE_TOKENS * D, D, 1)
         )
 
-    @property
-    def num_threads(self) -> int:
-        return self.kernels.num_threads or torch.get_num_threads()
-
     def __call__(
         self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None
     ) -> Tensor:
         """Return x (T, C) after all layers. `on_layer` is called after each, or of few tokens at the end."""
         cached = cache.storage[:, 0]  # (2, K, pages, PAGE_TOKENS, D)
-        num_threads = self.num_threads
+        num_threads = self.kernels.threads
         y = torch.empty_like(x)
         rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
         attention = attention_call(self.num_heads, cached, batch.seen, self.scoring, num_threads)

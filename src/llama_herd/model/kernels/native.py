@@ -59,16 +59,14 @@ CUT = 4 / 3 * BFLOAT16_ROUNDING
 INT8_ROUNDING = 0.51 / 127
 
 
-@dataclass(frozen=True, eq=False)
-class Kernels:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kernels(LibraryPart):
     """The parts of a model that a native library computes; `note` says which, and what it computes wrong."""
 
     note: str
     types: frozenset[GGMLType]
-    library: ctypes.CDLL
     kernels: frozenset[Kernel]  # the ways to multiply that it has
     has_numbers: bool = False  # whether it multiplies plain numbers in bfloat16 too
-    num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
     prefill_attention: PrefillAttention | None = None
     elementwise: Elementwise | None = None
@@ -133,7 +131,7 @@ class Kernels:
             len(x),
             x.dtype is torch.bfloat16,
             y.dtype is torch.bfloat16,
-            self.num_threads or torch.get_num_threads(),
+            self.threads,
         )
         if not is_done:
             raise torch.OutOfMemoryError(f"native kernel for {type.name}: no memory to work in")
@@ -150,8 +148,7 @@ class Kernels:
             *(tiles.data_ptr(), len(tiles) * TILE_ROWS, columns),
             *(ids.data_ptr(), y.data_ptr(), len(ids), dtype is torch.bfloat16),
         )
-        num_threads = self.num_threads or torch.get_num_threads()
-        if not self.library.herd_look_up(int(type), ctypes.byref(job), num_threads):
+        if not self.library.herd_look_up(int(type), ctypes.byref(job), self.threads):
             raise IndexError(f"rows {ids.tolist()} of {len(tiles) * TILE_ROWS} in tiles of {type.name}")
         return y
 
@@ -203,35 +200,32 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     library.herd_look_up.restype = ctypes.c_bool
     library.herd_look_up.argtypes = [ctypes.c_int, POINTER, ctypes.c_int]
     found = library.herd_kernels()
-    all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
-    ways = all_ways - {Kernel.NUMBERS}
-    kernels = Kernels("", TILED_TYPES, library, ways)
-    right = {type for type in TILED_TYPES if _is_right(kernels, type, ways)}
-    attention, elementwise = load_attention(library), load_elementwise(library)
-    rotation = load_rotation(library)
-    prefill = load_prefill_attention(library) if set.attends_to_prompts else None
-    has_numbers = _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
+    ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1) - {Kernel.NUMBERS}
+    tried = Kernels(library, note="", types=TILED_TYPES, kernels=ways)
+    kernels = replace(
+        tried,
+        types=frozenset(type for type in TILED_TYPES if _is_right(tried, type, ways)),
+        has_numbers=_is_right(tried, NUMBERS, {Kernel.NUMBERS}),
+        attention=load_attention(library),
+        prefill_attention=load_prefill_attention(library) if set.attends_to_prompts else None,
+        elementwise=load_elementwise(library),
+        rotation=load_rotation(library),
+        draw=load_draw(library),
+    )
     found_right = {
-        **{type.name: type in right for type in sorted(TILED_TYPES, key=lambda type: type.name)},
-        "bfloat16": has_numbers,
-        "attention": attention is not None,
-        **({"attention of prompts": prefill is not None} if set.attends_to_prompts else {}),
-        "RoPE": rotation is not None,
-        "norms and gates": elementwise is not None,
+        **{type.name: type in kernels.types for type in sorted(TILED_TYPES, key=lambda type: type.name)},
+        "bfloat16": kernels.has_numbers,
+        "attention": kernels.attention is not None,
+        **({"attention of prompts": bool(kernels.prefill_attention)} if set.attends_to_prompts else {}),
+        "RoPE": kernels.rotation is not None,
+        "norms and gates": kernels.elementwise is not None,
     }
     names, wrong = (
         ", ".join(name for name, is_right in found_right.items() if is_right == wanted)
         for wanted in (True, False)
     )
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
-    return Kernels(
-        *(note, frozenset(right), library, ways, has_numbers),
-        attention=attention,
-        prefill_attention=prefill,
-        elementwise=elementwise,
-        rotation=rotation,
-        draw=load_draw(library),
-    )
+    return replace(kernels, note=note)
 
 
 def _is_right(kernels: Kernels, type: GGMLType, ways: Collection[Kernel]) -> bool:
