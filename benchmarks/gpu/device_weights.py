@@ -59,7 +59,7 @@ def draw_weights_on(device: torch.device) -> None:
     """From now on weights of GGUF files are drawn, in this process."""
 
     def drawn(model: GGUFModel, name: str) -> Weight:
-        info = model._file.tensors[model._stored_name(name)]
+        info = model._weights[model._stored_name(name)].info
         return Weight(info.type, info.shape, RandomRows(info.type, info.shape, device))
 
     setattr(GGUFModel, "weight", drawn)  # noqa: B010

@@ -147,7 +147,7 @@ class LlamaConfig:
         num_layers = noted.integer("num_hidden_layers", 1, MAX_LAYERS)
         head_dim = _head_dim(noted, "head_dim", hidden_size, num_heads)
         context_length = noted.integer("max_position_embeddings", 1, MAX_CONTEXT)
-        rope = json_rope(noted, family, head_dim, context_length)
+        rope_base, scaling, local_base = json_rope(noted, family, head_dim, context_length)
         scales = json_scales(noted, family)
         config = cls(
             vocab_size=noted.integer("vocab_size", 1, MAX_VOCAB),
@@ -159,11 +159,11 @@ class LlamaConfig:
             ffn_size=noted.integer("intermediate_size", 1, MAX_FFN),
             context_length=context_length,
             rms_eps=noted.number("rms_norm_eps", 0, 1),
-            rope_base=rope.base,
+            rope_base=rope_base,
             rope_dim=head_dim,
             family=family,
-            rope_scaling=rope.scaling,
-            local_rope_base=rope.local_base,
+            rope_scaling=scaling,
+            local_rope_base=local_base,
             windows=json_windows(noted, family, num_layers),
             embedding_scale=scales.pop("embedding_scale", _embedding_scale(family, hidden_size)),
             **scales,

@@ -17,6 +17,7 @@ from torch import Tensor
 from llama_herd.model.attention_inputs import Seen
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.kernels.attention import AttentionCall, attention_call
+from llama_herd.model.kernels.library import NUMBER, POINTER, members
 from llama_herd.model.kernels.rotation import RotationCall, rotation_call
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_layers import FEW_TOKENS, MatrixPointer, MatrixPointers, NativeLayers
@@ -42,29 +43,26 @@ class Decoded(NamedTuple):
 class _Decoder(ctypes.Structure):
     """herd::Decoder, which says what each is."""
 
-    _fields_ = (
-        ("embedding", MatrixPointer),
-        ("layers", ctypes.c_void_p),
-        ("num_layers", ctypes.c_int64),
-        ("norm", ctypes.c_void_p),
-        ("output", MatrixPointers),
-        ("rotation", RotationCall),
-        ("attention", AttentionCall),
-        ("layer_stride", ctypes.c_int64),
+    _fields_ = members(
+        (MatrixPointer, "embedding"),
+        (POINTER, "layers"),
+        (NUMBER, "num_layers"),
+        (POINTER, "norm"),
+        (MatrixPointers, "output"),
+        (RotationCall, "rotation"),
+        (AttentionCall, "attention"),
+        (NUMBER, "layer_stride"),
     )
 
 
 class _Step(ctypes.Structure):
     """herd::DecodeStep, which says what each is."""
 
-    _fields_ = (
-        ("tokens", ctypes.c_void_p),
-        ("num_tokens", ctypes.c_int64),
-        ("logits", ctypes.c_void_p),
-        ("largest", ctypes.c_void_p),
-        ("ids", ctypes.c_void_p),
-        ("kernel", ctypes.c_int),
-        ("num_threads", ctypes.c_int),
+    _fields_ = members(
+        (POINTER, "tokens"),
+        (NUMBER, "num_tokens"),
+        (POINTER, "logits largest ids"),
+        (ctypes.c_int, "kernel num_threads"),
     )
 
 
@@ -138,7 +136,7 @@ class NativeDecoder:
             ctypes.addressof(self._largest),
             ctypes.addressof(self._ids),
             self._layers.kernels.kernel_for(self._dtype, count),
-            self._layers.num_threads,
+            self._layers.kernels.threads,
         )
         is_bfloat16 = self._dtype is torch.bfloat16
         outcome = self._library.herd_decode(ctypes.byref(self._decoder), ctypes.byref(step), is_bfloat16)

@@ -15,7 +15,8 @@ from llama_herd.model.attention_inputs import MAX_HEAD_DIM, Scoring
 from llama_herd.model.batch import AnyBatch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.kernels.attention import DTYPES, AttentionCall, attention_call
+from llama_herd.model.kernels.attention import AttentionCall, attention_call
+from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, members
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import RotationCall, rotation_call
 from llama_herd.model.pages import PAGE_TOKENS
@@ -39,7 +40,7 @@ class LayerParts(NamedTuple):
 class MatrixPointer(ctypes.Structure):
     """herd::Matrix: a segment's tiles, which must live as long."""
 
-    _fields_ = (("tiles", ctypes.c_void_p), ("rows", ctypes.c_int64), ("type", ctypes.c_int64))
+    _fields_ = members((POINTER, "tiles"), (NUMBER, "rows type"))
 
     @classmethod
     def to(cls, segment: Segment) -> Self:
@@ -50,7 +51,7 @@ class MatrixPointer(ctypes.Structure):
 class MatrixPointers(ctypes.Structure):
     """herd::Matrices: a linear's segments, which must live as long."""
 
-    _fields_ = (("matrix", MatrixPointer * MAX_MATRICES), ("count", ctypes.c_int64))
+    _fields_ = members((MatrixPointer * MAX_MATRICES, "matrix"), (NUMBER, "count"))
 
     @classmethod
     def to(cls, linear: Linear) -> Self:
@@ -61,16 +62,11 @@ class MatrixPointers(ctypes.Structure):
 class _LayerPointer(ctypes.Structure):
     """herd::Layer: a layer's parts, which must live as long."""
 
-    _fields_ = (
-        ("attention_norm", ctypes.c_void_p),
-        ("mlp_norm", ctypes.c_void_p),
-        ("qkv", MatrixPointers),
-        ("output", MatrixPointers),
-        ("gate_up", MatrixPointers),
-        ("down", MatrixPointers),
-        ("columns", ctypes.c_int64),
-        ("window", ctypes.c_int64),
-        ("eps", ctypes.c_float),
+    _fields_ = members(
+        (POINTER, "attention_norm mlp_norm"),
+        (MatrixPointers, "qkv output gate_up down"),
+        (NUMBER, "columns window"),
+        (ctypes.c_float, "eps"),
     )
 
     @classmethod
@@ -83,17 +79,14 @@ class _LayerPointer(ctypes.Structure):
 class _Step(ctypes.Structure):
     """herd::LayerStep, which says what each is."""
 
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("y", ctypes.c_void_p),
-        ("tokens", ctypes.c_int64),
-        ("rotation", ctypes.POINTER(RotationCall)),
-        ("attention", ctypes.POINTER(AttentionCall)),
-        ("spans", ctypes.POINTER(AttentionCall)),
-        ("span_counts", ctypes.c_void_p),
-        ("layer_stride", ctypes.c_int64),
-        ("kernel", ctypes.c_int),
-        ("num_threads", ctypes.c_int),
+    _fields_ = members(
+        (POINTER, "x y"),
+        (NUMBER, "tokens"),
+        (ctypes.POINTER(RotationCall), "rotation"),
+        (ctypes.POINTER(AttentionCall), "attention spans"),
+        (POINTER, "span_counts"),
+        (NUMBER, "layer_stride"),
+        (ctypes.c_int, "kernel num_threads"),
     )
 
 
@@ -102,9 +95,8 @@ class NativeLayers:
 
     def __init__(self, kernels: Kernels, layers: Sequence[LayerParts], num_heads: int, eps: float) -> None:
         """Take layers by all of whose matrices these kernels multiply."""
-        pointer, number = ctypes.c_void_p, ctypes.c_int64
         kernels.library.herd_layers.restype = ctypes.c_bool
-        kernels.library.herd_layers.argtypes = [pointer, number, number, pointer, ctypes.c_bool]
+        kernels.library.herd_layers.argtypes = [POINTER, NUMBER, NUMBER, POINTER, ctypes.c_bool]
         self.kernels = kernels
         self.num_heads = num_heads
         self.scoring = layers[0].scoring  # but for its window, which is each layer's own
@@ -158,16 +150,12 @@ class NativeLayers:
             and storage.stride()[3:] == (PAGE_TOKENS * D, D, 1)
         )
 
-    @property
-    def num_threads(self) -> int:
-        return self.kernels.num_threads or torch.get_num_threads()
-
     def __call__(
         self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None
     ) -> Tensor:
         """Return x (T, C) after all layers. `on_layer` is called after each, or of few tokens at the end."""
         cached = cache.storage[:, 0]  # (2, K, pages, PAGE_TOKENS, D)
-        num_threads = self.num_threads
+        num_threads = self.kernels.threads
         y = torch.empty_like(x)
         rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
         attention = attention_call(self.num_heads, cached, batch.seen, self.scoring, num_threads)

@@ -98,11 +98,9 @@ class PrefixCache:
     def fork(self, owner: str, num_tokens: int, parent: Sequence[int], num_common: int) -> Reservation | None:
         """Reserve for a sequence whose first `num_common` tokens are in its parent's pages; None: no room."""
         pages = self._take(owner, num_tokens, parent[: num_common // PAGE_TOKENS])
-        return (
-            None
-            if pages is None
-            else Reservation.from_sources(pages, num_common, parent[: pages_for(num_common)])
-        )
+        if pages is None:
+            return None
+        return Reservation.from_sources(pages, num_common, parent[: pages_for(num_common)])
 
     def publish(self, page: int, digest: Digest) -> None:
         """Note that a page is computed, so that others can find it."""

@@ -251,3 +251,15 @@ def test_a_file_that_breaks_again_and_again_comes_as_long_as_more_of_it_comes(
         assert hub.num_asked == 5  # the list, and the file four times
         hold(found, machine)
     assert found.path.name == NAME
+
+
+def test_a_file_that_is_announced_longer_than_listed_is_refused_before_it_comes(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = Answer(head(Content_Length=SIZE + 1) + CONTENT[:5])
+    with OddHub(file=lambda begin: announced) as hub:
+        found = fetched(hub, monkeypatch)
+        assert isinstance(found, ModelFileError)
+        assert f"more bytes are to come than the {SIZE} that the hub has listed" in str(found)
+        assert hub.num_asked == 2  # the list, and the file once
+        hold(found, machine)

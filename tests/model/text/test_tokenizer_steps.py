@@ -180,7 +180,7 @@ def test_the_files_beside_it_are_read_with_a_limit(tmp_path: Path, name: str) ->
 
 @pytest.mark.long
 def test_a_panic_of_the_library_becomes_an_error_and_other_ends_stay() -> None:
-    with pytest.raises(KeyboardInterrupt), no_panic(lambda: GenerationError("x", "y")):
+    with pytest.raises(KeyboardInterrupt), no_panic(GenerationError, "x", "y"):
         raise KeyboardInterrupt
     script = """
 import json, sys

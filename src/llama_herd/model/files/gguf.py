@@ -7,7 +7,6 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -117,35 +116,31 @@ class GGUFFile(TensorFile):
     metadata: Metadata
 
     def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
-        header, source = Header(), str(file.path)
-        _check_magic(file.path, file.head(HEAD_BYTES))
-        read_header_of(file, header)
+        header, source, head = Header(), str(file.path), file.read(HEAD_BYTES)
+        if not head.startswith(GGUF_MAGIC):
+            kind = recognise(head)
+            raise ModelFileError(f"{source}: {kind.name}, a GGUF file is needed. {kind.fix}")
+        if len(head) < MIN_FILE_BYTES:
+            problem = f"{len(head)} bytes long, a GGUF file has at least {MIN_FILE_BYTES}"
+            raise ModelFileError(f"{source}: {problem}. Fetch it again.")
+        read_header(file, header)
         self.metadata = Metadata(header.metadata, source)
-        return checked_tensors(header, source, file.num_bytes)
+        if header.is_big_endian:
+            problem = "is a big-endian file, only little-endian ones can be read"
+            raise ModelFileError(f"{source}: {problem}. {_OTHER_ORDER}")
+        infos = [_tensor_info(entry, header, source) for entry in header.entries.values()]
+        _check_layout(infos, header, source, file.num_bytes)
+        return {info.name: info for info in infos}
 
 
-def read_header_of(file: OpenFile, header: Header) -> None:
-    """Read a file's header. Raises ModelFileError when it is damaged; then `header` has what comes before."""
-    cursor = file.cursor(MAX_HEADER_BYTES)
-    cursor.offset = len(GGUF_MAGIC)
-    read_header(cursor, header)
-
-
-def _check_magic(path: Path, head: bytes) -> None:
-    if not head.startswith(GGUF_MAGIC):
-        kind = recognise(head)
-        raise ModelFileError(f"{path}: {kind.name}, a GGUF file is needed. {kind.fix}")
-    if len(head) < MIN_FILE_BYTES:
-        problem = f"{len(head)} bytes long, a GGUF file has at least {MIN_FILE_BYTES}"
-        raise ModelFileError(f"{path}: {problem}. Fetch it again.")
-
-
-def read_header(cursor: Cursor, header: Header) -> None:
-    """Read everything up to the tensors' data into `header`, in file order; `cursor` stands after the magic.
+def read_header(file: OpenFile, header: Header) -> None:
+    """Read everything between a file's magic and its tensors' data into `header`, in file order.
 
     Raises ModelFileError, which names the field, its offset and both numbers; then `header` has what comes
     before. Whether we can do anything with what the file holds is not asked here.
     """
+    cursor = file.cursor(MAX_HEADER_BYTES)
+    cursor.offset = len(GGUF_MAGIC)
     _read_version(cursor, header)
     num_tensors = cursor.count(MAX_TENSORS, "tensor count")
     num_keys = cursor.count(MAX_KEYS, "key count")
@@ -252,24 +247,14 @@ def align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
 
 
-def checked_tensors(header: Header, source: str, file_bytes: int) -> dict[str, TensorInfo]:
-    """The tensors of a file of so many bytes. Raises ModelFileError unless all can be read."""
-    if header.is_big_endian:
-        problem = "is a big-endian file, only little-endian ones can be read"
-        raise ModelFileError(f"{source}: {problem}. {_OTHER_ORDER}")
-    infos = [_tensor_info(entry, header, source) for entry in header.entries.values()]
-    _check_layout(infos, header, source, file_bytes)
-    return {info.name: info for info in infos}
-
-
 def _tensor_info(entry: TensorEntry, header: Header, source: str) -> TensorInfo:
     """The checked entry of one tensor, with its place in the file."""
-    tensor, columns = f"tensor {quoted(entry.name)}", entry.shape[-1]
+    at, columns = f"tensor {quoted(entry.name)} at byte {entry.read_at}", entry.shape[-1]
     if entry.type_id not in GGML_QUANT_SIZES:
-        raise _unknown_type(entry, source)
+        why = "which GGUF no longer has" if entry.type_id in REMOVED_TYPES else "which is not known here"
+        raise ModelFileError(f"{source}: {at} is of type {type_name(entry.type_id)}, {why}. {OTHER_TYPE}")
     type = GGMLQuantizationType(entry.type_id)
     block_values, block_bytes = GGML_QUANT_SIZES[type]
-    at = f"{tensor} at byte {entry.read_at}"
     if columns % block_values:
         problem = f"has rows of {columns} values, {type.name} needs a multiple of {block_values}"
         raise damaged(source, f"{at}: {problem}")
@@ -278,12 +263,6 @@ def _tensor_info(entry: TensorEntry, header: Header, source: str) -> TensorInfo:
         raise damaged(source, f"{at}: {problem}")
     num_bytes = math.prod(entry.shape) // block_values * block_bytes
     return TensorInfo(entry.name, type, entry.shape, header.data_start + entry.offset, num_bytes)
-
-
-def _unknown_type(entry: TensorEntry, source: str) -> ModelFileError:
-    why = "which GGUF no longer has" if entry.type_id in REMOVED_TYPES else "which is not known here"
-    tensor = f"tensor {quoted(entry.name)} at byte {entry.read_at}"
-    return ModelFileError(f"{source}: {tensor} is of type {type_name(entry.type_id)}, {why}. {OTHER_TYPE}")
 
 
 def _check_layout(infos: Sequence[TensorInfo], header: Header, source: str, file_bytes: int) -> None:

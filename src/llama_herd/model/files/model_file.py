@@ -1,11 +1,11 @@
 """ModelFile: what a Llama is loaded from, whichever format it is in, and the weights that it has to hold."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.tensor_file import TensorInfo
+from llama_herd.model.files.tensor_file import StoredRows, TensorFile, TensorInfo
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -25,6 +25,8 @@ class ModelFile(ABC):
 
     config: LlamaConfig
     metadata: Metadata  # with keys as the format has them
+    _files: Sequence[TensorFile]
+    _weights: Mapping[str, StoredRows]  # by their GGUF names
 
     @property
     def num_bytes(self) -> int:
@@ -32,13 +34,13 @@ class ModelFile(ABC):
         return sum(info.num_bytes for info in self.tensors)
 
     @property
-    @abstractmethod
     def tensors(self) -> Collection[TensorInfo]:
         """All weights, as they are stored, by the names in their file."""
+        return [rows.info for rows in self._weights.values()]
 
-    @abstractmethod
     def __contains__(self, name: str) -> bool:
         """Whether an optional weight is there itself."""
+        return name in self._weights
 
     @abstractmethod
     def weight(self, name: str) -> Weight:
@@ -52,9 +54,10 @@ class ModelFile(ABC):
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         """The names of its control tokens, which chat templates write."""
 
-    @abstractmethod
     def close(self) -> None:
         """Give up the files; what has been read of them stays good."""
+        for file in self._files:
+            file.close()
 
     def __enter__(self) -> Self:
         return self

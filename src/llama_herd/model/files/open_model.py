@@ -39,7 +39,17 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
     """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
     path = Path(path)
     with _naming_the_path(path):
-        return _open(path)
+        if (path / CONFIG_NAME).is_file():
+            return SafetensorsModel.open(path)
+        if path.is_dir():
+            found = [f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))]
+            raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{''.join(found[:1])}")
+        if not path.exists():
+            problem = f"{path}: no such file or folder. {_ACCEPTED}. {how_to_pull(path)}"
+            raise ModelFileError(problem.rstrip())
+        if path.suffix in _PARTS:
+            raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
+        return GGUFModel.open(path)
 
 
 @contextmanager
@@ -49,18 +59,3 @@ def _naming_the_path(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror}.") from error
-
-
-def _open(path: Path) -> ModelFile:
-    if (path / CONFIG_NAME).is_file():
-        return SafetensorsModel.open(path)
-    if path.is_dir():
-        found = "".join(
-            f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))[:1]
-        )
-        raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{found}")
-    if not path.exists():
-        raise ModelFileError(f"{path}: no such file or folder. {_ACCEPTED}. {how_to_pull(path)}".rstrip())
-    if path.suffix in _PARTS:
-        raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
-    return GGUFModel.open(path)

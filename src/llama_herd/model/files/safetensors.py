@@ -54,29 +54,21 @@ class SafetensorsFile(TensorFile):
     kind = "safetensors"
 
     def _read(self, file: OpenFile) -> Mapping[str, TensorInfo]:
-        _check_kind(file.path, file.head(HEAD_BYTES))
-        return _read_header(file.cursor(file.num_bytes))
-
-
-def _check_kind(path: Path, head: bytes) -> None:
-    kind = recognise(head)
-    if kind.magic:
-        raise ModelFileError(f"{path}: {kind.name}, a safetensors file is needed. {kind.fix}")
-    if len(head) < MIN_FILE_BYTES:
-        raise ModelFileError(
-            f"{path}: {len(head)} bytes long, a safetensors file has at least {MIN_FILE_BYTES}. Fetch it."
-        )
-
-
-def _read_header(cursor: Cursor) -> dict[str, TensorInfo]:
-    """Read and check the header, at which `cursor` stands. Raises ModelFileError, which names the tensor."""
-    entries = read_entries(cursor)
-    entries.pop(NOTES_KEY, None)
-    if len(entries) > MAX_TENSORS:
-        raise damaged(cursor.source, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
-    infos = {name: _tensor_info(name, entry, cursor) for name, entry in entries.items()}
-    _check_layout(infos, cursor)
-    return infos
+        head = file.read(HEAD_BYTES)
+        kind = recognise(head)
+        if kind.magic:
+            raise ModelFileError(f"{file.path}: {kind.name}, a safetensors file is needed. {kind.fix}")
+        if len(head) < MIN_FILE_BYTES:
+            problem = f"{len(head)} bytes long, a safetensors file has at least {MIN_FILE_BYTES}"
+            raise ModelFileError(f"{file.path}: {problem}. Fetch it.")
+        cursor = file.cursor(file.num_bytes)
+        entries = read_entries(cursor)
+        entries.pop(NOTES_KEY, None)
+        if len(entries) > MAX_TENSORS:
+            raise damaged(cursor.source, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
+        infos = {name: _tensor_info(name, entry, cursor) for name, entry in entries.items()}
+        _check_layout(infos, cursor)
+        return infos
 
 
 def read_entries(cursor: Cursor) -> dict[str, Any]:
@@ -163,17 +155,14 @@ def _shard_paths(index_path: Path) -> list[Path]:
     names = sorted({str(name) for name in index.nested("weight_map").values()})
     if not 1 <= len(names) <= MAX_SHARDS:
         raise index.error("weight_map", f"names {len(names)} files, allowed are 1 to {MAX_SHARDS}")
-    paths = [index_path.with_name(_checked(name, index)) for name in names]
+    for name in names:  # a plain one, as it must lie in the same folder
+        if Path(name).name != name or not name.endswith(".safetensors") or len(name) > MAX_NAME_CHARS:
+            problem = f"names {quoted(name)}, which is no safetensors file of this folder"
+            raise index.error("weight_map", problem)
+    paths = [index_path.with_name(name) for name in names]
     for path in paths:
         if not path.is_file():
             raise ModelFileError(
                 f"{path}: missing, {INDEX_NAME} names {len(names)} files. {how_to_complete(path.parent)}"
             )
     return paths
-
-
-def _checked(name: str, index: Metadata) -> str:
-    """A shard's name. Raises ModelFileError unless it is a plain name, as it must lie in the same folder."""
-    if Path(name).name != name or not name.endswith(".safetensors") or len(name) > MAX_NAME_CHARS:
-        raise index.error("weight_map", f"names {quoted(name)}, which is no safetensors file of this folder")
-    return name

@@ -1,6 +1,7 @@
 """A Llama in a Hugging Face folder: its shape, and exactly the weights that such a Llama has."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -10,9 +11,9 @@ from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, Shape, expected_shapes
+from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
-from llama_herd.model.files.tensor_file import StoredRows, TensorInfo
+from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
@@ -72,26 +73,22 @@ class SafetensorsModel(ModelFile):
         self.folder = folder
         self.metadata = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
         self.config = LlamaConfig.from_json(self.metadata, self.metadata.source)
-        self._files: list[SafetensorsFile] = []
-        try:
-            for path in weight_paths(folder):
-                self._files.append(SafetensorsFile.open(path))
-            self._weights = self._checked(_gather(self._files))
-        except ModelFileError:
-            self.close()
-            raise
+        with ExitStack() as stack:
+            self._files = [stack.enter_context(SafetensorsFile.open(path)) for path in weight_paths(folder)]
+            self._weights = self._checked(
+                {
+                    name: file.rows(name)
+                    for file in self._files  # later ones count for more
+                    for name in file.tensors
+                    if not name.endswith(IGNORED_SUFFIX)
+                }
+            )
+            stack.pop_all()
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Self:
         """Open a folder. Raises ModelFileError when a file is missing or damaged, or it is no known Llama."""
         return cls(Path(folder))
-
-    @property
-    def tensors(self) -> Collection[TensorInfo]:
-        return [rows.info for rows in self._weights.values()]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._weights
 
     def weight(self, name: str) -> Weight:
         rows = self._weights[self._stored_name(name)]
@@ -119,10 +116,6 @@ class SafetensorsModel(ModelFile):
             )
         return TokenizerJson.open(path, self.config.vocab_size)
 
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
-
     def _checked(self, tensors: Mapping[str, StoredRows]) -> dict[str, StoredRows]:
         """The weights by their GGUF names. Raises ModelFileError unless `tensors` are exactly a Llama's."""
         shapes = expected_shapes(self.config)
@@ -136,7 +129,13 @@ class SafetensorsModel(ModelFile):
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
         for name, stored in tensors.items():
-            _check_tensor(stored, shapes.get(names.get(name, "")), self.config.family.name)
+            tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
+            if name not in names:
+                family = self.config.family.name
+                raise ModelFileError(f"{tensor} is no part of a {family} of this shape. Take another model.")
+            shape, expected = stored.info.shape, shapes[names[name]]
+            if shape != expected:
+                raise ModelFileError(f"{tensor} has shape {shape}, expected {expected}. Fetch it again.")
         return {names[name]: stored for name, stored in tensors.items() if name not in optional}
 
 
@@ -163,13 +162,6 @@ def _plus_one(weight: Weight) -> Weight:
     return Weight(GGMLQuantizationType.F32, weight.shape, values.view(torch.uint8))
 
 
-def _gather(files: Sequence[SafetensorsFile]) -> dict[str, StoredRows]:
-    """All tensors of a folder's files but those that a Llama does not need; later files count for more."""
-    return {
-        name: file.rows(name) for file in files for name in file.tensors if not name.endswith(IGNORED_SUFFIX)
-    }
-
-
 def _is_same(head: StoredRows, embedding: StoredRows) -> bool:
     """Whether a head is a copy of the embedding; it is read up to the first difference."""
     if head == embedding:
@@ -180,12 +172,3 @@ def _is_same(head: StoredRows, embedding: StoredRows) -> bool:
         bool((head.read(rows) == embedding.read(rows)).all())
         for rows in (slice(start, start + COMPARED_ROWS) for start in range(0, len(head), COMPARED_ROWS))
     )
-
-
-def _check_tensor(stored: StoredRows, shape: Shape | None, family: str) -> None:
-    """Raise ModelFileError unless a tensor has the shape that is expected of it, if it is expected at all."""
-    tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
-    if shape is None:
-        raise ModelFileError(f"{tensor} is no part of a {family} of this shape. Take another model.")
-    if stored.info.shape != shape:
-        raise ModelFileError(f"{tensor} has shape {stored.info.shape}, expected {shape}. Fetch it again.")

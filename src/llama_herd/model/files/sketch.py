@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import GGUF, HEAD_BYTES, SAFETENSORS, recognise
-from llama_herd.model.files.gguf import Header, TensorEntry, read_header_of, type_name
+from llama_herd.model.files.gguf import Header, TensorEntry, read_header, type_name
 from llama_herd.model.files.safetensors import MAX_SHARDS, NOTES_KEY, read_entries
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, MAX_CONFIG_BYTES
 from llama_herd.model.files.tensor_file import OpenFile, TensorInfo
@@ -65,17 +65,15 @@ def kind_of(path: Path) -> str:
         if path.is_dir():
             return f"a folder with {len(_weight_paths(path))} safetensors files"
         with closing(_open(path)) as file:
-            head = file.head(HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
     except OSError:
         return ""
     kind = recognise(head)
-    return f"{kind.name}, {_version(head)}" if kind is GGUF else kind.name
-
-
-def _version(head: bytes) -> str:
-    """The version and byte order of a GGUF file; of the two orders the one in which it is small."""
-    small, order = min((int.from_bytes(head[4:8], order), order) for order in ("little", "big"))
-    return f"version {small}, {order}-endian"
+    if kind is not GGUF:
+        return kind.name
+    # Of the two byte orders it has the one in which its version is small.
+    version, order = min((int.from_bytes(head[4:8], order), order) for order in ("little", "big"))
+    return f"{kind.name}, version {version}, {order}-endian"
 
 
 def _open(path: Path) -> OpenFile:
@@ -101,7 +99,7 @@ def _gguf_facts(path: Path) -> tuple[Mapping[str, object], list[TensorFact]]:
     header = Header()
     with suppress(OSError), closing(_open(path)) as file:
         with suppress(ModelFileError):
-            read_header_of(file, header)
+            read_header(file, header)
         return header.metadata, list(
             _gguf_tensors(header.entries.values(), file.num_bytes - header.data_start)
         )
@@ -122,19 +120,17 @@ def _gguf_tensors(entries: Iterable[TensorEntry], data_bytes: int) -> Iterator[T
 
 
 def _safetensors_facts(path: Path) -> list[TensorFact]:
-    with suppress(OSError, ModelFileError), closing(_open(path)) as file:
-        return list(_safetensors_tensors(read_entries(file.cursor(file.num_bytes))))
-    return []
-
-
-def _safetensors_tensors(entries: Mapping[str, object]) -> Iterator[TensorFact]:
     """The tensors of a safetensors header, without those of which it says nothing that can be."""
+    entries: dict[str, Any] = {}
+    with suppress(OSError, ModelFileError), closing(_open(path)) as file:
+        entries = read_entries(file.cursor(file.num_bytes))
+    facts = []
     for name, entry in entries.items():
-        if name == NOTES_KEY or not isinstance(entry, dict):
-            continue
-        type, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-        if isinstance(type, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2:
-            yield TensorFact(type, math.prod(shape), max(0, offsets[1] - offsets[0]))
+        if name != NOTES_KEY and isinstance(entry, dict):
+            type, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+            if isinstance(type, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2:
+                facts.append(TensorFact(type, math.prod(shape), max(0, offsets[1] - offsets[0])))
+    return facts
 
 
 def _are_sizes(values: object) -> TypeGuard[list[int]]:

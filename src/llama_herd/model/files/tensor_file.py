@@ -53,13 +53,13 @@ class OpenFile:
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         self.num_bytes = os.fstat(self._file.fileno()).st_size
 
-    def head(self, num_bytes: int) -> bytes:
-        """The first bytes of the file, or all if they are fewer."""
-        return os.pread(self._file.fileno(), num_bytes, 0)
+    def read(self, num_bytes: int, offset: int = 0) -> bytes:
+        """So many bytes, or as many as are there."""
+        return os.pread(self._file.fileno(), num_bytes, offset)
 
     def cursor(self, max_bytes: int) -> Cursor:
         """A reader of its header, of at most `max_bytes`."""
-        return Cursor(self._read, min(self.num_bytes, max_bytes), str(self.path))
+        return Cursor(self.read, min(self.num_bytes, max_bytes), str(self.path))
 
     def read_into(self, bytes: npt.NDArray[np.uint8], offset: int) -> int:
         """Fill uint8 (N,) from there on. Returns how many bytes were there."""
@@ -77,9 +77,6 @@ class OpenFile:
     @property
     def is_closed(self) -> bool:
         return self._file.closed
-
-    def _read(self, offset: int, num_bytes: int) -> bytes:
-        return os.pread(self._file.fileno(), num_bytes, offset)
 
 
 @dataclass(frozen=True)

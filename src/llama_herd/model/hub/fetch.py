@@ -19,7 +19,14 @@ from llama_herd.errors import HubUnavailable, ModelFileError
 from llama_herd.model.hub.choice import ChosenFiles, Room, choose, size_text
 from llama_herd.model.hub.listing import HubFile, RepoListing, cache_folder, storage_folder
 from llama_herd.model.hub.name import HubName
-from llama_herd.model.hub.request import AskAgain, answer_of, begin_of, pieces_of, translated
+from llama_herd.model.hub.request import (
+    AskAgain,
+    announced_bytes,
+    answer_of,
+    begin_of,
+    pieces_of,
+    translated,
+)
 
 #: Hears how many bytes of all files have come.
 ProgressHook = Callable[[int, int], None]
@@ -169,16 +176,22 @@ def _receive_some(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], 
             if begin:
                 raise AskAgain(f"the hub has fewer bytes of {file.name} than it says")
         num_left = file.num_bytes - begin
+        if announced_bytes(answer) > num_left:
+            raise _too_much(file, out)
         for piece in pieces_of(answer):
             num_left -= len(piece)
             if num_left < 0:
-                out.truncate(0)
-                raise ModelFileError(
-                    f"{file.name}: more bytes are to come than the {file.num_bytes} that the hub has listed, "
-                    "so none is kept. Fix: fetch it again; if that does not help, check HF_ENDPOINT"
-                )
+                raise _too_much(file, out)
             out.write(piece)
             note(file.num_bytes - num_left)
+
+
+def _too_much(file: HubFile, out: BinaryIO) -> ModelFileError:
+    out.truncate(0)
+    return ModelFileError(
+        f"{file.name}: more bytes are to come than the {file.num_bytes} that the hub has listed, so none is "
+        "kept. Fix: fetch it again; if that does not help, check HF_ENDPOINT"
+    )
 
 
 def _check_digest(path: Path, file: HubFile) -> None:

@@ -60,6 +60,12 @@ def begin_of(answer: Any) -> int:
     return int(first)
 
 
+def announced_bytes(answer: Any) -> int:
+    """The length of an answer's body; 0 if it is not said, or is no number."""
+    said = answer.headers.get("Content-Length", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
+
+
 def pieces_of(answer: Any) -> Iterator[bytes]:
     """The body as it comes. Raises HubUnavailable if it comes far too slowly."""
     since_s, num_bytes = monotonic(), 0

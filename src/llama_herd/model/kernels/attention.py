@@ -4,16 +4,15 @@ Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads
 """
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Callable
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from llama_herd.model.attention_inputs import Prompts, Scoring, Seen, SeenSpans, are_readable
-from llama_herd.model.pages import PAGE_TOKENS
-
-#: The types of numbers that the library is made for.
-DTYPES = (torch.float32, torch.bfloat16)
+from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, LibraryPart, members
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 #: What sums in float32 may be away from sums in float64, in parts of the sum of their terms' sizes.
 FLOAT32_ROUNDING = 3e-6
@@ -25,34 +24,20 @@ WEIGHT_ROUNDING = 2**-8 + 2**-12
 class AttentionCall(ctypes.Structure):
     """herd::Attention, which says what each is."""
 
-    _fields_ = (
-        ("q", ctypes.c_void_p),
-        ("q_stride", ctypes.c_int64),
-        ("y", ctypes.c_void_p),
-        ("keys", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("head_stride", ctypes.c_int64),
-        ("heads", ctypes.c_int64),
-        ("kv_heads", ctypes.c_int64),
-        ("head_dim", ctypes.c_int64),
-        ("rows", ctypes.c_void_p),
-        ("lengths", ctypes.c_void_p),
-        ("tables", ctypes.c_void_p),
-        ("pages", ctypes.c_void_p),
-        ("num_rows", ctypes.c_int64),
-        ("window", ctypes.c_int64),
-        ("scale", ctypes.c_float),
-        ("cap", ctypes.c_float),
-        ("num_threads", ctypes.c_int),
+    _fields_ = members(
+        (POINTER, "q"),
+        (NUMBER, "q_stride"),
+        (POINTER, "y keys values"),
+        (NUMBER, "head_stride heads kv_heads head_dim"),
+        (POINTER, "rows lengths tables pages"),
+        (NUMBER, "num_rows window"),
+        (ctypes.c_float, "scale cap"),
+        (ctypes.c_int, "num_threads"),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Attention:
+class Attention(LibraryPart):
     """A library that attends to single tokens' keys."""
-
-    library: ctypes.CDLL
-    num_threads: int = 0  # 0: as many as torch has
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
@@ -63,19 +48,14 @@ class Attention:
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
-        num_threads = self.num_threads or torch.get_num_threads()
-        call = attention_call(q.shape[1], cached, seen, scoring, num_threads)
+        call = attention_call(q.shape[1], cached, seen, scoring, self.threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend(ctypes.byref(call), q.dtype is torch.bfloat16):
             raise torch.OutOfMemoryError("native attention: no memory to work in")
 
 
-@dataclass(frozen=True, eq=False)
-class PrefillAttention:
+class PrefillAttention(LibraryPart):
     """A library that attends to the keys of long spans, which are prompts, in bfloat16."""
-
-    library: ctypes.CDLL
-    num_threads: int = 0  # 0: as many as torch has
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
@@ -90,8 +70,7 @@ class PrefillAttention:
 
     def attend(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
         """Attend the tokens of spans, as `__call__` does those of prompts."""
-        num_threads = self.num_threads or torch.get_num_threads()
-        call = attention_call(q.shape[1], cached, spans.first, scoring, num_threads)
+        call = attention_call(q.shape[1], cached, spans.first, scoring, self.threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend_spans(ctypes.byref(call), spans.num_tokens.data_ptr()):
             raise torch.OutOfMemoryError("native attention of a prompt: no memory to work in")
@@ -131,30 +110,12 @@ def load_attention(library: ctypes.CDLL) -> Attention | None:
     library.herd_attend.restype = ctypes.c_bool
     library.herd_attend.argtypes = [ctypes.c_void_p, ctypes.c_bool]
     attention = Attention(library)
-    return attention if all(_is_right(attention, dtype) for dtype in DTYPES) else None
 
+    def attend(q: Tensor, cached: Tensor, tokens: SeenSpans, out: Tensor, scoring: Scoring) -> None:
+        attention(q, cached, tokens.first, out, scoring)
 
-def _is_right(attention: Attention, dtype: torch.dtype) -> bool:
-    """Whether rows of random numbers attend as the formula says, in a cache of NaN but for what they see."""
-    H, K, D, lengths = 6, 2, 80, [1, 70, 600]
-    pages = torch.randperm(1 + 2 + 10)
-    tables = torch.tensor([0, 1, 3])
-    seen = Seen(torch.arange(3), torch.tensor(lengths), tables, pages)
-    cache = torch.full((2, K, len(pages), PAGE_TOKENS, D), torch.nan, dtype=dtype)
-    q, out = torch.randn(3, H, D).to(dtype), torch.empty(3, H, D, dtype=dtype)
-    for table, length in zip(tables.tolist(), lengths, strict=True):
-        at = torch.arange(length)
-        numbers = torch.randn(2, K, length, D).to(dtype)
-        cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers
-    rounding = WEIGHT_ROUNDING if dtype is torch.bfloat16 else 0.0
-    for scoring in (Scoring(), Scoring(0.3, 90, 4.0)):
-        attention(q, cache, seen, out, scoring)
-        for row, length in enumerate(lengths):
-            at = torch.arange(max(0, length - scoring.window) if scoring.window else 0, length)
-            keys, values = cache[:, :, pages[tables[row] + at // PAGE_TOKENS], at % PAGE_TOKENS]
-            if not is_close(out[row], q[row], keys, values, scoring, rounding):
-                return False
-    return True
+    is_right = all(_is_right(attend, dtype, [0, 69, 599], [1, 1, 1]) for dtype in DTYPES)
+    return attention if is_right else None
 
 
 def load_prefill_attention(library: ctypes.CDLL) -> PrefillAttention | None:
@@ -162,39 +123,43 @@ def load_prefill_attention(library: ctypes.CDLL) -> PrefillAttention | None:
     library.herd_attend_spans.restype = ctypes.c_bool
     library.herd_attend_spans.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     attention = PrefillAttention(library)
-    return attention if _is_right_of_spans(attention) else None
+    return attention if _is_right(attention.attend, torch.bfloat16, [0, 290], [70, 37]) else None
 
 
-def _is_right_of_spans(attention: PrefillAttention) -> bool:
+def _is_right(
+    attend: Callable[[Tensor, Tensor, SeenSpans, Tensor, Scoring], None],
+    dtype: torch.dtype,
+    starts: list[int],
+    counts: list[int],
+) -> bool:
     """Whether spans of random numbers attend as the formula says, in a cache of NaN but for what they see."""
-    H, K, D, starts, counts = 6, 2, 80, [0, 290], [70, 37]
-    pages = torch.randperm(10)
-    first = Seen(torch.tensor([0, 70]), torch.tensor(starts) + 1, torch.tensor([0, 2]), pages)
+    H, K, D = 6, 2, 80
+    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    *tables, num_pages = accumulate(map(pages_for, ends), initial=0)
+    *rows, num_rows = accumulate(counts, initial=0)
+    pages = torch.randperm(num_pages)
+    first = Seen(torch.tensor(rows), torch.tensor(starts) + 1, torch.tensor(tables), pages)
     spans = SeenSpans(first, torch.tensor(counts), max(counts))
-    cache = torch.full((2, K, len(pages), PAGE_TOKENS, D), torch.nan, dtype=torch.bfloat16)
-    q, out = torch.randn(2, sum(counts), H, D).bfloat16()
-    for table, start, count in zip((0, 2), starts, counts, strict=True):
-        at = torch.arange(start + count)
-        numbers = torch.randn(2, K, start + count, D).bfloat16()
-        cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = numbers
+    cache = torch.full((2, K, num_pages, PAGE_TOKENS, D), torch.nan, dtype=dtype)
+    q, out = torch.randn(2, num_rows, H, D).to(dtype)
+    for table, end in zip(tables, ends, strict=True):
+        at = torch.arange(end)
+        cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS] = torch.randn(2, K, end, D).to(dtype)
+    rounding = WEIGHT_ROUNDING if dtype is torch.bfloat16 else 0.0
     for scoring in (Scoring(), Scoring(0.3, 90, 4.0)):
-        attention.attend(q, cache, spans, out, scoring)
-        window = scoring.window
-        for table, start, row in ((0, 0, 0), (0, 69, 69), (2, 290, 70), (2, 326, 106)):
-            at = torch.arange(max(0, start + 1 - window) if window else 0, start + 1)
-            keys, values = cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS]
-            if not is_close(out[row], q[row], keys, values, scoring, WEIGHT_ROUNDING):
-                return False
+        attend(q, cache, spans, out, scoring)
+        for table, start, row, count in zip(tables, starts, rows, counts, strict=True):
+            for token in (0, count - 1):
+                end = start + token + 1
+                at = torch.arange(max(0, end - scoring.window) if scoring.window else 0, end)
+                keys, values = cache[:, :, pages[table + at // PAGE_TOKENS], at % PAGE_TOKENS]
+                if not is_close(out[row + token], q[row + token], keys, values, scoring, rounding):
+                    return False
     return True
 
 
 def is_close(
-    y: Tensor,
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scoring: Scoring,
-    weight_rounding: float = 0.0,
+    y: Tensor, q: Tensor, keys: Tensor, values: Tensor, scoring: Scoring, weight_rounding: float
 ) -> bool:
     """Whether y (H, D) is what q (H, D) attends to among keys and values (K, S, D), but for rounding."""
     q, keys, values = q.double(), keys.double(), values.double()

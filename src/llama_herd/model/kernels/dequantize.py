@@ -251,46 +251,17 @@ def dequantize(blocks: Tensor, type: GGMLType) -> Tensor:
     return _READERS[type](blocks.reshape(-1, block_bytes)).reshape(len(blocks), -1)
 
 
-def _f32(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.float32)
-
-
-def _f16(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.float16).float()
-
-
-def _bf16(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.bfloat16).float()
-
-
 #: Each reads uint8 (B, bytes of a block) as float32 (B, ...), the values of a block in order.
 _READERS: dict[GGMLType, Callable[[Tensor], Tensor]] = {
-    GGMLType.F32: _f32,
-    GGMLType.F16: _f16,
-    GGMLType.BF16: _bf16,
-    GGMLType.Q4_0: q4_0,
-    GGMLType.Q4_1: q4_1,
-    GGMLType.Q5_0: q5_0,
-    GGMLType.Q5_1: q5_1,
-    GGMLType.Q8_0: q8_0,
-    GGMLType.Q2_K: q2_k,
-    GGMLType.Q3_K: q3_k,
-    GGMLType.Q4_K: q4_k,
-    GGMLType.Q5_K: q5_k,
-    GGMLType.Q6_K: q6_k,
-    GGMLType.TQ1_0: tq1_0,
-    GGMLType.TQ2_0: tq2_0,
-    GGMLType.IQ1_S: iq1_s,
-    GGMLType.IQ1_M: iq1_m,
-    GGMLType.IQ2_XXS: iq2_xxs,
-    GGMLType.IQ2_XS: iq2_xs,
-    GGMLType.IQ2_S: iq2_s,
-    GGMLType.IQ3_XXS: iq3_xxs,
-    GGMLType.IQ3_S: iq3_s,
-    GGMLType.IQ4_NL: iq4_nl,
-    GGMLType.IQ4_XS: iq4_xs,
-    GGMLType.MXFP4: mxfp4,
-    GGMLType.NVFP4: nvfp4,
+    GGMLType.F32: lambda blocks: blocks.view(torch.float32),
+    GGMLType.F16: lambda blocks: blocks.view(torch.float16).float(),
+    GGMLType.BF16: lambda blocks: blocks.view(torch.bfloat16).float(),
+} | {
+    GGMLType[reader.__name__.upper()]: reader
+    for reader in (
+        *(q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, tq1_0, tq2_0),
+        *(iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq4_nl, iq4_xs, mxfp4, nvfp4),
+    )
 }
 
 

@@ -4,10 +4,11 @@ Shapes: B rows, V vocabulary, N candidates.
 """
 
 import ctypes
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from llama_herd.model.kernels.library import NUMBER, POINTER, LibraryPart, members
 
 #: Candidates of a row that are kept. Mostly there are fewer than five.
 ROOM = 32
@@ -16,33 +17,23 @@ ROOM = 32
 class _Draw(ctypes.Structure):
     """herd::Draw."""
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("logits", "temperature", "least", "largest", "prefix")),
-        *((name, ctypes.c_int64) for name in ("rows", "tokens")),
-        ("found", ctypes.c_void_p),
-        ("room", ctypes.c_int64),
-        ("num_found", ctypes.c_void_p),
+    _fields_ = members(
+        (POINTER, "logits temperature least largest prefix"),
+        (NUMBER, "rows tokens"),
+        (POINTER, "found"),
+        (NUMBER, "room"),
+        (POINTER, "num_found"),
     )
 
 
 class _Largest(ctypes.Structure):
     """herd::Largest."""
 
-    _fields_ = (
-        ("logits", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("tokens", ctypes.c_int64),
-        ("values", ctypes.c_void_p),
-        ("ids", ctypes.c_void_p),
-    )
+    _fields_ = members((POINTER, "logits"), (NUMBER, "rows tokens"), (POINTER, "values ids"))
 
 
-@dataclass(frozen=True, eq=False)
-class Draw:
+class Draw(LibraryPart):
     """A library that finds the tokens which Gumbel-max may draw."""
-
-    library: ctypes.CDLL
-    num_threads: int = 0  # 0: as many as torch has
 
     def candidates(
         self, logits: Tensor, temperature: Tensor, prefixes: Tensor, largest: Tensor, least: Tensor
@@ -64,7 +55,7 @@ class Draw:
             ROOM,
             num_found.data_ptr(),
         )
-        self.library.herd_draw(ctypes.byref(call), self.num_threads or torch.get_num_threads())
+        self.library.herd_draw(ctypes.byref(call), self.threads)
         most = int(num_found.max())
         if most > ROOM or not int(num_found.min()):
             return None
@@ -79,7 +70,7 @@ class Draw:
         values = logits.new_empty((len(logits),))
         ids = logits.new_empty((len(logits),), dtype=torch.int64)
         call = _Largest(logits.data_ptr(), *logits.shape, values.data_ptr(), ids.data_ptr())
-        self.library.herd_largest(ctypes.byref(call), self.num_threads or torch.get_num_threads())
+        self.library.herd_largest(ctypes.byref(call), self.threads)
         return values, ids
 
 

@@ -4,14 +4,14 @@ Shapes: T tokens of the ragged batch, C hidden size, F ffn size.
 """
 
 import ctypes
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-DTYPES = (torch.float32, torch.bfloat16)
+from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, LibraryPart
+
 #: What float32 may round, and what one rounding to bfloat16 changes at most, in parts of a number.
 FLOAT32_ROUNDING, BFLOAT16_ROUNDING = 3e-6, 2**-8
 
@@ -34,12 +34,8 @@ class RowKernels(Protocol):
         """silu(gate) * up, (T, F) out of (T, F + F)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Elementwise:
+class Elementwise(LibraryPart):
     """A library that normalises and gates."""
-
-    library: ctypes.CDLL
-    num_threads: int = 0  # 0: as many as torch has
 
     def takes(self, x: Tensor) -> bool:
         """Whether it is made for such rows."""
@@ -49,7 +45,7 @@ class Elementwise:
         """x (T, C) / sqrt(mean(x^2) + eps) * weight (C,), which is float32."""
         y = torch.empty_like(x)
         pointers = (x.data_ptr(), weight.data_ptr(), y.data_ptr())
-        self.library.herd_norm(*pointers, *x.shape, eps, x.dtype is torch.bfloat16, self._threads)
+        self.library.herd_norm(*pointers, *x.shape, eps, x.dtype is torch.bfloat16, self.threads)
         return y
 
     def norm_of_sum(
@@ -65,21 +61,16 @@ class Elementwise:
         y = gate_up.new_empty(rows, columns // 2)
         pointers = (gate_up.data_ptr(), y.data_ptr())
         is_bfloat16 = gate_up.dtype is torch.bfloat16
-        self.library.herd_swiglu(*pointers, *y.shape, is_bfloat16, self._threads)
+        self.library.herd_swiglu(*pointers, *y.shape, is_bfloat16, self.threads)
         return y
-
-    @property
-    def _threads(self) -> int:
-        return self.num_threads or torch.get_num_threads()
 
 
 def load_elementwise(library: ctypes.CDLL) -> Elementwise | None:
     """Load the row kernels of a library; None if they compute wrong."""
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
     ends = (ctypes.c_bool, ctypes.c_int)  # is bfloat16, threads
     library.herd_norm.restype = library.herd_swiglu.restype = None
-    library.herd_norm.argtypes = [pointer, pointer, pointer, number, number, ctypes.c_float, *ends]
-    library.herd_swiglu.argtypes = [pointer, pointer, number, number, *ends]
+    library.herd_norm.argtypes = [POINTER, POINTER, POINTER, NUMBER, NUMBER, ctypes.c_float, *ends]
+    library.herd_swiglu.argtypes = [POINTER, POINTER, NUMBER, NUMBER, *ends]
     found = Elementwise(library)
     x, weight = torch.randn(3, 310) * 3, torch.randn(310)
     right = all(

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from gguf import GGMLQuantizationType as GGMLType
@@ -24,14 +24,15 @@ from llama_herd.model.kernels.attention import (
     load_attention,
     load_prefill_attention,
 )
-from llama_herd.model.kernels.block_types import NUMBERS, TILE_ROWS, TILED_TYPES
+from llama_herd.model.kernels.block_types import HALVES, NUMBERS, TILE_ROWS, TILED_TYPES
 from llama_herd.model.kernels.build import best_library
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import Draw, load_draw
 from llama_herd.model.kernels.elementwise import Elementwise, load_elementwise
 from llama_herd.model.kernels.instruction_set import InstructionSet
+from llama_herd.model.kernels.library import NUMBER, POINTER, LibraryPart, members
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
-from llama_herd.model.kernels.tiles import block_size, blocks_of, lay_out, random_tiles
+from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
 from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 
 
@@ -58,20 +59,14 @@ CUT = 4 / 3 * BFLOAT16_ROUNDING
 INT8_ROUNDING = 0.51 / 127
 
 
-#: The parts of `Kernels` that have threads.
-_WITH_THREADS = ("attention", "prefill_attention", "elementwise", "rotation", "draw")
-
-
-@dataclass(frozen=True, eq=False)
-class Kernels:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kernels(LibraryPart):
     """The parts of a model that a native library computes; `note` says which, and what it computes wrong."""
 
     note: str
     types: frozenset[GGMLType]
-    library: ctypes.CDLL
     kernels: frozenset[Kernel]  # the ways to multiply that it has
     has_numbers: bool = False  # whether it multiplies plain numbers in bfloat16 too
-    num_threads: int = 0  # 0: as many as torch has
     attention: Attention | None = None
     prefill_attention: PrefillAttention | None = None
     elementwise: Elementwise | None = None
@@ -81,8 +76,11 @@ class Kernels:
     tile_rows: ClassVar[int] = TILE_ROWS  # rows of a matrix come in so many
 
     def with_threads(self, num_threads: int) -> Self:
-        named = {name: getattr(self, name) for name in _WITH_THREADS}
-        parts = {name: replace(part, num_threads=num_threads) for name, part in named.items() if part}
+        parts: dict[str, Any] = {
+            name: replace(part, num_threads=num_threads)
+            for name, part in vars(self).items()
+            if isinstance(part, LibraryPart)
+        }
         return replace(self, num_threads=num_threads, **parts)
 
     def kernel_for(self, dtype: torch.dtype, num_tokens: int) -> Kernel:
@@ -95,7 +93,15 @@ class Kernels:
 
     def lay_out(self, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
         """Write rows of blocks (N, bytes of a row) into the first of these tiles; N is a multiple of 16."""
-        lay_out(self.library, blocks, tiles, type)
+        blocks, at = blocks.contiguous(), HALVES[type]
+        num_rows, row_bytes = blocks.shape
+        if num_rows % TILE_ROWS or blocks.nbytes > tiles.nbytes or not tiles.is_contiguous():
+            raise ValueError(
+                f"{num_rows} rows of {row_bytes} bytes do not go into {tuple(tiles.shape)} tiles"
+            )
+        block_bytes = block_size(type)[1]
+        job = _Blocks(blocks.data_ptr(), num_rows, row_bytes, block_bytes, at.start, at.stop - at.start)
+        self.library.herd_lay_out(ctypes.byref(job), ctypes.c_void_p(tiles.data_ptr()))
 
     def multiply(
         self,
@@ -125,7 +131,7 @@ class Kernels:
             len(x),
             x.dtype is torch.bfloat16,
             y.dtype is torch.bfloat16,
-            self.num_threads or torch.get_num_threads(),
+            self.threads,
         )
         if not is_done:
             raise torch.OutOfMemoryError(f"native kernel for {type.name}: no memory to work in")
@@ -142,23 +148,26 @@ class Kernels:
             *(tiles.data_ptr(), len(tiles) * TILE_ROWS, columns),
             *(ids.data_ptr(), y.data_ptr(), len(ids), dtype is torch.bfloat16),
         )
-        num_threads = self.num_threads or torch.get_num_threads()
-        if not self.library.herd_look_up(int(type), ctypes.byref(job), num_threads):
+        if not self.library.herd_look_up(int(type), ctypes.byref(job), self.threads):
             raise IndexError(f"rows {ids.tolist()} of {len(tiles) * TILE_ROWS} in tiles of {type.name}")
         return y
+
+
+class _Blocks(ctypes.Structure):
+    """herd::Blocks."""
+
+    _fields_ = members((POINTER, "rows"), (NUMBER, "num_rows row_bytes block_bytes halves_at halves_bytes"))
 
 
 class _LookUp(ctypes.Structure):
     """herd::LookUp, which says what each is."""
 
-    _fields_ = (
-        ("tiles", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("columns", ctypes.c_int64),
-        ("ids", ctypes.c_void_p),
-        ("y", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("is_bfloat16", ctypes.c_bool),
+    _fields_ = members(
+        (POINTER, "tiles"),
+        (NUMBER, "rows columns"),
+        (POINTER, "ids y"),
+        (NUMBER, "count"),
+        (ctypes.c_bool, "is_bfloat16"),
     )
 
 
@@ -183,44 +192,40 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
     library.herd_kernels.argtypes = []
     library.herd_lay_out.restype = None
     library.herd_multiply.restype = ctypes.c_bool
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.herd_multiply.argtypes = [
-        *(ctypes.c_int, ctypes.c_int, pointer, number, number),  # type, kernel, tiles, rows, columns
-        *(pointer, pointer, number),  # x, y, tokens
+        *(ctypes.c_int, ctypes.c_int, POINTER, NUMBER, NUMBER),  # type, kernel, tiles, rows, columns
+        *(POINTER, POINTER, NUMBER),  # x, y, tokens
         *(ctypes.c_bool, ctypes.c_bool, ctypes.c_int),  # x is bfloat16, y is, threads
     ]
     library.herd_look_up.restype = ctypes.c_bool
-    library.herd_look_up.argtypes = [ctypes.c_int, pointer, ctypes.c_int]
+    library.herd_look_up.argtypes = [ctypes.c_int, POINTER, ctypes.c_int]
     found = library.herd_kernels()
-    all_ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1)
-    ways = all_ways - {Kernel.NUMBERS}
-    kernels = Kernels("", TILED_TYPES, library, ways)
-    right = {type for type in TILED_TYPES if _is_right(kernels, type, ways)}
-    attention, elementwise = load_attention(library), load_elementwise(library)
-    rotation = load_rotation(library)
-    prefill = load_prefill_attention(library) if set.attends_to_prompts else None
-    has_numbers = _is_right(kernels, NUMBERS, {Kernel.NUMBERS})
+    ways = frozenset(kernel for kernel in Kernel if found >> kernel & 1) - {Kernel.NUMBERS}
+    tried = Kernels(library, note="", types=TILED_TYPES, kernels=ways)
+    kernels = replace(
+        tried,
+        types=frozenset(type for type in TILED_TYPES if _is_right(tried, type, ways)),
+        has_numbers=_is_right(tried, NUMBERS, {Kernel.NUMBERS}),
+        attention=load_attention(library),
+        prefill_attention=load_prefill_attention(library) if set.attends_to_prompts else None,
+        elementwise=load_elementwise(library),
+        rotation=load_rotation(library),
+        draw=load_draw(library),
+    )
     found_right = {
-        **{type.name: type in right for type in sorted(TILED_TYPES, key=lambda type: type.name)},
-        "bfloat16": has_numbers,
-        "attention": attention is not None,
-        **({"attention of prompts": prefill is not None} if set.attends_to_prompts else {}),
-        "RoPE": rotation is not None,
-        "norms and gates": elementwise is not None,
+        **{type.name: type in kernels.types for type in sorted(TILED_TYPES, key=lambda type: type.name)},
+        "bfloat16": kernels.has_numbers,
+        "attention": kernels.attention is not None,
+        **({"attention of prompts": bool(kernels.prefill_attention)} if set.attends_to_prompts else {}),
+        "RoPE": kernels.rotation is not None,
+        "norms and gates": kernels.elementwise is not None,
     }
     names, wrong = (
         ", ".join(name for name, is_right in found_right.items() if is_right == wanted)
         for wanted in (True, False)
     )
     note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
-    return Kernels(
-        *(note, frozenset(right), library, ways, has_numbers),
-        attention=attention,
-        prefill_attention=prefill,
-        elementwise=elementwise,
-        rotation=rotation,
-        draw=load_draw(library),
-    )
+    return replace(kernels, note=note)
 
 
 def _is_right(kernels: Kernels, type: GGMLType, ways: Collection[Kernel]) -> bool:

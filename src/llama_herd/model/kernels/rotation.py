@@ -4,13 +4,12 @@ Shapes: T tokens of the ragged batch, H heads, K kv heads, D head dim, N cells o
 """
 
 import ctypes
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.bfloat16)
+from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, LibraryPart, members
 
 
 class RotationKernel(Protocol):
@@ -26,27 +25,13 @@ class RotationKernel(Protocol):
 class RotationCall(ctypes.Structure):
     """herd::Rotation, which says what each is."""
 
-    _fields_ = (
-        ("qkv", ctypes.c_void_p),
-        ("cos", ctypes.c_void_p),
-        ("sin", ctypes.c_void_p),
-        ("cells", ctypes.c_void_p),
-        ("keys", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("head_stride", ctypes.c_int64),
-        ("tokens", ctypes.c_int64),
-        ("heads", ctypes.c_int64),
-        ("kv_heads", ctypes.c_int64),
-        ("head_dim", ctypes.c_int64),
+    _fields_ = members(
+        (POINTER, "qkv cos sin cells keys values"), (NUMBER, "head_stride tokens heads kv_heads head_dim")
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Rotation:
+class Rotation(LibraryPart):
     """A library that turns queries and keys and writes into a cache."""
-
-    library: ctypes.CDLL
-    num_threads: int = 0  # 0: as many as torch has
 
     def takes(self, qkv: Tensor, cached: Tensor) -> bool:
         """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
@@ -67,8 +52,7 @@ class Rotation:
         """
         call = rotation_call(qkv.shape[1] - 2 * cached.shape[1], cos, sin, cached, cells)
         call.qkv = qkv.data_ptr()
-        num_threads = self.num_threads or torch.get_num_threads()
-        self.library.herd_rotate(ctypes.byref(call), qkv.dtype is torch.bfloat16, num_threads)
+        self.library.herd_rotate(ctypes.byref(call), qkv.dtype is torch.bfloat16, self.threads)
 
 
 def rotation_call(num_heads: int, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> RotationCall:

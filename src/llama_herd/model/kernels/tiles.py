@@ -7,8 +7,6 @@ rows that the last tiles lack. Of plain numbers in bfloat16 a block is 32.
 Shapes: N rows, R = N / 16 rows of tiles, K tiles of a row, W words of a block, H numbers of 16 bits.
 """
 
-import ctypes
-
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 from torch import Tensor
@@ -44,30 +42,6 @@ def random_tiles(num_rows: int, columns: int, type: GGMLType) -> Tensor:
     high = scales.view(torch.uint8)[..., 1::2]
     high.copy_(high & 0x83 | 0x20)
     return tiles
-
-
-class _Blocks(ctypes.Structure):
-    """herd::Blocks."""
-
-    _fields_ = (
-        ("rows", ctypes.c_void_p),
-        ("num_rows", ctypes.c_int64),
-        ("row_bytes", ctypes.c_int64),
-        ("block_bytes", ctypes.c_int64),
-        ("halves_at", ctypes.c_int64),
-        ("halves_bytes", ctypes.c_int64),
-    )
-
-
-def lay_out(library: ctypes.CDLL, blocks: Tensor, tiles: Tensor, type: GGMLType) -> None:
-    """Write rows of blocks (N, bytes of a row) into the first tiles that are given; N is a multiple of 16."""
-    blocks, at = blocks.contiguous(), HALVES[type]
-    num_rows, row_bytes = blocks.shape
-    if num_rows % TILE_ROWS or blocks.nbytes > tiles.nbytes or not tiles.is_contiguous():
-        raise ValueError(f"{num_rows} rows of {row_bytes} bytes do not go into {tuple(tiles.shape)} tiles")
-    block_bytes = block_size(type)[1]
-    job = _Blocks(blocks.data_ptr(), num_rows, row_bytes, block_bytes, at.start, at.stop - at.start)
-    library.herd_lay_out(ctypes.byref(job), ctypes.c_void_p(tiles.data_ptr()))
 
 
 def blocks_of(tiles: Tensor, ids: Tensor, type: GGMLType) -> Tensor:

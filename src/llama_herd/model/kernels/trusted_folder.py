@@ -57,13 +57,13 @@ def _check(part: Path, *, is_parent: bool) -> None:
     In a sticky folder, as /tmp is one, everybody makes entries, but only its owner renames or removes one: as
     a parent it will do, for the next part is looked at too.
     """
-    state = part.lstat()
+    state, refusal = part.lstat(), f"others can change {part}, and with it the code that would be run:"
     if state.st_uid not in _trusted_users():
-        raise BadInput(f"{_refusal(part)} it belongs to {_name(state.st_uid)}. Fix: {_OWN_FOLDER}")
+        raise BadInput(f"{refusal} it belongs to {_name(state.st_uid)}. Fix: {_OWN_FOLDER}")
     is_sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
     if (writers := _writers(part)) and not (is_parent and is_sticky):
         fix = f"chmod go-w {part}, or {_OWN_FOLDER}"
-        raise BadInput(f"{_refusal(part)} {writers} may write there. Fix: {fix}")
+        raise BadInput(f"{refusal} {writers} may write there. Fix: {fix}")
 
 
 def _writers(path: Path) -> str:
@@ -108,7 +108,3 @@ def _name(uid: int) -> str:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
         return f"user {uid}"
-
-
-def _refusal(part: Path) -> str:
-    return f"others can change {part}, and with it the code that would be run:"

@@ -29,7 +29,6 @@ class UnloadedKernels:
     elementwise: ClassVar[None] = None
     rotation: ClassVar[None] = None
     draw: ClassVar[None] = None
-    packed: ClassVar[None] = None
 
     def with_threads(self, num_threads: int) -> Self:
         return self

@@ -8,10 +8,6 @@ import numpy.typing as npt
 
 from llama_herd.errors import ModelFileError
 
-U32 = struct.Struct("<I")
-U64 = struct.Struct("<Q")
-_SWAPPED = {U32: struct.Struct(">I"), U64: struct.Struct(">Q")}
-
 #: Bytes that are read at a time; more only if more are needed at once.
 CHUNK_BYTES = 1 << 20
 
@@ -19,7 +15,7 @@ Array = npt.NDArray[np.generic]
 
 
 class Cursor:
-    """A position in a file, whose bytes `read(offset, num_bytes)` gives as they are needed.
+    """A position in a file, whose bytes `read(num_bytes, offset)` gives as they are needed.
 
     Every read is checked against `end` before it is made.
 
@@ -41,29 +37,28 @@ class Cursor:
             raise self.error(field, f"needs {num_bytes} bytes, {left} are left")
         while len(self._data) < self.offset + num_bytes:
             start = len(self._data)
-            self._data += self._read(
-                start, min(max(CHUNK_BYTES, self.offset + num_bytes - start), self.end - start)
-            )
+            wanted = max(CHUNK_BYTES, self.offset + num_bytes - start)
+            self._data += self._read(min(wanted, self.end - start), start)
             if len(self._data) == start:
                 raise self.error(field, f"the file ended at byte {start} of {self.end} while it was read")
 
     def u32(self, field: str) -> int:
-        return self._integer(U32, field)
+        return self._integer(4, field)
 
     def u64(self, field: str) -> int:
-        return self._integer(U64, field)
+        return self._integer(8, field)
 
-    def _integer(self, layout: struct.Struct, field: str) -> int:
-        self.need(layout.size, field)
-        value: int = self._layout(layout).unpack_from(self._data, self.offset)[0]
-        self.offset += layout.size
-        return value
+    def _integer(self, num_bytes: int, field: str) -> int:
+        self.need(num_bytes, field)
+        start = self.offset
+        self.offset += num_bytes
+        return int.from_bytes(self._data[start : self.offset], "big" if self.is_swapped else "little")
 
     def count(self, limit: int, field: str) -> int:
         """A 64-bit count, at most `limit`."""
         value = self.u64(field)
         if value > limit:
-            raise self.error(field, f"{value} is over the limit of {limit}", U64.size)
+            raise self.error(field, f"{value} is over the limit of {limit}", 8)
         return value
 
     def string(self, limit: int, field: str, errors: str = "strict") -> str:
@@ -88,7 +83,8 @@ class Cursor:
 
     def _take_buffered(self, strings: list[str], length: int, limit: int) -> None:
         """Add strings up to `length` as long as they are whole, sound and read already."""
-        data, start, size, layout = self._data, self.offset, U64.size, self._layout(U64)
+        data, start, layout = self._data, self.offset, struct.Struct(">Q" if self.is_swapped else "<Q")
+        size = layout.size
         last = len(data) - size
         for _ in range(length - len(strings)):
             if start > last:
@@ -120,9 +116,6 @@ class Cursor:
     def error(self, field: str, problem: str, num_bytes_read: int = 0) -> ModelFileError:
         """Make the error of a `field` that began `num_bytes_read` bytes before the present position."""
         return damaged(self.source, f"{field} at byte {self.offset - num_bytes_read}: {problem}")
-
-    def _layout(self, layout: struct.Struct) -> struct.Struct:
-        return _SWAPPED[layout] if self.is_swapped else layout
 
 
 def damaged(source: str, problem: str) -> ModelFileError:

@@ -54,7 +54,15 @@ def parse_json(
 
 def read_text(path: Path, max_bytes: int) -> str:
     """A file of UTF-8 text. Raises ModelFileError when it is none or cannot be read."""
-    content = _read(path, max_bytes)
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ModelFileError(f"{path}: not a regular file. {_FETCH}")
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}. {_FETCH}") from error
+    if len(content) > max_bytes:
+        raise ModelFileError(f"{path}: longer than the limit of {max_bytes} bytes. {_FETCH}")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -83,16 +91,3 @@ def _is_text(value: object) -> bool:
 def _values(value: object) -> Iterable[object]:
     """The values in a JSON list or object."""
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def _read(path: Path, max_bytes: int) -> bytes:
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise ModelFileError(f"{path}: not a regular file. {_FETCH}")
-        with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror}. {_FETCH}") from error
-    if len(content) > max_bytes:
-        raise ModelFileError(f"{path}: longer than the limit of {max_bytes} bytes. {_FETCH}")
-    return content

@@ -98,14 +98,8 @@ class Metadata(Mapping[str, object]):
 
     def without_nulls(self, keys: Collection[str] | None = None) -> "Metadata":
         """Metadata without keys whose value is null, of these keys or of all: null then means absent."""
-        return Metadata(
-            {
-                key: value
-                for key, value in self.items()
-                if value is not None or not (keys is None or key in keys)
-            },
-            self.source,
-        )
+        nulls = {key for key, value in self.items() if value is None and (keys is None or key in keys)}
+        return Metadata({key: self[key] for key in self if key not in nulls}, self.source)
 
     def require(self, key: str, needed: str) -> None:
         """Raise ModelFileError when the key is there with another text."""

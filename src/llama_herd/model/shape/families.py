@@ -76,6 +76,16 @@ LAYER_TYPES = frozenset({"layer_types"})
 SCORE_CAP = {"score_cap": "attn_logit_softcapping"}
 LOGIT_CAP = {"logit_cap": "final_logit_softcapping"}
 
+#: What config.json may leave out in the families of these makers.
+QWEN = {"num_key_value_heads": 32, "max_window_layers": 28, "sliding_window": 4_096}
+GEMMA = {
+    "head_dim": 256,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4_096,
+    "tie_word_embeddings": True,
+}
+
 LLAMA = Family("Llama", "llama", "llama", interleaved=True, nullable=HEADS | HEAD_SIZE)
 
 FAMILIES = (
@@ -95,7 +105,7 @@ FAMILIES = (
         "qwen2",
         qkv_bias=True,
         window="upper",
-        defaults={"num_key_value_heads": 32, "max_window_layers": 28, "sliding_window": 4_096},
+        defaults=QWEN,
         nullable=HEADS | WINDOW | LAYER_TYPES,
     ),
     Family(
@@ -104,12 +114,7 @@ FAMILIES = (
         "qwen3",
         qk_norm=True,
         window="upper",
-        defaults={
-            "head_dim": 128,
-            "num_key_value_heads": 32,
-            "max_window_layers": 28,
-            "sliding_window": 4_096,
-        },
+        defaults=QWEN | {"head_dim": 128},
         nullable=HEADS | WINDOW | LAYER_TYPES,
     ),
     Family(
@@ -138,15 +143,7 @@ FAMILIES = (
         window="local",
         global_every=2,
         gguf_window=4_096,
-        defaults={
-            "head_dim": 256,
-            "num_key_value_heads": 4,
-            "query_pre_attn_scalar": 256,
-            "sliding_window": 4_096,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-            "tie_word_embeddings": True,
-        },
+        defaults=GEMMA | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         nullable=LAYER_TYPES | {*SCORE_CAP.values(), *LOGIT_CAP.values()},
     ),
     Family(
@@ -166,13 +163,7 @@ FAMILIES = (
         global_every=6,
         rope_base=1e6,
         local_rope_base=10_000.0,
-        defaults={
-            "head_dim": 256,
-            "num_key_value_heads": 4,
-            "query_pre_attn_scalar": 256,
-            "sliding_window": 4_096,
-            "tie_word_embeddings": True,
-        },
+        defaults=GEMMA,
         nullable=LAYER_TYPES | {*LOGIT_CAP.values()},
     ),
 )

@@ -1,7 +1,5 @@
 """The shape in a config.json, where families differ: RoPE, windows, scales, soft caps."""
 
-from typing import NamedTuple
-
 from llama_herd.model.reading.metadata import (
     MAX_CONTEXT,
     MAX_LAYERS,
@@ -50,22 +48,19 @@ NULLABLE_OF_ROPE = frozenset({"attention_factor", "beta_fast", "beta_slow", "msc
 CONTEXT_KEY = "original_max_position_embeddings"
 
 
-class JsonRope(NamedTuple):
-    """RoPE's base and scaling, and the base of layers with a window; 0: they have the same."""
-
-    base: float
-    scaling: RopeScaling
-    local_base: float
-
-
 def with_defaults(config_json: Metadata, family: Family) -> Metadata:
     """A config.json with its family's defaults for absent keys, and without null where null is allowed."""
     values = Metadata({**family.defaults, **config_json}, config_json.source)
     return values.without_nulls(NULLABLE | family.nullable)
 
 
-def json_rope(config_json: Metadata, family: Family, head_dim: int, context_length: int) -> JsonRope:
-    """RoPE at the top level, or within `rope_scaling` or (transformers 5) `rope_parameters`."""
+def json_rope(
+    config_json: Metadata, family: Family, head_dim: int, context_length: int
+) -> tuple[float, RopeScaling, float]:
+    """RoPE's base and scaling, and the base of layers with a window; 0: they have the same.
+
+    They stand at the top level, or within `rope_scaling` or (transformers 5) `rope_parameters`.
+    """
     stated, local = _stated_ropes(config_json, family)
     base = _rope_base(stated, config_json, "rope_theta", family.rope_base)
     if stated.number("partial_rotary_factor", 0, 2, 1.0) != 1:
@@ -76,7 +71,7 @@ def json_rope(config_json: Metadata, family: Family, head_dim: int, context_leng
     if family.local_rope_base:
         local.require("rope_type", "default")
         local_base = _rope_base(local, config_json, "rope_local_base_freq", family.local_rope_base)
-    return JsonRope(base, scaling, local_base)
+    return base, scaling, local_base
 
 
 def json_windows(config_json: Metadata, family: Family, num_layers: int) -> tuple[int, ...]:

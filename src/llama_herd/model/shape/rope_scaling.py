@@ -40,10 +40,6 @@ class Pairs(NamedTuple):
         """The divisors of all pairs, by a function of a pair."""
         return tuple(divisor(pair) for pair in range(self.dim // 2))
 
-    def wavelength(self, pair: int) -> float:
-        """Tokens in which a pair turns once."""
-        return float(2 * math.pi * self.base ** (2 * pair / self.dim))
-
     def turning(self, turns: float, context: int) -> float:
         """The pair, as a number between pairs, that turns so often in so many tokens."""
         return self.dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(self.base))
@@ -106,7 +102,7 @@ def llama3_divisors(pairs: Pairs, factor: float, context: int, low: float, high:
     """
 
     def divisor(pair: int) -> float:
-        turns = context / pairs.wavelength(pair)
+        turns: float = context / (2 * math.pi * pairs.base ** (2 * pair / pairs.dim))
         kept = min(max((turns - low) / (high - low), 0.0), 1.0)
         return 1 / ((1 - kept) / factor + kept)
 

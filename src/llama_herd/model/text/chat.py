@@ -1,7 +1,7 @@
 """Conversations to prompts, by the chat templates of a model's files."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -112,14 +112,13 @@ class ControlMarks:
         self.sources = {name: self._marked(source) for name, source in sources.items()}
         self.roles = {role: self._marked(token) for role, token in control_tokens.roles.items()}
 
-    def parts_of_answer(self, text: str) -> Iterator[str]:
-        """The text of an assistant's turn in parts; those of odd places are marks that a template seeks."""
+    def answer(self, text: str, protect: Callable[[str], str]) -> str:
+        """The text of an assistant's turn, protected but for marks of tokens that a template seeks."""
         if not self._sought:
-            yield text
-            return
+            return protect(text)
         tokens = sorted(self._sought, key=len, reverse=True)
-        for number, part in enumerate(re.split(f"({'|'.join(map(re.escape, tokens))})", text)):
-            yield self._sought[part] if number % 2 else part
+        parts = re.split(f"({'|'.join(map(re.escape, tokens))})", text)
+        return "".join(self._sought[part] if at % 2 else protect(part) for at, part in enumerate(parts))
 
     def split(self, text: str) -> Iterator[int | str]:
         """The ids that the marks of a rendered text stand for, and the texts between them."""
@@ -304,10 +303,7 @@ class ChatTemplates(AbstractContextManager["ChatTemplates"]):
         role, content = turn["role"], turn.get("content")
         known = {"role": role} if role in TRUSTED_ROLES else {}
         if role == "assistant" and isinstance(content, str):  # it is what the model itself has written
-            parts = self._marks.parts_of_answer(without_marks(content))
-            known["content"] = "".join(
-                part if number % 2 else self._protected(part) for number, part in enumerate(parts)
-            )
+            known["content"] = self._marks.answer(without_marks(content), self._protected)
         return self._protected_values(turn) | known
 
     def _try(self, name: str, turns: Sequence[Mapping[str, object]]) -> str | None:

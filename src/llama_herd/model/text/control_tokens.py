@@ -1,6 +1,6 @@
 """The tokens that no text becomes, by the names that a chat template calls them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -35,11 +35,11 @@ class ControlTokens:
     def from_metadata(cls, metadata: Metadata, tokenizer: Tokenizer) -> Self:
         """Read the metadata of the GGUF file that `tokenizer` comes from."""
         tokens = metadata.strings(TOKENS_KEY)
-        named = {
-            role: tokens[token_id]
-            for role, key in _KEYS.items()
-            if (token_id := read_id(metadata, key, len(tokens))) is not None
-        }
+        named = {role: read_id(metadata, key, len(tokens)) for role, key in _KEYS.items()}
+        if named["eos_token"] is None and len(tokenizer.eos_ids) == 1:  # an only end is the one
+            (named["eos_token"],) = tokenizer.eos_ids
+        named["bos_token"] = tokenizer.bos_id
+        roles = {role: tokens[token_id] for role, token_id in named.items() if token_id is not None}
         ends = tokenizer.eos_ids | {tokenizer.bos_id}
         types = metadata.array(TYPES_KEY, "iu", len(tokens)).tolist() if TYPES_KEY in metadata else []
         unused = {i for i, kind in enumerate(types) if kind == TokenType.UNUSED} - ends  # often hundreds
@@ -49,21 +49,9 @@ class ControlTokens:
             if not piece and token_id not in unused
         ]
         ids = {token: token_id for token_id in silent_ids if (token := tokens[token_id])}
-        return cls(ids, _roles(tokenizer, tokens.__getitem__, named))
+        return cls(ids, roles)
 
     @classmethod
     def from_json(cls, file: TokenizerJson) -> Self:
         """Read a tokenizer.json with the files beside it."""
         return cls(file.control_ids, file.roles, file.joined_text)
-
-
-def _roles(
-    tokenizer: Tokenizer, token_of: Callable[[int], str | None], named: Mapping[str, str]
-) -> dict[str, str]:
-    """BOS is the tokenizer's; where no EOS is named an only end is the one."""
-    ends = {} if tokenizer.bos_id is None else {"bos_token": tokenizer.bos_id}
-    if len(tokenizer.eos_ids) == 1:
-        (ends["eos_token"],) = tokenizer.eos_ids
-    known = {role: token for role, token_id in ends.items() if (token := token_of(token_id))}
-    bos = {role: token for role, token in known.items() if role == "bos_token"}
-    return {**known, **named, **bos}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -154,12 +154,24 @@ class HelperPool(Generic[H]):
 
     @contextmanager
     def lent(self) -> Iterator[H]:
-        """A helper of one's own within the block."""
-        helper = self._take()
+        """A helper of one's own within the block: the one that was used last, so that few are started."""
+        turn = SimpleQueue[H]()
+        with self._lock:
+            if self._idle:
+                turn.put(self._idle.pop())
+            else:
+                self._waiting.append(turn)
+        helper = turn.get()
         try:
             yield helper
         finally:
-            self._give_back(helper)
+            with self._lock:  # to who waits longest: who gives back cannot take again before
+                if self._waiting:
+                    self._waiting.popleft().put(helper)
+                else:
+                    self._idle.append(helper)
+                    if self._is_closed:
+                        helper.close()
 
     def close(self) -> None:
         """End the helpers, each as soon as it is idle."""
@@ -168,59 +180,28 @@ class HelperPool(Generic[H]):
             for helper in self._idle:
                 helper.close()
 
-    def _take(self) -> H:
-        """The one that was used last, so that no more are started than are needed."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            turn = SimpleQueue[H]()
-            self._waiting.append(turn)
-        return turn.get()
-
-    def _give_back(self, helper: H) -> None:
-        """Hand over to who waits longest: who gives back cannot take again before."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().put(helper)
-                return
-            self._idle.append(helper)
-            if self._is_closed:
-                helper.close()
-
 
 def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:
-    """The program of a helper: answer requests until the other side is gone.
+    """The program of a helper: take the limits, then answer requests until the other side is gone.
 
     `start(limits)` gives what answers a request, by its parts. Beyond its CPU time the kernel ends this
     process.
     """
-    with Connection(int(sys.argv[1])) as connection:
-        try:
-            _serve(connection, start)
-        except EOFError:
-            sys.exit(0)
-
-
-def _serve(connection: Connection, start: Callable[[HelperLimits], Callable[..., HelperAnswer]]) -> None:
-    """Take the limits, then answer requests, each within its CPU time."""
-    limits = HelperLimits(*json.loads(connection.recv_bytes()))
-    answer = start(limits)
-    _hold_memory(limits.memory_bytes)
-    connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
-    while True:
-        request: list[Any] = json.loads(connection.recv_bytes())
-        signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
-        try:
-            found = answer(*request)
-        except MemoryError:
-            found = HelperAnswer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send_bytes(json.dumps(found).encode())
-
-
-def _hold_memory(num_bytes: int) -> None:
-    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = num_pages * resource.getpagesize() + num_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts
+    with suppress(EOFError), Connection(int(sys.argv[1])) as connection:
+        limits = HelperLimits(*json.loads(connection.recv_bytes()))
+        answer = start(limits)
+        num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = num_pages * resource.getpagesize() + limits.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts
+        connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
+        while True:
+            request: list[Any] = json.loads(connection.recv_bytes())
+            signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
+            try:
+                found = answer(*request)
+            except MemoryError:
+                found = HelperAnswer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+            connection.send_bytes(json.dumps(found).encode())

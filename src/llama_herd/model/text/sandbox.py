@@ -28,10 +28,6 @@ class TemplateRefusal(Exception):
     """The template has called `raise_exception`."""
 
 
-class TextTooLong(Exception):
-    """The rendered text goes over its limit."""
-
-
 class GenerationBlock(Extension):
     """`{% generation %}`: says for a training what an assistant wrote; its text is what stands in it."""
 
@@ -106,7 +102,7 @@ class Sandbox:
         for piece in self._templates[name].generate({**variables, **clock}):
             num_chars += len(piece)
             if num_chars > self._limits.max_chars:
-                raise TextTooLong
+                return HelperAnswer("limit", f"writes more than {self._limits.max_chars:,} characters")
             pieces.append(piece)
         return HelperAnswer("text", "".join(pieces))
 
@@ -116,8 +112,6 @@ class Sandbox:
             return self.compile(name, given) if work == "compile" else self.render(name, given)
         except MemoryError:
             raise  # the helper knows its limit
-        except TextTooLong:
-            return HelperAnswer("limit", f"writes more than {self._limits.max_chars:,} characters")
         except TemplateRefusal as error:
             # A reason that the template puts together may quote a message.
             return HelperAnswer("refused", str(error) if str(error) in self._reasons else "")

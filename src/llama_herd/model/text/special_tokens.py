@@ -5,9 +5,8 @@ and added_tokens.json and the tokenizer.json itself add to both.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tokenizers import AddedToken
 
@@ -43,85 +42,74 @@ CLASS_ROLES = {
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
-@dataclass(frozen=True)
 class SpecialTokens:
     """Tokens by their roles, and those that come to a tokenizer.json's own."""
 
-    roles: Mapping[str, str]  # also roles of the model's own, such as `image_token`
-    added: tuple[AddedToken, ...]  # in the order in which new ones take ids
-    complaints: tuple[str, ...]  # of what is left out
-
-    @classmethod
-    def from_files(cls, file: Metadata, folder: Path) -> Self:
+    def __init__(self, file: Metadata, folder: Path) -> None:
         """Read what lies beside `file`, a tokenizer.json. Raises ModelFileError where one is no JSON."""
-        listed = _listed(file)
-        reader = _Reader(_with_defaults(read_beside(folder, "tokenizer_config.json"), file, listed.values()))
-        if DECODER_KEY in reader.config:
-            reader.take_decoder()
-        else:
-            reader.take_map(read_beside(folder, "special_tokens_map.json"))
-            reader.take_added(read_beside(folder, "added_tokens.json"))
-            reader.tokens |= listed
-        return cls(reader.role_names, tuple(reader.added(listed.values())), tuple(reader.complaints))
-
-
-class _Reader:
-    """Gathers roles, extra tokens and tokens by their ids, one file after the other."""
-
-    def __init__(self, config: Metadata) -> None:
-        self.config = config
-        self.complaints: list[str] = []
-        self.roles: dict[str, AddedToken] = {}
-        self.tokens: dict[int, AddedToken] = {}
+        self.complaints: list[str] = []  # of what is left out
+        self._by_role: dict[str, AddedToken] = {}
+        self._by_id: dict[int, AddedToken] = {}
+        listed = {entry["id"]: _from_entry(entry) for entry in listed_tokens(file)}
+        config = _with_defaults(read_beside(folder, "tokenizer_config.json"), file, listed.values())
         self._take_roles(config)
         #: Under the name of today; None: it is not there, so that the one of before counts.
-        self.extra = self._extra(config, config.get(EXTRA_KEY)) if EXTRA_KEY in config else None
+        self._extra = self._read_extra(config, config.get(EXTRA_KEY)) if EXTRA_KEY in config else None
         self._old_extra: list[AddedToken] = []
         if config.get(OLD_EXTRA_KEY) and not config.get(EXTRA_KEY):
-            self.extra = self._extra(config, config[OLD_EXTRA_KEY])
+            self._extra = self._read_extra(config, config[OLD_EXTRA_KEY])
         else:
-            self._old_extra = self._extra(config, config.get(OLD_EXTRA_KEY)) or []
+            self._old_extra = self._read_extra(config, config.get(OLD_EXTRA_KEY)) or []
+        if DECODER_KEY in config:
+            self._take_decoder(config)
+        else:
+            self._take_map(read_beside(folder, "special_tokens_map.json"))
+            self._take_added(read_beside(folder, "added_tokens.json"))
+            self._by_id |= listed
+        self.added = self._in_order(listed.values())
 
     @property
-    def role_names(self) -> dict[str, str]:
-        return {role: token.content for role, token in self.roles.items()}
+    def roles(self) -> dict[str, str]:
+        """Also roles of the model's own, such as `image_token`."""
+        return {role: token.content for role, token in self._by_role.items()}
 
-    def take_decoder(self) -> None:
+    def _take_decoder(self, config: Metadata) -> None:
         """The tokens of `added_tokens_decoder`, by their ids."""
-        entries = self.config.get(DECODER_KEY)
+        entries = config.get(DECODER_KEY)
         for key, value in entries.items() if isinstance(entries, dict) else ():
-            token = self._token(self.config, f"{DECODER_KEY}: {key}", value)
+            token = self._token(config, f"{DECODER_KEY}: {key}", value)
             if token is not None and key.isdecimal():
-                self.tokens[int(key)] = token
+                self._by_id[int(key)] = token
 
-    def take_map(self, file: Metadata) -> None:
+    def _take_map(self, file: Metadata) -> None:
         """What special_tokens_map.json says counts for more; its null takes a role away."""
         self._take_roles(file)
         if EXTRA_KEY in file:
-            more = self._extra(file, file[EXTRA_KEY])
-            self.extra = self.extra if more is None else [*(self.extra or ()), *more]
+            more = self._read_extra(file, file[EXTRA_KEY])
+            self._extra = self._extra if more is None else [*(self._extra or ()), *more]
         if OLD_EXTRA_KEY in file:
-            self._old_extra = self._extra(file, file[OLD_EXTRA_KEY]) or []
+            self._old_extra = self._read_extra(file, file[OLD_EXTRA_KEY]) or []
 
-    def take_added(self, file: Metadata) -> None:
+    def _take_added(self, file: Metadata) -> None:
         """The tokens of added_tokens.json: a text for each id."""
-        special = {*self.role_names.values(), *(token.content for token in self.extra or ())}
+        special = {*self.roles.values(), *(token.content for token in self._extra or ())}
         for text, token_id in file.items():
             if type(token_id) is int and token_id >= 0:
                 is_special = text in special
-                self.tokens[token_id] = AddedToken(text, normalized=not is_special, special=is_special)
+                self._by_id[token_id] = AddedToken(text, normalized=not is_special, special=is_special)
             else:
                 self.complaints.append(f"{file.source}: {text!r:.60} has no id, so it is left out")
 
-    def added(self, listed: Iterable[AddedToken]) -> Iterable[AddedToken]:
-        """All tokens in order: those with ids, then roles and extra tokens that have none."""
-        known = {token.content for token in (*listed, *self.tokens.values())}
-        by_id = [token for _, token in sorted(self.tokens.items())]
-        names = set(self.role_names.values())
-        roles = [self.roles[role] for role in sorted(self.roles, key=_order)]
-        extra = self._old_extra if self.extra is None else self.extra
-        for token in (*by_id, *(t for t in (*roles, *extra) if t.content not in known)):
-            yield made_special(token) if token.content in names else token
+    def _in_order(self, listed: Iterable[AddedToken]) -> list[AddedToken]:
+        """All tokens as new ones take ids: those with ids, then roles and extra tokens that have none."""
+        known = {token.content for token in (*listed, *self._by_id.values())}
+        by_id = [token for _, token in sorted(self._by_id.items())]
+        names = set(self.roles.values())
+        names_of_roles = dict.fromkeys((*ROLES, *self._by_role))  # those of all models first
+        roles = [self._by_role[role] for role in names_of_roles if role in self._by_role]
+        extra = self._old_extra if self._extra is None else self._extra
+        others = (token for token in (*roles, *extra) if token.content not in known)
+        return [made_special(token) if token.content in names else token for token in (*by_id, *others)]
 
     def _take_roles(self, file: Metadata) -> None:
         for key, value in file.items():
@@ -130,12 +118,12 @@ class _Reader:
                 self._take_role(file, key, value)
 
     def _take_role(self, file: Metadata, key: str, value: Any) -> None:
-        self.roles.pop(key, None)
+        self._by_role.pop(key, None)
         token = None if value is None else self._token(file, key, value)
         if token is not None:
-            self.roles[key] = token
+            self._by_role[key] = token
 
-    def _extra(self, file: Metadata, value: Any) -> list[AddedToken] | None:
+    def _read_extra(self, file: Metadata, value: Any) -> list[AddedToken] | None:
         """Extra tokens of a list; those of an object have roles, and then it is as if there were none."""
         if isinstance(value, dict):
             for role, named in value.items():
@@ -157,11 +145,6 @@ class _Reader:
         return None
 
 
-def _order(role: str) -> int:
-    """The place of a role: those of all models first, in their order."""
-    return ROLES.index(role) if role in ROLES else len(ROLES)
-
-
 def read_beside(folder: Path, name: str) -> Metadata:
     """A JSON file's keys; none if there is no such file."""
     path = folder / name
@@ -176,8 +159,7 @@ def entry_of(token: AddedToken, token_id: int) -> dict[str, object]:
 
 def made_special(token: AddedToken) -> AddedToken:
     """The token, special now, with its other properties."""
-    flags = {name: getattr(token, name) for name in _FLAGS}
-    return AddedToken(token.content, **{**flags, "special": True})
+    return _from_entry({**entry_of(token, 0), "special": True})
 
 
 def _with_defaults(config: Metadata, file: Metadata, listed: Iterable[AddedToken]) -> Metadata:
@@ -191,14 +173,14 @@ def _with_defaults(config: Metadata, file: Metadata, listed: Iterable[AddedToken
     return Metadata({**roles, **config}, config.source)
 
 
-def _listed(file: Metadata) -> dict[int, AddedToken]:
-    """The tokens that a tokenizer.json lists itself."""
+def listed_tokens(file: Metadata) -> list[dict[str, Any]]:
+    """The tokens that a tokenizer.json lists itself, each with a text and an id."""
     entries = file.get("added_tokens")
-    return {
-        entry["id"]: _from_entry(entry)
+    return [
+        entry
         for entry in (entries if isinstance(entries, list) else ())
         if isinstance(entry, dict) and isinstance(entry.get("content"), str) and type(entry.get("id")) is int
-    }
+    ]
 
 
 def _from_entry(entry: Mapping[str, Any]) -> AddedToken:

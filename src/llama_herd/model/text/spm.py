@@ -25,10 +25,13 @@ class SpmCodec:
     adds_bos = True  # unless a file says otherwise
 
     def __init__(self, vocabulary: Vocabulary, metadata: Metadata) -> None:
-        self.pieces = tuple(map(_piece, vocabulary.tokens, vocabulary.types))
+        kinds = zip(vocabulary.tokens, vocabulary.types, strict=True)
+        self.pieces = tuple(b"" if kind in SILENT else spm_piece(token) for token, kind in kinds)
         self._prefix = SPACE if metadata.flag("tokenizer.ggml.add_space_prefix", True) else ""
         normal_ids = vocabulary.ids(TokenType.NORMAL)
-        user_defined_ids = _spaced(vocabulary.ids(TokenType.USER_DEFINED))
+        # For the engine as they stand in a text: converters write their spaces as spaces.
+        user_defined = vocabulary.ids(TokenType.USER_DEFINED).items()
+        user_defined_ids = {token.replace(" ", SPACE): token_id for token, token_id in user_defined}
         byte_ids = _byte_ids(vocabulary, metadata)
         num_tokens = len(vocabulary.tokens)
         scores = [0.0] * num_tokens
@@ -71,15 +74,6 @@ def spm_piece(token: str) -> bytes:
     """The bytes that a token adds to a text."""
     byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
-
-
-def _piece(token: str, kind: int) -> bytes:
-    return b"" if kind in SILENT else spm_piece(token)
-
-
-def _spaced(ids: dict[str, int]) -> dict[str, int]:
-    """User-defined tokens as they stand in a text for the engine: converters write their spaces as spaces."""
-    return {token.replace(" ", SPACE): token_id for token, token_id in ids.items()}
 
 
 def _byte_ids(vocabulary: Vocabulary, metadata: Metadata) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Self
 from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.text.special_tokens import MAX_CONFIG_BYTES
+from llama_herd.model.text.special_tokens import MAX_CONFIG_BYTES, listed_tokens
 from llama_herd.model.text.template_files import folder_templates, metadata_templates
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_engine import MAX_FILE_BYTES
@@ -90,17 +90,14 @@ class TokenFacts:
 
 def _vocabulary(file: Metadata) -> dict[str, int]:
     """The ids of a tokenizer.json's tokens."""
-    model, added = file.get("model"), file.get("added_tokens")
+    model = file.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     ids: dict[str, int] = {}
     if isinstance(vocab, dict):
         ids = {token: token_id for token, token_id in vocab.items() if type(token_id) is int}
     elif isinstance(vocab, list):  # of a Unigram model: pairs of a token and its score
         ids = {str(pair[0]): i for i, pair in enumerate(vocab) if isinstance(pair, list) and pair}
-    for token in added if isinstance(added, list) else ():
-        if isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int:
-            ids[token["content"]] = token["id"]
-    return ids
+    return ids | {entry["content"]: entry["id"] for entry in listed_tokens(file)}
 
 
 def _read(path: Path, max_bytes: int) -> Metadata:

@@ -23,6 +23,10 @@ class Codec(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
 
+#: Kinds of vocabularies in GGUF files.
+CODECS: Mapping[str, type[SpmCodec | ByteLevelCodec]] = {"llama": SpmCodec, "gpt2": ByteLevelCodec}
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """Encodes prompts and decodes what was generated.
@@ -45,17 +49,13 @@ class Tokenizer:
     def from_metadata(cls, metadata: Metadata) -> Self:
         """Build from the metadata of a GGUF file. Raises ModelFileError, which names the key."""
         kind = metadata.text(MODEL_KEY)
-        if kind not in ("llama", "gpt2"):
+        if kind not in CODECS:
             problem = f"is {quoted(kind)}, 'llama' and 'gpt2' are supported"
             raise metadata.error(MODEL_KEY, problem, OTHER_MODEL)
-        vocabulary = Vocabulary.from_metadata(metadata)
-        with no_panic(
-            lambda: ModelFileError(f"{metadata.source}: not a tokenizer. Fetch or convert it again.")
-        ):
-            codec = (
-                SpmCodec(vocabulary, metadata) if kind == "llama" else ByteLevelCodec(vocabulary, metadata)
-            )
-        templates, complaints = metadata_templates(metadata), list(vocabulary.complaints)
+        vocabulary = Vocabulary(metadata)
+        with no_panic(ModelFileError, f"{metadata.source}: not a tokenizer. Fetch or convert it again."):
+            codec = CODECS[kind](vocabulary, metadata)
+        templates, complaints = metadata_templates(metadata), [*vocabulary.complaints]
         around: dict[str, tuple[int, ...]] = {}
         for role, by_default in (("bos", codec.adds_bos), ("eos", False)):
             flag, token_id = f"tokenizer.ggml.add_{role}_token", getattr(vocabulary, f"{role}_id")
@@ -104,8 +104,9 @@ class Tokenizer:
         """
         if add_bos and self.bos_id is None:
             raise BadInput("this vocabulary has no BOS token; encode with add_bos=False")
-        with no_panic(_failure):
-            ids = self.codec.encode(_well_formed(text))
+        problem = "prompt: the model's tokenizer fails on this text"
+        with no_panic(GenerationError, ErrorCode.TOKENIZER_ERROR, problem):
+            ids = self.codec.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
         if add_bos is False:
             return ids
         bos = () if self.bos_id is None else (self.bos_id,)
@@ -121,11 +122,3 @@ class Tokenizer:
         text = self.decode(ids)
         puts_space = self.decode(self.encode("a", add_bos=False)).startswith(" ")
         return text.removeprefix(" ") if puts_space else text
-
-
-def _failure() -> GenerationError:
-    return GenerationError(ErrorCode.TOKENIZER_ERROR, "prompt: the model's tokenizer fails on this text")
-
-
-def _well_formed(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -6,9 +6,8 @@ tokenizer.json may do with a text are looked at first: their time and output sta
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Self
 
 from tokenizers import Tokenizer as Engine
 
@@ -55,7 +54,7 @@ def load_engine(file: Metadata) -> Engine:
     # The text of what was checked: of a key that appears twice the library might take the other value.
     # A text is neither cut, filled nor put into a template, whatever somebody trained with.
     checked = json.dumps({**file, "truncation": None, "padding": None, "post_processor": None})
-    with no_panic(lambda: ModelFileError(f"{file.source}: not a tokenizer. Fetch it again.")):
+    with no_panic(ModelFileError, f"{file.source}: not a tokenizer. Fetch it again."):
         try:
             return Engine.from_str(checked)
         except Exception as error:  # the library raises nothing narrower
@@ -63,44 +62,39 @@ def load_engine(file: Metadata) -> Engine:
             raise ModelFileError(f"{file.source}: not a tokenizer: {problem}. Fetch it again.") from error
 
 
-class Surroundings(NamedTuple):
-    """The ids that the `post_processor` of a tokenizer.json puts before a text and behind it."""
+def surroundings(file: Metadata) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """The ids that the `post_processor` of a tokenizer.json puts before a text and behind it; or why not.
 
-    first: tuple[int, ...] = ()
-    last: tuple[int, ...] = ()
-    complaint: str = ""  # why it cannot be followed
-
-    @classmethod
-    def from_file(cls, file: Metadata) -> Self:
-        """Let the library itself put them around a text of one token."""
-        step = file.get("post_processor")
-        if step is None:
-            return cls()
-        model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
-        try:
-            engine = Engine.from_str(json.dumps({"version": "1.0", "model": model, "post_processor": step}))
-            made = engine.encode("a")
-        except BaseException as error:  # the library raises nothing narrower, or panics
-            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
-                raise
-            return cls(complaint=f"cannot be read: {str(error)[:100]}")
-        ids, mask = tuple(made.ids), list(made.special_tokens_mask)
-        if mask.count(0) != 1:
-            return cls(complaint=f"writes a text {mask.count(0)} times")
-        if len(ids) > MAX_SURROUNDINGS:
-            return cls(complaint=f"puts {len(ids) - 1} tokens around a text, limit {MAX_SURROUNDINGS}")
-        at = mask.index(0)
-        return cls(ids[:at], ids[at + 1 :])
+    The library itself puts them around a text of one token.
+    """
+    step = file.get("post_processor")
+    if step is None:
+        return (), (), ""
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    try:
+        engine = Engine.from_str(json.dumps({"version": "1.0", "model": model, "post_processor": step}))
+        made = engine.encode("a")
+    except BaseException as error:  # the library raises nothing narrower, or panics
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        return (), (), f"cannot be read: {str(error)[:100]}"
+    ids, mask = tuple(made.ids), list(made.special_tokens_mask)
+    if mask.count(0) != 1:
+        return (), (), f"writes a text {mask.count(0)} times"
+    if len(ids) > MAX_SURROUNDINGS:
+        return (), (), f"puts {len(ids) - 1} tokens around a text, limit {MAX_SURROUNDINGS}"
+    at = mask.index(0)
+    return ids[:at], ids[at + 1 :], ""
 
 
 @contextmanager
-def no_panic(failure: Callable[[], HerdError]) -> Iterator[None]:
+def no_panic(failure: type[HerdError], *arguments: str) -> Iterator[None]:
     """Raise a failure where the library panics: for Python that is no Exception, and would end a worker."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ == PANIC:
-            raise failure() from None
+            raise failure(*arguments) from None
         raise
 
 
@@ -131,10 +125,16 @@ def _steps(file: Metadata, part: str, inner: str, known: Collection[str]) -> lis
     """The steps of one part, sequences laid flat. Raises ModelFileError at one of an unknown type."""
     waiting, steps = [file[part]] if part in file else [], list[Metadata]()
     while waiting:
-        step = _without_nulls(waiting.pop(0), f"{file.source}: {part}")
-        kind = step.text("type")
+        found, source = waiting.pop(0), f"{file.source}: {part}"
+        if not isinstance(found, Metadata | dict):
+            needed = "an object is needed. Fetch it again."
+            raise ModelFileError(f"{source} holds a {type(found).__name__}, {needed}")
+        step = Metadata(found, source).without_nulls()
+        kind, steps_within = step.text("type"), step.get(inner)
         if kind == "Sequence":
-            waiting[:0] = _list(step, inner)
+            if not isinstance(steps_within, list):
+                raise step.error(inner, f"is of type {type(steps_within).__name__}, a list is needed")
+            waiting[:0] = steps_within
         elif kind not in known:
             raise step.error("type", f"is {quoted(kind)}, supported are {', '.join(known)}")
         else:
@@ -146,21 +146,6 @@ def _steps(file: Metadata, part: str, inner: str, known: Collection[str]) -> lis
     if twice:
         raise file.error(part, f"has {kinds.count(twice[0])} steps of type {twice[0]}, limit 1")
     return steps
-
-
-def _without_nulls(values: object, source: str) -> Metadata:
-    if not isinstance(values, Metadata | dict):
-        raise ModelFileError(
-            f"{source} holds a {type(values).__name__}, an object is needed. Fetch it again."
-        )
-    return Metadata({key: value for key, value in values.items() if value is not None}, source)
-
-
-def _list(step: Metadata, key: str) -> list[object]:
-    values = step.get(key)
-    if not isinstance(values, list):
-        raise step.error(key, f"is of type {type(values).__name__}, a list is needed")
-    return values
 
 
 def _growth(step: Metadata) -> float:

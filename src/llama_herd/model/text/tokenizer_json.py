@@ -6,22 +6,28 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from tokenizers import AddedToken, Tokenizer as Engine
+from tokenizers import AddedToken
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import Metadata, quoted
 from llama_herd.model.text.byte_level import byte_level_piece
-from llama_herd.model.text.special_tokens import SpecialTokens, entry_of, made_special, read_beside
+from llama_herd.model.text.special_tokens import (
+    SpecialTokens,
+    entry_of,
+    listed_tokens,
+    made_special,
+    read_beside,
+)
 from llama_herd.model.text.spm import spm_piece
 from llama_herd.model.text.template_files import folder_templates
 from llama_herd.model.text.tokenizer_engine import (
     MAX_FILE_BYTES,
-    Surroundings,
     decoder_kinds,
     load_engine,
     no_panic,
+    surroundings,
 )
 from llama_herd.model.text.vocabulary import MAX_TOKENS, end_names
 
@@ -43,7 +49,7 @@ class TokenizerJson:
             raise ModelFileError(f"{path}: no such file. Give the path of a tokenizer.json.")
         self._folder, self._num_rows = path.parent, MAX_TOKENS if num_rows is None else num_rows
         file = read_json(path, MAX_FILE_BYTES).without_nulls()
-        special = SpecialTokens.from_files(file, self._folder)
+        special = SpecialTokens(file, self._folder)
         self.complaints = [*special.complaints]
         file = self._load(file, special)
         self.roles = {role: token for role, token in special.roles.items() if self._id(token) is not None}
@@ -62,7 +68,7 @@ class TokenizerJson:
     @classmethod
     def open(cls, path: str | PathLike[str], num_rows: int | None = None) -> Self:
         """Open a tokenizer.json of a model with so many rows; None: any. Raises ModelFileError."""
-        with no_panic(lambda: ModelFileError(f"{path}: not a tokenizer. Fetch it again.")):
+        with no_panic(ModelFileError, f"{path}: not a tokenizer. Fetch it again."):
             return cls(Path(path), num_rows)
 
     def encode(self, text: str) -> list[int]:
@@ -84,7 +90,7 @@ class TokenizerJson:
 
     def _load(self, file: Metadata, special: SpecialTokens) -> Metadata:
         """Make the engine, without the added tokens for which the model has no row; return what it is of."""
-        self._engine, self._added = _engine_of(file, special)
+        self._make_engine(file, special.added)
         beyond = {token.content: i for i, token in self._added.items() if i >= self._num_rows}
         if not beyond or self._engine.get_vocab_size(with_added_tokens=False) > self._num_rows:
             return file
@@ -93,12 +99,18 @@ class TokenizerJson:
             f"{file.source}: added tokens have no row of the model's {self._num_rows}, so they are left out: "
             f"{named}"
         )
-        listed = file.get("added_tokens")
-        entries = listed if isinstance(listed, list) else []
-        kept = [entry for entry in entries if entry.get("content") not in beyond]
+        kept = [entry for entry in listed_tokens(file) if entry["content"] not in beyond]
         file = Metadata({**file, "added_tokens": kept}, file.source)
-        self._engine, self._added = _engine_of(file, special, frozenset(beyond))
+        self._make_engine(file, [token for token in special.added if token.content not in beyond])
         return file
+
+    def _make_engine(self, file: Metadata, added: list[AddedToken]) -> None:
+        self._engine = load_engine(file)
+        self._add(added)
+
+    def _add(self, tokens: list[AddedToken]) -> None:
+        self._engine.add_tokens(tokens)
+        self._added = dict(sorted(self._engine.get_added_tokens_decoder().items()))
 
     def _read_ends(self) -> Iterator[int]:
         """Ids of all ends: of the role, of those that are for generations, of added tokens by their names.
@@ -153,14 +165,14 @@ class TokenizerJson:
 
     def _read_surroundings(self, file: Metadata) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids before and after a text, by the file's own template: the flags beside it count no more."""
-        around = Surroundings.from_file(file)
-        wrong = [i for i in (*around.first, *around.last) if i >= self._num_rows or self.token(i) is None]
-        if wrong or around.complaint:
-            why = around.complaint or f"names the id {wrong[0]}, which is none of this vocabulary"
+        first, last, why = surroundings(file)
+        wrong = [i for i in (*first, *last) if i >= self._num_rows or self.token(i) is None]
+        if wrong or why:
+            why = why or f"names the id {wrong[0]}, which is none of this vocabulary"
             self.complaints.append(f"{file.source}: post_processor {why}, so nothing is put around a text")
-            around = Surroundings()
+            first, last = (), ()
         config = self._beside("tokenizer_config.json")
-        for role, ids, at in (("bos", around.first, "before"), ("eos", around.last, "behind")):
+        for role, ids, at in (("bos", first, "before"), ("eos", last, "behind")):
             stated, token_id = config.get(f"add_{role}_token"), self._id(self.roles.get(f"{role}_token", ""))
             if isinstance(stated, bool) and token_id is not None and stated != (token_id in ids):
                 said = f"add_{role}_token is {str(stated).lower()}"
@@ -168,7 +180,7 @@ class TokenizerJson:
                 self.complaints.append(
                     f"{config.source}: {said}, but tokenizer.json, which counts, {does} {at} a text"
                 )
-        return around.first, around.last
+        return first, last
 
     def _beside(self, name: str) -> Metadata:
         return read_beside(self._folder, name).without_nulls()
@@ -180,41 +192,21 @@ class TokenizerJson:
     def _keep_from_text(self, token_ids: list[int]) -> None:
         """Make these added tokens special, should none have done so; those are not looked for in texts."""
         tokens = [self._added[token_id] for token_id in token_ids]
-        self._engine.add_tokens([made_special(token) for token in tokens if not token.special])
-        self._added = _added_tokens(self._engine)
+        self._add([made_special(token) for token in tokens if not token.special])
         self._engine.encode_special_tokens = True
 
     def _read_pieces(self, file: Metadata, least: int) -> tuple[bytes, ...]:
-        piece_of = byte_level_piece if _is_byte_level(file) else spm_piece
+        kinds = decoder_kinds(file)
+        if not kinds & {"ByteLevel", "Replace", "Metaspace"}:
+            raise file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
+        # Tokens are bytes in disguise (Llama 3), or text with marked spaces (Llama 2).
+        piece_of = byte_level_piece if "ByteLevel" in kinds else spm_piece
         pieces = {token_id: piece_of(token) for token, token_id in self._engine.get_vocab().items()}
         for token_id, token in self._added.items():
             pieces[token_id] = b"" if token.special else token.content.encode()
         if not pieces or max(pieces) >= MAX_TOKENS:
             raise file.error("model.vocab", f"has ids up to {max(pieces, default=0)}, limit {MAX_TOKENS}")
         return tuple(pieces.get(token_id, b"") for token_id in range(max(max(pieces) + 1, least)))
-
-
-def _engine_of(
-    file: Metadata, special: SpecialTokens, without: frozenset[str] = frozenset()
-) -> tuple[Engine, dict[int, AddedToken]]:
-    """The engine of a tokenizer.json with the tokens that others name, but without some; its added tokens."""
-    engine = load_engine(file)
-    engine.add_tokens([token for token in special.added if token.content not in without])
-    return engine, _added_tokens(engine)
-
-
-def _added_tokens(engine: Engine) -> dict[int, AddedToken]:
-    return dict(sorted(engine.get_added_tokens_decoder().items()))
-
-
-def _is_byte_level(file: Metadata) -> bool:
-    """Whether tokens are bytes in disguise (Llama 3) or text with marked spaces (Llama 2)."""
-    kinds = decoder_kinds(file)
-    if "ByteLevel" in kinds:
-        return True
-    if kinds & {"Replace", "Metaspace"}:
-        return False
-    raise file.error("decoder", "is neither ByteLevel nor one that replaces \u2581")
 
 
 class JoinedText:
@@ -230,7 +222,7 @@ class JoinedText:
         names = {token: f"<{secret}:{token_id}>" for token, token_id in ids.items()}
         self._names = {token_id: names[token] for token, token_id in ids.items()}
         self._engine = load_engine(_renamed(file, names))
-        listed = {entry.get("content") for entry in _listed_tokens(file)}
+        listed = {entry["content"] for entry in listed_tokens(file)}
         self._engine.add_special_tokens(
             [AddedToken(name, normalized=False) for token, name in names.items() if token not in listed]
         )
@@ -239,25 +231,17 @@ class JoinedText:
     def where_needed(cls, file: Metadata, ids: Mapping[str, int]) -> Self | None:
         """None for a file to which texts beside control tokens are texts like any other."""
         flags = ("lstrip", "rstrip", "single_word", "normalized")
-        added = [entry for entry in _listed_tokens(file) if entry.get("content") in ids]
+        added = [entry for entry in listed_tokens(file) if entry["content"] in ids]
         has_flag = any(entry.get(flag) for entry in added for flag in flags)
         return cls(file, ids) if has_flag or _begins_once(file.get("pre_tokenizer")) else None
 
     def encode(self, parts: Sequence[int | str]) -> list[int]:
         """The ids of texts and control tokens in a row. Raises GenerationError "tokenizer_error"."""
         text = "".join(self._names[part] if isinstance(part, int) else part for part in parts)
-        with no_panic(_failure):
+        problem = "messages: the model's tokenizer fails on this text"
+        with no_panic(GenerationError, ErrorCode.TOKENIZER_ERROR, problem):
             ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
         return ids
-
-
-def _failure() -> GenerationError:
-    return GenerationError(ErrorCode.TOKENIZER_ERROR, "messages: the model's tokenizer fails on this text")
-
-
-def _listed_tokens(file: Metadata) -> list[dict[str, object]]:
-    entries = file.get("added_tokens")
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def _begins_once(step: object) -> bool:
@@ -286,9 +270,7 @@ def _renamed(file: Metadata, names: Mapping[str, str]) -> Metadata:
     if isinstance(model.get("unk_token"), str):
         model["unk_token"] = names.get(str(model["unk_token"]), model["unk_token"])
     added = [
-        {**entry, "content": names[content], "special": True}
-        if isinstance(content := entry.get("content"), str) and content in names
-        else entry
-        for entry in _listed_tokens(file)
+        {**entry, "content": names[entry["content"]], "special": True} if entry["content"] in names else entry
+        for entry in listed_tokens(file)
     ]
     return Metadata({**file, "model": model, "added_tokens": added}, file.source)

@@ -7,9 +7,7 @@ only.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Collection, Iterable, Sequence
 
 from gguf import TokenType
 
@@ -69,31 +67,22 @@ _NO_ENDS = (
 )
 
 
-@dataclass(frozen=True)
 class Vocabulary:
     """Each id's token and type; those that begin or end a text are control tokens unless they are words."""
 
-    tokens: tuple[str, ...]
-    types: tuple[int, ...]
-    bos_id: int | None
-    eos_id: int | None  # the one that is called so
-    eos_ids: frozenset[int]
-    complaints: tuple[str, ...] = ()  # of keys that say what cannot be, or are not there
-
-    @classmethod
-    def from_metadata(cls, metadata: Metadata) -> Self:
+    def __init__(self, metadata: Metadata) -> None:
         """Read and check the metadata of a GGUF file. Raises ModelFileError, which names the key."""
-        tokens = _read_tokens(metadata)
-        reader = _Reader(metadata, tokens, _read_types(metadata, tokens))
-        bos_id = reader.id(BOS_KEY)
-        eos_ids = reader.ends()
-        reader.silence(
-            [token_id for token_id in (reader.id(UNK_KEY),) if token_id is not None], TokenType.UNKNOWN
-        )
-        reader.silence([*eos_ids, *([] if bos_id is None else [bos_id])], TokenType.CONTROL)
-        return cls(
-            tokens, tuple(reader.types), bos_id, reader.id(EOS_KEYS[0]), eos_ids, tuple(reader.complaints())
-        )
+        self.tokens = _read_tokens(metadata)
+        self.types = _read_types(metadata, self.tokens)
+        self.complaints: list[str] = []  # of keys that say what cannot be, or are not there
+        self._metadata = metadata
+        self._ids = {token: token_id for token_id, token in enumerate(self.tokens)}
+        self._is_spm = metadata.get(MODEL_KEY) == "llama"
+        self.bos_id, self.eos_ids = self._id(BOS_KEY), self._read_ends()
+        self._silence([self._id(UNK_KEY)], TokenType.UNKNOWN)
+        self._silence([*self.eos_ids, self.bos_id], TokenType.CONTROL)
+        self.eos_id = self._id(EOS_KEYS[0])  # the one that is called so
+        self._look_for_gaps()
 
     def ids(self, kind: TokenType) -> dict[str, int]:
         """The tokens of a type and their ids."""
@@ -101,39 +90,27 @@ class Vocabulary:
         pairs = enumerate(zip(self.tokens, self.types, strict=True))
         return {token: token_id for token_id, (token, found) in pairs if found == wanted}
 
-
-class _Reader:
-    """Finds what begins and ends a text among the tokens of a file."""
-
-    def __init__(self, metadata: Metadata, tokens: Sequence[str], types: list[int]) -> None:
-        self.types = types
-        self._metadata = metadata
-        self._tokens = tokens
-        self._ids = {token: token_id for token_id, token in enumerate(tokens)}
-        self._is_spm = metadata.get(MODEL_KEY) == "llama"
-        self._complaints: list[str] = []
-
-    def id(self, key: str) -> int | None:
+    def _id(self, key: str) -> int | None:
         """The id under a key; where there is none, what the kind of vocabulary means by it."""
-        stated = read_id(self._metadata, key, len(self._tokens))
-        meant = SPM_IDS.get(key, len(self._tokens)) if self._is_spm else len(self._tokens)
-        if stated is not None or meant >= len(self._tokens):
+        stated = read_id(self._metadata, key, len(self.tokens))
+        meant = SPM_IDS.get(key, len(self.tokens)) if self._is_spm else len(self.tokens)
+        if stated is not None or meant >= len(self.tokens):
             return stated
         is_text = self.types[meant] in (TokenType.BYTE, TokenType.USER_DEFINED) or self._is_word(meant)
         return None if is_text else meant
 
-    def ends(self) -> frozenset[int]:
+    def _read_ends(self) -> frozenset[int]:
         """Ends by the keys of the file, and tokens that are ends by their names unless they are words."""
-        known = {key: token_id for key in (*EOS_KEYS, *CODE_ENDS) if (token_id := self.id(key)) is not None}
+        known = {key: token_id for key in (*EOS_KEYS, *CODE_ENDS) if (token_id := self._id(key)) is not None}
         named = [self._ids[name] for name in end_names(self._ids, known)]
         words = [
             token_id for token_id in named if self.types[token_id] not in _ADDED and self._is_word(token_id)
         ]
         for token_id in set(words) - {*known.values()}:
-            self._complain(TOKENS_KEY, f"has the word {quoted(self._tokens[token_id])}, which ends nothing")
+            self._complain(TOKENS_KEY, f"has the word {quoted(self.tokens[token_id])}, which ends nothing")
         for key, token_id in known.items():
             if self._is_word(token_id):
-                word = quoted(self._tokens[token_id])
+                word = quoted(self.tokens[token_id])
                 self._complain(
                     key, f"is {token_id}, which is the word {word}: it ends a text, and is read as one"
                 )
@@ -141,21 +118,20 @@ class _Reader:
             self._complain(EOS_KEYS[0], "is missing, so only tokens of known names end a text")
         return frozenset((*known.values(), *(token_id for token_id in named if token_id not in words)))
 
-    def silence(self, token_ids: Collection[int], kind: TokenType) -> None:
+    def _silence(self, token_ids: Iterable[int | None], kind: TokenType) -> None:
         """Give tokens that no text becomes this type, should the file not do so."""
+        silent = (TokenType.CONTROL, TokenType.UNKNOWN)
         for token_id in token_ids:
-            if self.types[token_id] not in (TokenType.CONTROL, TokenType.UNKNOWN) and not self._is_word(
-                token_id
-            ):
+            if token_id is not None and self.types[token_id] not in silent and not self._is_word(token_id):
                 self.types[token_id] = kind
 
-    def complaints(self) -> Iterator[str]:
-        """What is left out of this file, or stands in for something."""
+    def _look_for_gaps(self) -> None:
+        """Complain of what is left out of this file, or stands in for something."""
         for key in self._metadata:
-            if key.endswith(_ID_SUFFIX) and read_id(self._metadata, key, len(self._tokens)) is None:
+            if key.endswith(_ID_SUFFIX) and read_id(self._metadata, key, len(self.tokens)) is None:
                 value = quoted(self._metadata[key])
                 self._complain(
-                    key, f"is {value}, no id of these {len(self._tokens)} tokens, so it is left out"
+                    key, f"is {value}, no id of these {len(self.tokens)} tokens, so it is left out"
                 )
         if TYPES_KEY not in self._metadata:
             self._complain(TYPES_KEY, "is missing, so all tokens but bytes, BOS and ends are taken for text")
@@ -165,7 +141,6 @@ class _Reader:
             )
         for name in self._read_in_pieces():
             self._complain(TYPES_KEY, f"calls {quoted(name)} text, so the chat template's is read in pieces")
-        yield from self._complaints
 
     def _read_in_pieces(self) -> list[str]:
         """Marks in the chat templates that are whole tokens, but such as no text becomes."""
@@ -180,7 +155,7 @@ class _Reader:
 
     def _is_word(self, token_id: int) -> bool:
         """Whether texts become this token by themselves: it is one character, or a join of two."""
-        token = self._tokens[token_id]
+        token = self.tokens[token_id]
         if self.types[token_id] != TokenType.NORMAL:
             return False
         if len(token) == 1:
@@ -191,7 +166,7 @@ class _Reader:
         return any(token[:cut] in self._ids and token[cut:] in self._ids for cut in range(1, len(token)))
 
     def _complain(self, key: str, problem: str) -> None:
-        self._complaints.append(f"{self._metadata.source}: {key} {problem}")
+        self.complaints.append(f"{self._metadata.source}: {key} {problem}")
 
 
 def end_names(tokens: Collection[str], known_roles: Collection[str] = ()) -> set[str]:

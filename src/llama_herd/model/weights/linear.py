@@ -8,6 +8,7 @@ K tiles of a row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -109,7 +110,7 @@ class NativeSegment:
         left = torch.empty(0, tiles[0].nbytes // TILE_ROWS, dtype=torch.uint8)  # rows that fill no tile yet
         done, slab_tiles = 0, max(1, LAID_OUT_BYTES // left.shape[1] // TILE_ROWS)
         for _, slab, own_type in slabs(weights, tiles.device, slab_tiles * TILE_ROWS):
-            blocks = slab if own_type is type else _as_numbers(slab, own_type)
+            blocks = slab if own_type is type else dequantize(slab, own_type).bfloat16().view(torch.uint8)
             rows = torch.cat((left, blocks)) if len(left) else blocks
             whole = len(rows) // TILE_ROWS
             if whole:
@@ -221,17 +222,14 @@ class Linear:
 
 def dense_matrix(weights: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights' rows one below the other, as numbers of the compute dtype (N, C)."""
-    matrix = _empty_matrix(sum(len(weight.rows) for weight in weights), weights[0].shape[-1], device, dtype)
+    shape = sum(len(weight.rows) for weight in weights), weights[0].shape[-1]
+    if device.type == "cpu":  # in memory that can be moved into huge pages
+        matrix = zero_bytes(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+    else:
+        matrix = torch.empty(shape, device=device, dtype=dtype)
     for row, slab, type in slabs(weights, device):
         matrix[row : row + len(slab)] = dequantize(slab, type)
     return matrix
-
-
-def _empty_matrix(num_rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A matrix to be filled; on a CPU in memory that can be moved into huge pages."""
-    if device.type != "cpu":
-        return torch.empty(num_rows, columns, device=device, dtype=dtype)
-    return zero_bytes(num_rows * columns * dtype.itemsize).view(dtype).view(num_rows, columns)
 
 
 def joined_blocks(weights: Sequence[Weight], device: torch.device) -> Tensor:
@@ -265,11 +263,6 @@ def slabs(
         for row in range(0, len(weight.rows), at_once):
             yield num_before + row, weight.rows[row : row + at_once].to(device), weight.type
         num_before += len(weight.rows)
-
-
-def _as_numbers(blocks: Tensor, type: GGMLType) -> Tensor:
-    """Rows of blocks as bytes of numbers in bfloat16."""
-    return dequantize(blocks, type).bfloat16().view(torch.uint8)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:

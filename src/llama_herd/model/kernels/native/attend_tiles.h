@@ -36,22 +36,16 @@ struct SpanBuffers {
     return size_t(num_rows * (slices * 3 * 64 + 3 * 4) + BLOCK_SLICES * (2 * slices + 3) * PAIR_BYTES);
   }
 
-  SpanBuffers(void* memory, int64_t slices, int64_t num_rows) : slices(slices) {
-    uint8_t* next = static_cast<uint8_t*>(memory);
-    const auto take = [&next](int64_t num_bytes) {
-      uint8_t* taken = next;
-      next += num_bytes;
-      return taken;
-    };
-    queries = take(num_rows * slices * 64);
-    sums = reinterpret_cast<float*>(take(num_rows * slices * 128));
-    largest = reinterpret_cast<float*>(take(num_rows * 4));
-    totals = reinterpret_cast<float*>(take(num_rows * 4));
-    ends = reinterpret_cast<int32_t*>(take(num_rows * 4));
-    keys = take(BLOCK_SLICES * slices * PAIR_BYTES);
-    values = take(BLOCK_SLICES * slices * PAIR_BYTES);
-    scores = reinterpret_cast<float*>(take(BLOCK_SLICES * 2 * PAIR_BYTES));
-    weights = take(BLOCK_SLICES * PAIR_BYTES);
+  SpanBuffers(Scratch& scratch, int64_t slices, int64_t num_rows) : slices(slices) {
+    queries = scratch.take<uint8_t>(num_rows * slices * 64);
+    sums = scratch.take<float>(num_rows * slices * 32);
+    largest = scratch.take<float>(num_rows);
+    totals = scratch.take<float>(num_rows);
+    ends = scratch.take<int32_t>(num_rows);
+    keys = scratch.take<uint8_t>(BLOCK_SLICES * slices * PAIR_BYTES);
+    values = scratch.take<uint8_t>(BLOCK_SLICES * slices * PAIR_BYTES);
+    scores = scratch.take<float>(BLOCK_SLICES * PAIR_BYTES / 2);
+    weights = scratch.take<uint8_t>(BLOCK_SLICES * PAIR_BYTES);
     memset(sums, 0, size_t(num_rows * slices * 128));
     memset(totals, 0, size_t(num_rows * 4));
     for (int64_t row = 0; row < num_rows; row++) largest[row] = MINUS_INFINITY;
@@ -302,12 +296,11 @@ static void attend_part(const void* argument, int64_t chunk) {
   const SpanPart& part = job.parts[chunk / a.kv_heads];
   const SpanRows rows{a, part.span, chunk % a.kv_heads, part.first, part.count};
   const int64_t slices = SpanBuffers::slices_of(a.head_dim), num_rows = (part.count + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
-  void* memory = scratch.at_least(SpanBuffers::bytes(slices, num_rows));
-  if (memory == nullptr) {
+  if (scratch.at_least(SpanBuffers::bytes(slices, num_rows)) == nullptr) {
     job.has_failed->store(true);
     return;
   }
-  SpanBuffers buffers(memory, slices, num_rows);
+  SpanBuffers buffers(scratch, slices, num_rows);
   read_span_queries(rows, num_rows, buffers);
   configure_tiles();
   const KeyRange seen{rows.first_key(0), rows.end_key(part.count - 1)};

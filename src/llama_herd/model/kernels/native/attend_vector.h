@@ -10,8 +10,6 @@ typedef __mmask16 Lanes;
 static inline Lanes first_lanes(int64_t count) { return count >= LANES ? Lanes(0xffff) : Lanes((1 << count) - 1); }
 static inline Words load_lanes(const uint32_t* p, Lanes lanes) { return _mm512_maskz_loadu_epi32(lanes, p); }
 static inline void store_lanes(uint32_t* p, Lanes lanes, Words words) { _mm512_mask_storeu_epi32(p, lanes, words); }
-static inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
-static inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 // The second where one of both is no number.
 static inline Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 static inline Floats smaller(Floats a, Floats b) { return _mm512_min_ps(a, b); }
@@ -48,8 +46,6 @@ static inline Words load_lanes(const uint32_t* p, Lanes lanes) {
 static inline void store_lanes(uint32_t* p, Lanes lanes, Words words) {
   _mm256_maskstore_epi32(reinterpret_cast<int*>(p), lanes, words);
 }
-static inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
-static inline Floats divide(Floats a, Floats b) { return _mm256_div_ps(a, b); }
 static inline Floats larger(Floats a, Floats b) { return _mm256_max_ps(a, b); }
 static inline Floats rounded(Floats a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline float sum_of(Floats a) {

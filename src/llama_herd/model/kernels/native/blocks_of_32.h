@@ -12,7 +12,7 @@ static inline Words nibbles(Rows rows, int first, int i) {
 
 // 16 bytes of nibbles.
 struct Q4_0 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 18, BITS = 4, ZERO = 8;
+  static constexpr int TYPE = 2, BLOCK = 32, BLOCK_BYTES = 18, BITS = 4, ZERO = 8;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int, int i) { return nibbles(rows, 0, i); }
@@ -21,7 +21,7 @@ struct Q4_0 {
 
 // As Q4_0, with the smallest value beside the scale.
 struct Q4_1 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 20, BITS = 4, ZERO = 0;
+  static constexpr int TYPE = 3, BLOCK = 32, BLOCK_BYTES = 20, BITS = 4, ZERO = 0;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = true;
 
   static inline Words four(Rows rows, int, int i) { return nibbles(rows, 0, i); }
@@ -32,7 +32,7 @@ struct Q4_1 {
 
 // As Q4_0, with a word of fifth bits before the nibbles, those of columns in order.
 struct Q5_0 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 22, BITS = 5, ZERO = 16;
+  static constexpr int TYPE = 6, BLOCK = 32, BLOCK_BYTES = 22, BITS = 5, ZERO = 16;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int, int i) {
@@ -45,7 +45,7 @@ struct Q5_0 {
 
 // As Q5_0, with the smallest value beside the scale.
 struct Q5_1 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 24, BITS = 5, ZERO = 0;
+  static constexpr int TYPE = 7, BLOCK = 32, BLOCK_BYTES = 24, BITS = 5, ZERO = 0;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = true;
 
   static inline Words four(Rows rows, int slice, int i) { return Q5_0::four(rows, slice, i); }
@@ -56,7 +56,7 @@ struct Q5_1 {
 
 // 32 signed bytes.
 struct Q8_0 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 34, BITS = 8, ZERO = 128;
+  static constexpr int TYPE = 8, BLOCK = 32, BLOCK_BYTES = 34, BITS = 8, ZERO = 128;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int, int i) { return exclusive_or(rows.word(i), all_words(0x80808080)); }

@@ -38,8 +38,6 @@ struct DecodeStep {
 
 enum Outcome { DONE = 0, NO_MEMORY = 1, NO_ROW = 2 };  // of the embedding
 
-static thread_local Workspace decode_workspace;
-
 template <class Number>
 class DecodeRun {
  public:
@@ -62,29 +60,20 @@ class DecodeRun {
 
   static int64_t pages_of(const Token& token) { return token.position / PAGE_KEYS + 1; }
 
-  template <class T>
-  static size_t rounded(int64_t count) {
-    return Workspace::rounded(size_t(count) * sizeof(T));
-  }
-
-  template <class T>
-  static T* take(int64_t count) {
-    return static_cast<T*>(decode_workspace.take(size_t(count) * sizeof(T)));
-  }
-
   bool reserve() {
+    static thread_local Scratch scratch;
     int64_t num_pages = 0;
     for (int64_t i = 0; i < tokens_; i++) num_pages += pages_of(step_.tokens[i]);
     const int64_t numbers = tokens_ * columns_, turns = tokens_ * decoder_.rotation.head_dim;
-    const size_t num_bytes = rounded<Number>(2 * numbers) + rounded<float>(2 * turns) +
-                             rounded<int64_t>(5 * tokens_ + num_pages);
-    if (!decode_workspace.reserve(num_bytes)) return false;
-    x_ = take<Number>(2 * numbers);
+    const size_t num_bytes = Scratch::bytes_of<Number>(2 * numbers) + Scratch::bytes_of<float>(2 * turns) +
+                             Scratch::bytes_of<int64_t>(5 * tokens_ + num_pages);
+    if (scratch.at_least(num_bytes) == nullptr) return false;
+    x_ = scratch.take<Number>(2 * numbers);
     y_ = x_ + numbers;
-    cos_ = take<float>(2 * turns);
+    cos_ = scratch.take<float>(2 * turns);
     sin_ = cos_ + turns;
     int64_t** const parts[] = {&ids_, &cells_, &rows_, &lengths_, &tables_, &pages_};
-    int64_t* next = take<int64_t>(5 * tokens_ + num_pages);
+    int64_t* next = scratch.take<int64_t>(5 * tokens_ + num_pages);
     for (int64_t** part : parts) {
       *part = next;
       next += tokens_;
@@ -144,10 +133,5 @@ class DecodeRun {
   int64_t *ids_ = nullptr, *cells_ = nullptr, *rows_ = nullptr, *lengths_ = nullptr, *tables_ = nullptr,
           *pages_ = nullptr;
 };
-
-template <class Number>
-static Outcome decode(const Decoder& decoder, const DecodeStep& step) {
-  return DecodeRun<Number>(decoder, step).run();
-}
 
 }  // namespace herd

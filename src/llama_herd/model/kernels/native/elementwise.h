@@ -7,20 +7,17 @@
 namespace herd {
 
 #ifdef __AVX512F__
-static inline Floats load_numbers(const uint16_t* p) {
-  return as_floats(shift_left(widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
-}
 static inline void store_numbers(uint16_t* p, Floats values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bfloat16(values));
 }
 #else
-static inline Floats load_numbers(const uint16_t* p) {
-  return as_floats(shift_left(widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
-}
 static inline void store_numbers(uint16_t* p, Floats values) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bfloat16(values));
 }
 #endif
+static inline Floats load_numbers(const uint16_t* p) {
+  return low_numbers(load_shorts(reinterpret_cast<const uint8_t*>(p)));
+}
 static inline Floats load_numbers(const float* p) { return load(p); }
 static inline void store_numbers(float* p, Floats values) { store(p, values); }
 

@@ -8,7 +8,7 @@ namespace herd {
 // 16 bytes with a scale and a minimum for each half of a slice, 64 of two bits, each 8 words of them for four slices,
 // and the scales of both.
 struct Q2_K {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 84, BITS = 2, ZERO = 0;
+  static constexpr int TYPE = 10, BLOCK = 256, BLOCK_BYTES = 84, BITS = 2, ZERO = 0;
   static constexpr bool HAS_TWO_SCALES = true, HAS_MINIMA = true;
 
   static inline Words four(Rows rows, int slice, int i) {
@@ -26,7 +26,7 @@ struct Q2_K {
 // 32 bytes with a third bit for each slice, 64 of two bits, 12 of scales of 6 bits, and the scale of all. The words of
 // two bits serve four slices each. Of a scale four bits stand in word 24 or 25, those above in word 26.
 struct Q3_K {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 110, BITS = 3, ZERO = 4;
+  static constexpr int TYPE = 11, BLOCK = 256, BLOCK_BYTES = 110, BITS = 3, ZERO = 4;
   static constexpr bool HAS_TWO_SCALES = true, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int slice, int i) {
@@ -47,7 +47,7 @@ struct Q3_K {
 // 128 bytes of nibbles, 64 of the two bits above them, 16 scales of signed bytes, and the scale of all.
 // The words of nibbles serve slices 0 and 2, 1 and 3, 4 and 6, 5 and 7; those of bits four slices.
 struct Q6_K {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 210, BITS = 6, ZERO = 32;
+  static constexpr int TYPE = 14, BLOCK = 256, BLOCK_BYTES = 210, BITS = 6, ZERO = 32;
   static constexpr bool HAS_TWO_SCALES = true, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int slice, int i) {
@@ -80,7 +80,7 @@ static inline Scales coarse_and_fine(Rows rows, int slice, int num_words) {
 
 // Behind the scales 128 bytes of nibbles. Each 8 words of them serve two slices.
 struct Q4_K {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 144, BITS = 4, ZERO = 0;
+  static constexpr int TYPE = 12, BLOCK = 256, BLOCK_BYTES = 144, BITS = 4, ZERO = 0;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = true;
 
   static inline Words four(Rows rows, int slice, int i) {
@@ -91,7 +91,7 @@ struct Q4_K {
 
 // As Q4_K, with 32 bytes before the nibbles, which have a fifth bit for each slice.
 struct Q5_K {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 176, BITS = 5, ZERO = 0;
+  static constexpr int TYPE = 13, BLOCK = 256, BLOCK_BYTES = 176, BITS = 5, ZERO = 0;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = true;
 
   static inline Words four(Rows rows, int slice, int i) {

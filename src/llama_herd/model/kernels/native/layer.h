@@ -4,7 +4,6 @@
 // products: a pause of 60 us makes the next one slower by half as long, besides.
 #pragma once
 
-#include <cstdlib>
 #include <type_traits>
 
 #include "attend_tiles.h"
@@ -53,37 +52,6 @@ struct LayerStep {
   int kernel, num_threads;
 };
 
-// Memory of a thread that it keeps for its next layer.
-class Workspace {
- public:
-  ~Workspace() { free(bytes_); }
-
-  // False if there is none.
-  bool reserve(size_t num_bytes) {
-    used_ = 0;
-    if (num_bytes <= size_) return true;
-    free(bytes_);
-    bytes_ = static_cast<uint8_t*>(aligned_alloc(LINE_BYTES, num_bytes));
-    size_ = bytes_ ? num_bytes : 0;
-    return bytes_;
-  }
-
-  void* take(size_t num_bytes) {
-    void* taken = bytes_ + used_;
-    used_ += rounded(num_bytes);
-    return taken;
-  }
-
-  static size_t rounded(size_t num_bytes) { return (num_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
-
- private:
-  static constexpr size_t LINE_BYTES = 64;
-  uint8_t* bytes_ = nullptr;
-  size_t size_ = 0, used_ = 0;
-};
-
-static thread_local Workspace workspace;
-
 // y = x + y
 template <class Number>
 static void add_row(const void* argument, int64_t row) {
@@ -122,15 +90,17 @@ class LayerRun {
       : layer_(layer), step_(step), offset_(number * step.layer_stride), x_(x) {}
 
   bool run() {
+    static thread_local Scratch scratch;
     const Rotation& r = *step_.rotation;
     const int64_t columns = layer_.columns, qkv_rows = layer_.qkv.rows(), attended_columns = r.heads * r.head_dim;
     const int64_t gate_up_rows = layer_.gate_up.rows(), ffn = gate_up_rows / 2;
     const int64_t widths[] = {columns, columns, larger_of(qkv_rows, gate_up_rows), larger_of(attended_columns, ffn)};
     size_t num_bytes = 0;
-    for (int64_t width : widths) num_bytes += Workspace::rounded(bytes_of(width));
-    if (!workspace.reserve(num_bytes)) return false;
-    void *normed = take(widths[0]), *middle = take(widths[1]);
-    void *qkv = take(widths[2]), *gate_up = qkv, *attended = take(widths[3]), *gated = attended;
+    for (int64_t width : widths) num_bytes += Scratch::bytes_of<Number>(step_.tokens * width);
+    if (scratch.at_least(num_bytes) == nullptr) return false;
+    const auto take = [&](int64_t width) { return scratch.take<Number>(step_.tokens * width); };
+    Number *normed = take(widths[0]), *middle = take(widths[1]);
+    Number *qkv = take(widths[2]), *gate_up = qkv, *attended = take(widths[3]), *gated = attended;
 
     norm(x_, layer_.attention_norm, normed);
     if (!multiply_by(layer_.qkv, normed, columns, qkv)) return false;
@@ -148,9 +118,6 @@ class LayerRun {
 
  private:
   static constexpr bool IS_BFLOAT16 = sizeof(Number) == 2;
-
-  size_t bytes_of(int64_t width) const { return size_t(step_.tokens * width) * sizeof(Number); }
-  void* take(int64_t width) const { return workspace.take(bytes_of(width)); }
 
   void rows(Work work, const RowsJob& job) const {
     run_rows(work, &job, job.num_rows, job.columns, step_.num_threads);

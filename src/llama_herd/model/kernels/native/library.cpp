@@ -89,5 +89,5 @@ API bool herd_layers(const herd::Layer* layers, int64_t first, int64_t count, co
 
 // A step of single tokens through a whole model. Says how it went.
 API int herd_decode(const herd::Decoder* decoder, const herd::DecodeStep* step, bool is_bfloat16) {
-  return is_bfloat16 ? herd::decode<uint16_t>(*decoder, *step) : herd::decode<float>(*decoder, *step);
+  return is_bfloat16 ? herd::DecodeRun<uint16_t>(*decoder, *step).run() : herd::DecodeRun<float>(*decoder, *step).run();
 }

@@ -83,7 +83,7 @@ static bool look_up(int type, const LookUp& job, int num_threads) {
   const auto read = [&](auto of_blocks) {
     run_rows(look_up_row<decltype(of_blocks)>, &job, job.count, job.columns, num_threads);
   };
-  if (type != BF16_TYPE) return with_type(type, read);
+  if (type != Numbers::TYPE) return with_type(type, read);
   read(Numbers());
   return true;
 }

@@ -12,16 +12,12 @@ enum Kernel { FLOAT32 = 0, INT8 = 1, TILES = 2, NUMBERS = 3 };
 template <class T>
 static bool multiply_type(const Product& p, int kernel) {
   switch (kernel) {
-    case FLOAT32:
-      return multiply_float32<T>(p);
-    case INT8:
-      return multiply_int8<T>(p);
+    case FLOAT32: return multiply_float32<T>(p);
+    case INT8: return multiply_int8<T>(p);
 #ifdef __AMX_BF16__
-    case TILES:
-      return multiply_tiles<T>(p);
+    case TILES: return multiply_tiles<T>(p);
 #endif
-    default:
-      return false;
+    default: return false;
   }
 }
 
@@ -37,7 +33,7 @@ static inline bool multiply_numbers(const Product& p) {
 // False if there is no such kernel, or no memory to work in.
 static bool multiply(const Product& p, int type, int kernel) {
   if (p.tokens == 0) return true;
-  if (type == BF16_TYPE) return p.is_bfloat16 && multiply_numbers(p);
+  if (type == Numbers::TYPE) return p.is_bfloat16 && multiply_numbers(p);
   bool is_done = false;
   with_type(type, [&](auto of_blocks) { is_done = multiply_type<decltype(of_blocks)>(p, kernel); });
   return is_done;

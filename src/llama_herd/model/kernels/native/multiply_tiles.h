@@ -221,12 +221,6 @@ static void multiply_chunk_by_many(const void* argument, int64_t chunk) {
   release_tiles();
 }
 
-// 32 numbers as bfloat16.
-static inline void round_slice(const float* x, uint16_t* to) {
-  store_first(to, load(x), LANES);
-  store_first(to + LANES, load(x + LANES), LANES);
-}
-
 struct PackJob {
   Product p;
   uint8_t* to;
@@ -241,9 +235,12 @@ static void pack_chunk(const void* argument, int64_t group) {
     const int64_t token = group * AT_ONCE + t;
     for (int64_t k = 0; k < p.slices(); k++) {
       const int64_t at = token * p.columns + k * SLICE_COLUMNS;
-      if (token >= p.tokens) memset(to + k * PAIR_BYTES, 0, 64);
-      else if (p.is_bfloat16) memcpy(to + k * PAIR_BYTES, static_cast<const uint16_t*>(p.x) + at, 64);
-      else round_slice(static_cast<const float*>(p.x) + at, reinterpret_cast<uint16_t*>(to + k * PAIR_BYTES));
+      uint16_t* numbers = reinterpret_cast<uint16_t*>(to + k * PAIR_BYTES);
+      if (token >= p.tokens) memset(numbers, 0, 64);
+      else if (p.is_bfloat16) memcpy(numbers, static_cast<const uint16_t*>(p.x) + at, 64);
+      else
+        for (int i = 0; i < SLICE_COLUMNS; i += LANES)
+          store_first(numbers + i, load(static_cast<const float*>(p.x) + at + i), LANES);
     }
   }
 }

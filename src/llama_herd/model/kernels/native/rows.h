@@ -3,6 +3,7 @@
 // Each is read by slices of 32 columns: value = scale x (number - ZERO) - minimum. The numbers of four
 // neighbouring columns come in one word, each in the lowest BITS of a byte; what stands above them there is of no
 // matter. A slice has one scale and one minimum, or one of both for each half: of columns 0-15, and of 16-31.
+// TYPE is a type's number in GGUF.
 #pragma once
 
 #include "vector.h"

@@ -13,7 +13,7 @@ static inline Words iq4_numbers(Words nibbles) { return look_up(IQ4_NUMBERS, mas
 
 // As Q4_0.
 struct IQ4_NL {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 18, BITS = 8, ZERO = 128;
+  static constexpr int TYPE = 20, BLOCK = 32, BLOCK_BYTES = 18, BITS = 8, ZERO = 128;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int, int i) { return iq4_numbers(nibbles(rows, 0, i)); }
@@ -23,7 +23,7 @@ struct IQ4_NL {
 // 4 bytes of scales, the lowest 4 of the 6 bits of each, and 128 of nibbles, of each slice as IQ4_NL has them; then the
 // scale of all, and beside it 16 bits with the two highest of each.
 struct IQ4_XS {
-  static constexpr int BLOCK = 256, BLOCK_BYTES = 136, BITS = 8, ZERO = 128;
+  static constexpr int TYPE = 23, BLOCK = 256, BLOCK_BYTES = 136, BITS = 8, ZERO = 128;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int slice, int i) { return iq4_numbers(nibbles(rows, 1 + 4 * slice, i)); }
@@ -43,7 +43,7 @@ static inline Floats whole_power(Words number) { return as_floats(shift_left(add
 // 16 bytes of nibbles, as Q4_0 has them, and a byte: the exponent of the scale, 128 the one of 1. The smallest scales are
 // no normal numbers, but products of two such.
 struct MXFP4 {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 17, BITS = 5, ZERO = 12;
+  static constexpr int TYPE = 39, BLOCK = 32, BLOCK_BYTES = 17, BITS = 5, ZERO = 12;
   static constexpr bool HAS_TWO_SCALES = false, HAS_MINIMA = false;
 
   static inline Words four(Rows rows, int, int i) {

@@ -9,73 +9,18 @@ namespace herd {
 
 // 32 numbers of bfloat16, which need no reading: a word is two columns, and a tile is what AMX multiplies.
 struct Numbers {
-  static constexpr int BLOCK = 32, BLOCK_BYTES = 64;
+  static constexpr int TYPE = 30, BLOCK = 32, BLOCK_BYTES = 64;
 };
 
-// As GGUF numbers them.
-enum Type {
-  Q4_0_TYPE = 2,
-  Q4_1_TYPE = 3,
-  Q5_0_TYPE = 6,
-  Q5_1_TYPE = 7,
-  Q8_0_TYPE = 8,
-  Q2_K_TYPE = 10,
-  Q3_K_TYPE = 11,
-  Q4_K_TYPE = 12,
-  Q5_K_TYPE = 13,
-  Q6_K_TYPE = 14,
-  IQ4_NL_TYPE = 20,
-  IQ4_XS_TYPE = 23,
-  BF16_TYPE = 30,
-  MXFP4_TYPE = 39,
-};
+template <class... Types, class Call>
+static inline bool with_one_of(int type, Call call) {
+  return ((type == Types::TYPE && (call(Types()), true)) || ...);
+}
 
 // Call with a number of this type of blocks; false if it has no kernels.
 template <class Call>
 static inline bool with_type(int type, Call call) {
-  switch (type) {
-    case Q4_0_TYPE:
-      call(Q4_0());
-      return true;
-    case Q4_1_TYPE:
-      call(Q4_1());
-      return true;
-    case Q5_0_TYPE:
-      call(Q5_0());
-      return true;
-    case Q5_1_TYPE:
-      call(Q5_1());
-      return true;
-    case Q8_0_TYPE:
-      call(Q8_0());
-      return true;
-    case Q2_K_TYPE:
-      call(Q2_K());
-      return true;
-    case Q3_K_TYPE:
-      call(Q3_K());
-      return true;
-    case Q4_K_TYPE:
-      call(Q4_K());
-      return true;
-    case Q5_K_TYPE:
-      call(Q5_K());
-      return true;
-    case Q6_K_TYPE:
-      call(Q6_K());
-      return true;
-    case IQ4_NL_TYPE:
-      call(IQ4_NL());
-      return true;
-    case IQ4_XS_TYPE:
-      call(IQ4_XS());
-      return true;
-    case MXFP4_TYPE:
-      call(MXFP4());
-      return true;
-    default:
-      return false;
-  }
+  return with_one_of<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4>(type, call);
 }
 
 template <class Type>

@@ -23,8 +23,6 @@ static inline Floats load_halves(const uint8_t* p) {
 }
 static inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm512_storeu_ps(p, values); }
-static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
 static inline Words load_shorts(const uint8_t* p) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -76,8 +74,6 @@ static inline Floats load_halves(const uint8_t* p) {
 }
 static inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
 static inline void store(float* p, Floats values) { _mm256_storeu_ps(p, values); }
-static inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-static inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 static inline Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 static inline Words load_shorts(const uint8_t* p) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -131,6 +127,11 @@ static inline void store_bytes(int8_t* p, Words words) {
   for (int i = 0; i < LANES; i++) p[i] = int8_t(numbers[i]);
 }
 #endif
+
+static inline Floats add(Floats a, Floats b) { return a + b; }
+static inline Floats subtract(Floats a, Floats b) { return a - b; }
+static inline Floats multiply(Floats a, Floats b) { return a * b; }
+static inline Floats divide(Floats a, Floats b) { return a / b; }
 
 // Of the numbers of bfloat16 that are pairs in words the lower ones, and the higher ones.
 static inline Floats low_numbers(Words pairs) { return as_floats(shift_left(pairs, 16)); }
@@ -209,9 +210,12 @@ static inline void put(const Product& p, int64_t token, int64_t row, Floats valu
 // Memory of one thread that grows and is kept, aligned to 64 bytes; nullptr when there is none to have.
 struct Scratch {
   void* memory = nullptr;
-  size_t size = 0;
+  size_t size = 0, used = 0;
+
+  ~Scratch() { free(memory); }
 
   void* at_least(size_t num_bytes) {
+    used = 0;
     if (num_bytes > size || memory == nullptr) {
       free(memory);
       size = (num_bytes / 4096 + 1) * 4096;
@@ -219,6 +223,19 @@ struct Scratch {
       if (memory == nullptr) size = 0;
     }
     return memory;
+  }
+
+  // The next piece of it, aligned likewise, and the bytes that one takes.
+  template <class T>
+  T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(static_cast<uint8_t*>(memory) + used);
+    used += bytes_of<T>(count);
+    return taken;
+  }
+
+  template <class T>
+  static size_t bytes_of(int64_t count) {
+    return (size_t(count) * sizeof(T) + 63) / 64 * 64;
   }
 };
 
