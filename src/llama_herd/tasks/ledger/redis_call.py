@@ -6,8 +6,7 @@ several calls is a dialogue: an ordinary `async def` that awaits calls. `run_dia
 caller loads it again.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import coroutine
@@ -151,16 +150,6 @@ async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue
         async with connection.pipeline(transaction=False) as pipeline:
             _queue_commands(pipeline, commands)
             replies = await pipeline.execute(raise_on_error=False)
-
-
-@contextmanager
-def closing_dialogue(dialogue: Dialogue[Any]) -> Iterator[None]:
-    """Close a dialogue after the block, begun or not: Python warns of a coroutine that nobody began."""
-    try:
-        yield
-    finally:
-        if isinstance(dialogue, Coroutine):
-            dialogue.close()
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
