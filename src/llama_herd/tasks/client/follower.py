@@ -6,10 +6,9 @@ event. `follow` and `follow_async` are the loop around `Follower`, for threads a
 and the gateway bring a function to listen and one to read.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
 
 from pydantic import ValidationError
 from redis.exceptions import NoPermissionError, RedisError
@@ -200,11 +199,3 @@ async def follow_async(
             events += await read()
         if events or not follower.has_ended:
             yield events
-
-
-def channel_messages(message: Mapping[str, Any] | None) -> Heard:
-    """The channel's messages in what redis-py has heard; None: nothing came, or some may be missing.
-
-    After a confirmed subscription, also after a reconnection, something may be missing, as after a silence.
-    """
-    return None if message is None or message["type"] != "message" else (message["data"],)
