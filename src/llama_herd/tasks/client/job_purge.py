@@ -35,17 +35,10 @@ async def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = F
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
     if answer is Purge.BARE:
         await _forget_messages(ledger, {job_id}, _own_queues(ledger, record) or {queue})
-    if answer is Purge.UNKNOWN:
-        found = search and (await _forget_messages(ledger, {job_id}, {queue}))
-        if not found:
-            await _raise_not_found(ledger, job_id, search)
-
-
-async def _raise_not_found(ledger: Ledger, job_id: str, has_searched: bool) -> None:
-    """Raise JobNotFound. The mark goes that kept the job from running while its message was searched."""
-    if has_searched:
-        await ledger.unmark(job_id)
-    raise JobNotFound.for_id(job_id)
+    if answer is Purge.UNKNOWN and not (search and await _forget_messages(ledger, {job_id}, {queue})):
+        if search:  # and the mark has kept the job from running meanwhile
+            await ledger.unmark(job_id)
+        raise JobNotFound.for_id(job_id)
 
 
 async def purge_ended_jobs(ledger: Ledger) -> int:
