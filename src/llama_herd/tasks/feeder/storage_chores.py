@@ -59,7 +59,7 @@ class StorageChores:
 
         Raises RedisError, StorageUnavailable.
         """
-        key = StoredFiles(storage=self._storage.id).due_key
+        key = StoredFiles(storage=self._storage.id).files_due_key
         due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
         refusals = _refusals(self._delete, due)
         self._num_refused = len(refusals)

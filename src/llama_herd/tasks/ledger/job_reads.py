@@ -69,7 +69,8 @@ class JobReads(Keys):
 
     def state(self, job_id: str) -> RedisCall[str | None]:
         """The state of a job; None if it has no record."""
-        return RedisCall("HGET", (self.job_key(job_id),), ("state",), read_state)
+        key = (self.job_key(job_id),)
+        return RedisCall("HGET", key, ("state",), lambda raw: None if raw in (None, b"purged") else text(raw))
 
     def is_purged(self, job_id: str) -> RedisCall[bool]:
         """Whether nothing is left of a job but the mark that it was purged."""
@@ -192,7 +193,3 @@ def read_origin(queue_prefix: str, reply: list[bytes | None]) -> JobOrigin:
     queue, starts, envelope = reply
     headers = json.loads(envelope or b"{}").get("headers") or {}
     return JobOrigin(text(queue or b"").removeprefix(queue_prefix), number(starts), trace_id_of(headers))
-
-
-def read_state(reply: bytes | None) -> str | None:
-    return None if reply in (None, b"purged") else text(reply)

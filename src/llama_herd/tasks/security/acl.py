@@ -223,7 +223,7 @@ class Acl:
             files.drop(ANY),
             files.put_off(ANY),
             files.note_deleted(ANY),
-            due_items(files.due_key, 1),
+            due_items(files.files_due_key, 1),
             *(storage_seen(ANY, 1), lost_storages(), redis_time_ms()),
         )
         yield from (
