@@ -111,11 +111,21 @@ class Connector:
         self._lookups: dict[str, asyncio.Future[list[Any]]] = {}
 
     async def connect(self, url: SplitResult) -> tuple[StreamReader, StreamWriter]:
-        """A connection to the first address that takes one. Raises Refused and OSError."""
+        """A connection to the first address that takes one. Raises AddressRefused and OSError."""
         host, port = url.hostname or "", url.port or _PORTS[url.scheme]
-        allowed = [one for one in await self._addresses(host) if self._is_allowed(one, url.scheme)]
+        allowed = [
+            address
+            for address in await self._addresses(host)
+            if (self._allows_private if is_private(address) else is_public(address) and url.scheme == "https")
+        ]
+        if not allowed and url.scheme == "http":
+            raise AddressRefused(
+                f"{host} needs TLS. Fix: https, or HERD_GATEWAY_WEBHOOK_PRIVATE if it is a private address"
+            )
         if not allowed:
-            raise AddressRefused(_refusal(host, url.scheme))
+            raise AddressRefused(
+                f"{host} has no public address. Fix: HERD_GATEWAY_WEBHOOK_PRIVATE if a private one is meant"
+            )
         for address in allowed[:-1]:
             try:
                 return await self._open(address, port, host, url.scheme)
@@ -136,30 +146,13 @@ class Connector:
         found = await asyncio.shield(self._lookups[host])
         return list(dict.fromkeys(ip_address(place[0]) for *_, place in found))
 
-    def _is_allowed(self, address: Address, scheme: str) -> bool:
-        if is_private(address):
-            return self._allows_private
-        return is_public(address) and scheme == "https"
-
     async def _open(
         self, address: Address, port: int, host: str, scheme: str
     ) -> tuple[StreamReader, StreamWriter]:
-        if scheme == "http":
-            return await asyncio.open_connection(str(address), port, limit=_READ_AHEAD)
-        return await asyncio.open_connection(
-            str(address),
-            port,
-            limit=_READ_AHEAD,
-            ssl=self._tls,
-            server_hostname=host,
-            ssl_shutdown_timeout=_TLS_CLOSE_S,
-        )
-
-
-def _refusal(host: str, scheme: str) -> str:
-    if scheme == "http":
-        return f"{host} needs TLS. Fix: https, or HERD_GATEWAY_WEBHOOK_PRIVATE if it is a private address"
-    return f"{host} has no public address. Fix: HERD_GATEWAY_WEBHOOK_PRIVATE if a private one is meant"
+        tls: dict[str, Any] = {}
+        if scheme == "https":
+            tls = {"ssl": self._tls, "server_hostname": host, "ssl_shutdown_timeout": _TLS_CLOSE_S}
+        return await asyncio.open_connection(str(address), port, limit=_READ_AHEAD, **tls)
 
 
 def _look_up(host: str) -> list[Any]:
