@@ -117,6 +117,10 @@ _UNDONE_FAILURES = {
 }
 #: Feeders in turn that a batch may stop, by the end of their process or by an error that no retry mends.
 MAX_VAIN_CLAIMS = 5
+_IN_VAIN = (
+    f"{MAX_VAIN_CLAIMS} gateways in turn took the batch, and ended or failed before they got on with "
+    "it. Fix: look for what is odd in the input, and split it; the gateways' logs say more"
+)
 _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers so far, are gone")
 
 
@@ -137,7 +141,8 @@ class BatchExecution:
             if self.lease.record.is_final:
                 pass
             elif self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
-                self._break_off(self._in_vain)
+                # It stops one gateway after the other: name the last long line that they have begun.
+                self._break_off(LineError("batch_poison", _IN_VAIN, self.lease.record.line or None))
             else:
                 self._run_to_end()
         except FileLost:
@@ -243,15 +248,6 @@ class BatchExecution:
             while lot := list(islice(items, _LOT)):
                 parts.write(lot)
                 self.lease.yield_turn()
-
-    @property
-    def _in_vain(self) -> LineError:
-        """Why a batch ends that stops one gateway after the other, and the last long line they began."""
-        message = (
-            f"{MAX_VAIN_CLAIMS} gateways in turn took the batch, and ended or failed before they got on with "
-            "it. Fix: look for what is odd in the input, and split it; the gateways' logs say more"
-        )
-        return LineError("batch_poison", message, self.lease.record.line or None)
 
     def _break_off(self, error: LineError) -> None:
         """End a batch, which may have begun, without its answers."""

@@ -83,32 +83,25 @@ class StorageChores:
         """
         if monotonic() - self._last_look_s < SEEN_S:
             return
+        own, lost_in_ms = self._storage, int(1000 * self._limits.storage_lost_s)
         try:
-            self._report_own_storage()
+            # Note that this gateway reaches its storage. Without any batch there it writes nothing.
+            if own.is_there and run_call(self._redis, BatchRecords(storage=own.id).num_open()):
+                own.extent(_NOWHERE)
+                run_call(self._redis, storage_seen(own.id, lost_in_ms))
         finally:
             self._end_all_lost()
         self._last_look_s = monotonic()
 
-    def _report_own_storage(self) -> None:
-        """Note that this gateway reaches its storage. Without any batch there it writes nothing."""
-        if self._storage.is_there and run_call(
-            self._redis, BatchRecords(storage=self._storage.id).num_open()
-        ):
-            self._storage.extent(_NOWHERE)
-            run_call(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
-
     def _end_all_lost(self) -> None:
+        """Let all their batches fail. These stay due: if a storage comes back, their parts are deleted."""
         now_s, before = monotonic(), self._lost_since_s
         self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self._redis, lost_storages())}
         for storage, since_s in self._lost_since_s.items():
             if now_s - since_s >= GRACE_S:
-                self._end_batches(storage)
-
-    def _end_batches(self, storage: str) -> None:
-        """Let all batches of a storage fail. They stay due: if it comes back, their parts are deleted."""
-        due = run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST))
-        if refusals := _refusals(partial(self._fail_batch, storage), due):
-            raise refusals[0]
+                due = run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST))
+                if refusals := _refusals(partial(self._fail_batch, storage), due):
+                    raise refusals[0]
 
     def _fail_batch(self, storage: str, due: DueItem) -> None:
         records = BatchRecords(due.tenant, storage)
