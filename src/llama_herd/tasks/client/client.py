@@ -13,7 +13,7 @@ from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
-from llama_herd.tasks.client.follower import Follower, Heard, follow, read_new, time_limit_s
+from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
@@ -176,18 +176,23 @@ class Client(AbstractContextManager["Client"]):
     def _event_lists(
         self, job_id: str, after: int, limit_s: float | None, waits: bool
     ) -> Generator[list[Event]]:
+        """The events as they come, up to the end; an empty list after a silence."""
         follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
         pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
-
-        def listen(wait_s: float) -> Heard:
-            if not pubsub.subscribed:
-                pubsub.subscribe(self._core.ledger.channel(follower.job_id))
-            message = pubsub.get_message(timeout=wait_s)
-            # Behind a confirmed subscription something may be missing, as after a silence.
-            return None if message is None or message["type"] != "message" else (message["data"],)
-
         with redis_errors(self._core.url), closing(pubsub):
-            yield from follow(follower, listen, lambda: self._run(read_new(self._core.ledger, follower)))
+            while not follower.has_ended:
+                events: list[Event] = []
+                if not follower.is_behind:
+                    if not pubsub.subscribed:
+                        pubsub.subscribe(self._core.ledger.channel(follower.job_id))
+                    message = pubsub.get_message(timeout=follower.wait_s())
+                    # Behind a confirmed subscription something may be missing, as after a silence.
+                    is_event = message is not None and message["type"] == "message"
+                    events = follower.heard((message["data"],) if is_event else None)
+                if follower.is_behind:
+                    events += self._run(read_new(self._core.ledger, follower))
+                if events or not follower.has_ended:
+                    yield events
 
     def result(
         self,

@@ -92,7 +92,12 @@ class Lots:
         """
         posts = [one for one in lot if isinstance(one, PreparedJob)]
         answers = await submit_lot(self._ledger, posts)
-        errors = [self._error(post, answer) for post, answer in zip(posts, answers, strict=True)]
+        errors = [
+            unavailable(answer, self._url)
+            if isinstance(answer, ResponseError)
+            else submit_error(self._ledger, post.named, answer)
+            for post, answer in zip(posts, answers, strict=True)
+        ]
         ids = [post.named.job_id for post in posts]
         accepted = [job_id for job_id, error in zip(ids, errors, strict=True) if error is None]
         too_few = await missing_replicas(accepted, self._ledger, self._settings)
@@ -108,11 +113,6 @@ class Lots:
         return [
             SubmitOutcome(one.named.job_id, error) if isinstance(one, PreparedJob) else one for one in lot
         ]
-
-    def _error(self, post: PreparedJob, answer: Submitted | ResponseError) -> HerdError | None:
-        if isinstance(answer, ResponseError):
-            return unavailable(answer, self._url)
-        return submit_error(self._ledger, post.named, answer)
 
     def _notes(
         self, posts: Sequence[PreparedJob], answers: Sequence[Submitted | ResponseError]

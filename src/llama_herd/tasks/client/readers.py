@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import NotPermitted, RedisUnavailable
-from llama_herd.tasks.client.follower import SILENCE_S, Follower, Heard, follow_async
+from llama_herd.tasks.client.follower import SILENCE_S, Follower
 from llama_herd.tasks.client.place_watch import is_withheld
 from llama_herd.tasks.client.shared_connections import Inbox, SharedConnections
 from llama_herd.tasks.connection.connect import cancel_tasks
@@ -49,9 +49,19 @@ class Reader:
         """Whether the reader asks for its job's place, and the job has not begun."""
         return self._asks_place and not self.follower.last
 
-    def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
+    async def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
         """The events as they come, up to the end; an empty list each time that there is none."""
-        return follow_async(self.follower, self._listen, read)
+        follower = self.follower
+        while not follower.has_ended:
+            events: list[Event] = []
+            if not follower.is_behind:
+                heard = await self.inbox.take(follower.wait_s())
+                self._restart_timers()
+                events = follower.heard(heard)
+            if follower.is_behind:
+                events += await read()
+            if events or not follower.has_ended:
+                yield events
 
     def note_lag(self) -> bool:
         """Note that the stream has a later event. Returns whether it was so before: the event is not new."""
@@ -70,11 +80,6 @@ class Reader:
         has_moved, self.place, self.is_place_known = place != self.place, place, True
         if has_moved:
             self.inbox.wake_up()
-
-    async def _listen(self, wait_s: float) -> Heard:
-        heard = await self.inbox.take(wait_s)
-        self._restart_timers()
-        return heard
 
     def _restart_timers(self) -> None:
         now_s = monotonic()

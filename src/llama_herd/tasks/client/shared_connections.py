@@ -190,7 +190,9 @@ class SubscriptionHub:
             try:
                 reply = await self._connection.read_response(disconnect_on_error=False, push_request=True)
             except NoPermissionError as error:
-                self._refuse(error)
+                # Redis rejects a whole command if this user may not listen to one of its channels.
+                if self._unconfirmed:
+                    self._fail(self._unconfirmed.popleft(), unavailable(error, self._url))
                 continue
             self._heard_s = monotonic()
             match reply:
@@ -226,11 +228,6 @@ class SubscriptionHub:
             if not self._unconfirmed[0]:
                 self._unconfirmed.popleft()
         self._note_missing([name])
-
-    def _refuse(self, error: RedisError) -> None:
-        """Redis rejects a whole command if this user may not listen to one of its channels."""
-        if self._unconfirmed:
-            self._fail(self._unconfirmed.popleft(), unavailable(error, self._url))
 
     def _fail(self, names: Iterable[bytes], error: BaseException) -> None:
         """Let all readers of these channels end with an error."""

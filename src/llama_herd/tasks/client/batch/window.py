@@ -19,7 +19,6 @@ from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
 from llama_herd.tasks.ledger.answers import Submission, Submitted
-from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Failure
@@ -183,7 +182,11 @@ class BatchWindow:
         if self._waiting and now_s >= self._submit_at_s:
             await self._submit(now_s)
         await self._collect_ended()
-        return self._hand_out()
+        items, self._ended = self._ended, []
+        if self._order is not None:
+            items = self._order.sort(items)
+        self._handed_out += (item.job_id for item in items if item.job_id)
+        return items
 
     async def _count_workers(self, now_s: float) -> None:
         workers = await self._core.reports.workers()
@@ -246,7 +249,7 @@ class BatchWindow:
         return may_park and len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
     async def _submit(self, now_s: float) -> None:
-        lot = next(cut_into_lots(_prepared(one, self._core.ledger) for one in self._waiting))
+        lot = next(cut_into_lots(map(self._prepared, self._waiting)))
         answers = await submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.named, answer, now_s)
@@ -315,15 +318,8 @@ class BatchWindow:
         else:
             self._ended.append(BatchItem(one.row, job_id, one.job.model, result))
 
-    def _hand_out(self) -> list[BatchItem]:
-        items, self._ended = self._ended, []
-        if self._order is not None:
-            items = self._order.sort(items)
-        self._handed_out += (item.job_id for item in items if item.job_id)
-        return items
-
-
-def _prepared(one: RowJob, ledger: Ledger) -> PreparedJob:
-    """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
-    envelope = Envelope.for_job(one.job_id, queue_name(str(one.job.model), ledger.tenant), ignore_result=True)
-    return PreparedJob.prepare(NewJob(one.job_id, "job_id", envelope, one.job), ledger)
+    def _prepared(self, one: RowJob) -> PreparedJob:
+        """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
+        queue = queue_name(str(one.job.model), self._core.settings.tenant)
+        envelope = Envelope.for_job(one.job_id, queue, ignore_result=True)
+        return PreparedJob.prepare(NewJob(one.job_id, "job_id", envelope, one.job), self._core.ledger)
