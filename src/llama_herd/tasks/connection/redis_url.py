@@ -1,15 +1,19 @@
 """The address of Redis: one URL for redis-py and for Celery, complete with password and certificates."""
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.connection import parse_url
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection.certificates import CA, CERTIFICATE, KEY, check_certificates
+
+#: The files that a URL may name in its query.
+CA, CERTIFICATE, KEY = "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
 
 DEFAULT_PORT = 26379
 #: What a Sentinel's own documentation calls the Redis that it watches.
@@ -259,3 +263,47 @@ def masked(url: str) -> str:
 def _joined(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> str:
     """The URL. urlunsplit would drop the two slashes if there is no host."""
     return f"{scheme}://{netloc}{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+NAME_PEM = "Fix: name a PEM file that this user may read"
+
+
+def problem_with_file(path: str) -> str:
+    """Why a certificate or key cannot be read, with the fix; empty if it can.
+
+    TLS would wait for ever at a pipe.
+    """
+    try:
+        if not Path(path).exists():
+            return f"names a file that does not exist. {NAME_PEM}"
+        if not Path(path).is_file():
+            return f"names something that is not a regular file. {NAME_PEM}"
+        with Path(path).open("rb"):
+            return ""
+    except OSError as error:
+        return f"names a file that cannot be read: {error.strerror}. {NAME_PEM}"
+
+
+def check_certificates(query: Mapping[str, str]) -> None:
+    """Raise SettingsError if a file that a URL's query names is not what TLS takes it for.
+
+    Nobody has connected by then: a wrong one would look like an outage later.
+    """
+    for name in (CA, CERTIFICATE, KEY):
+        if name in query and (problem := problem_with_file(query[name])):
+            raise SettingsError(f"{name}={query[name]}: {problem}")
+    tls, ca, own, key = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), *map(query.get, (CA, CERTIFICATE, KEY))
+    try:
+        if ca:
+            tls.load_verify_locations(ca)
+    except ssl.SSLError:
+        raise SettingsError(f"{CA}={ca}: names a file without a certificate. {NAME_PEM}") from None
+    try:
+        if own:
+            tls.load_cert_chain(own, key, password="")  # asked for at the terminal otherwise
+    except (ssl.SSLError, ValueError):
+        files = f"{CERTIFICATE}={own}, {KEY}={key or own}"
+        raise SettingsError(
+            f"{files}: no certificate and its private key. Fix: name a pair of PEM files that belong "
+            "together, the key without a password"
+        ) from None

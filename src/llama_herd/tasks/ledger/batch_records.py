@@ -248,7 +248,7 @@ class BatchRecords(StorageKeys):
         """Let a batch run whose input is valid, within the quota of rows. None: another feeder has it."""
         return call(
             _START,
-            _read_started,
+            lambda reply: QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else _read_noted(reply),
             batch=self.batch_key(record.id),
             due=self.due_key,
             quota=self.key("quota"),
@@ -325,10 +325,6 @@ def _read_claimed(reply: list[Any]) -> ClaimedBatch | None:
 
 def _read_noted(reply: list[Any]) -> BatchState | None:
     return text(reply[1]) if reply[0] == b"ok" else None  # type: ignore[return-value]
-
-
-def _read_started(reply: list[Any]) -> BatchState | QuotaExceeded | None:
-    return QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else _read_noted(reply)
 
 
 def _read_cancelled(reply: list[Any]) -> BatchRecord | BatchState | None:
