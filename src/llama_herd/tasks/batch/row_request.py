@@ -178,7 +178,11 @@ class RequestReader:
             sampling |= extra
         else:
             errors.append(FieldError("sampling", "must be a JSON object"))
-        self._make_chat(given)
+        if self._options.is_chat and isinstance(given.get("prompt"), str) and "messages" not in given:
+            turns = {"system": self._options.system, "user": given.pop("prompt")}
+            given["messages"] = [
+                {"role": role, "content": content} for role, content in turns.items() if content is not None
+            ]
         request = RowRequest(
             self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS
         )
@@ -188,14 +192,6 @@ class RequestReader:
         except InvalidJob as error:
             errors += error.fields
         return None, request
-
-    def _make_chat(self, given: dict[str, Any]) -> None:
-        """Turn a bare prompt into a chat message, if the options ask for it."""
-        if self._options.is_chat and isinstance(given.get("prompt"), str) and "messages" not in given:
-            turns = {"system": self._options.system, "user": given.pop("prompt")}
-            given["messages"] = [
-                {"role": role, "content": content} for role, content in turns.items() if content is not None
-            ]
 
     def _custom_id(self, line: int, fields: Mapping[str, Any], errors: list[FieldError]) -> str | None:
         """The row's name, which must be unique."""

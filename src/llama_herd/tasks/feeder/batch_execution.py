@@ -85,7 +85,7 @@ class LeasedRows:
         done = self.parts.done
         self.lease.renew_if_due(num_done=done.num_answered, num_failed=done.num_failed)
         if run.is_asked_to_end and not self.lease.is_to_end:
-            self.lease.cancel()
+            self.lease.run(self.lease.records.cancel(self.lease.record.id))  # as a client does
             self.lease.renew()  # which tells that it is being cancelled
         if self.lease.is_to_end:
             run.cancel(DRAIN_S)
@@ -148,11 +148,12 @@ class BatchExecution:
         except FileLost:
             self._break_off(_FILE_LOST)
         except Fenced:
-            if self.lease.is_over():  # and what was written since is nobody's
+            record = self.lease.run(self.lease.records.get(self.lease.record.id))
+            if record is None or record.is_final:  # and what was written since is nobody's
                 self._delete_parts()
             raise
         self._delete_parts()
-        self.lease.note_cleaned()
+        self.lease.run(self.lease.records.note_cleaned(self.lease.record.id))
 
     def _delete_parts(self) -> None:
         self.storage.delete(parts_place(self.settings.tenant, self.lease.record))
@@ -228,7 +229,13 @@ class BatchExecution:
         """Give every row its line, make the files of the lines, and end the batch."""
         self.lease.renew("finalizing", outcome=outcome)
         if outcome != "completed":
-            self._write_undone(parts, _UNDONE_FAILURES[outcome])
+            with self._rows() as rows:
+                left = self._reader().rows_left(rows, parts.done)
+                why = _UNDONE_FAILURES[outcome]
+                items = (BatchItem(row, rejection=why) for row in left if row is not None)
+                while lot := list(islice(items, _LOT)):
+                    parts.write(lot)
+                    self.lease.yield_turn()
         files = {kind: parts.write_file(kind) for kind in PART_KINDS if parts.num_lines(kind)}
         self.lease.end(
             outcome,
@@ -240,14 +247,6 @@ class BatchExecution:
             output_file_id=files["output"].id if "output" in files else "",
             error_file_id=files["errors"].id if "errors" in files else "",
         )
-
-    def _write_undone(self, parts: AnswerParts, why: Failure) -> None:
-        with self._rows() as rows:
-            left = self._reader().rows_left(rows, parts.done)
-            items = (BatchItem(row, rejection=why) for row in left if row is not None)
-            while lot := list(islice(items, _LOT)):
-                parts.write(lot)
-                self.lease.yield_turn()
 
     def _break_off(self, error: LineError) -> None:
         """End a batch, which may have begun, without its answers."""

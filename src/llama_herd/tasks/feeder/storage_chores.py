@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import StorageUnavailable
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits
 from llama_herd.tasks.ledger.batch_records import BatchRecords, LineError
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -34,7 +35,7 @@ _NOWHERE = StoragePlace("nobody", "nothing")
 
 
 class StorageChores:
-    """Call both chores often. cancel: ends the jobs of a tenant's batch."""
+    """Call both chores often. client_of: of a tenant."""
 
     def __init__(
         self,
@@ -42,13 +43,13 @@ class StorageChores:
         url: str,
         storage: Storage,
         limits: FeederLimits,
-        cancel: Callable[[str, str], object],
+        client_of: Callable[[str], Client],
     ) -> None:
         self._redis = connection
         self._url = url
         self._storage = storage
         self._limits = limits
-        self._cancel = cancel
+        self._client_of = client_of
         #: Files of which Redis has refused a call in the last round, and will refuse it again.
         self._num_refused = 0
         self._last_look_s = float("-inf")
@@ -112,7 +113,7 @@ class StorageChores:
             return
         claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
         if claimed is not None:
-            self._cancel(due.tenant, record.run_id)
+            self._client_of(due.tenant).cancel_jobs(run_id=record.run_id)
             lease = BatchLease(self._redis, self._url, records, claimed, self._limits.lease_s)
             message = (
                 f"no gateway has reached the storage of its files for {self._limits.storage_lost_s:g} s. "
