@@ -8,7 +8,7 @@ import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import SplitResult
@@ -140,7 +140,8 @@ class Connector:
         except ValueError:
             pass
         if host not in self._lookups:
-            lookup = asyncio.get_running_loop().run_in_executor(_LOOKUPS, _look_up, host)
+            look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+            lookup = asyncio.get_running_loop().run_in_executor(_LOOKUPS, look_up)
             self._lookups[host] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(host))
         found = await asyncio.shield(self._lookups[host])
@@ -153,8 +154,3 @@ class Connector:
         if scheme == "https":
             tls = {"ssl": self._tls, "server_hostname": host, "ssl_shutdown_timeout": _TLS_CLOSE_S}
         return await asyncio.open_connection(str(address), port, limit=_READ_AHEAD, **tls)
-
-
-def _look_up(host: str) -> list[Any]:
-    """Resolve a host's name by the system. Raises OSError."""
-    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

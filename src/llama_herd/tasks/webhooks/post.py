@@ -34,23 +34,23 @@ class PostOutcome:
     is_silent: bool = False
 
 
-def webhook_body(entry: WebhookEntry) -> str:
-    """A webhook's body, equal for each try. It has ids and states, and no text of the job."""
+def signed_webhook(entry: WebhookEntry, secrets: Iterable[str]) -> tuple[dict[str, str], bytes]:
+    """The headers and the body of a webhook. secrets: each signs the body, with the time of now.
+
+    The body is equal for each try. It has ids and states, and no text of the job.
+    """
+    now = datetime.now(UTC)
     ended = datetime.fromtimestamp(entry.ended_ms / 1000, UTC).isoformat(timespec="milliseconds")
     data = {"id": entry.id, "state": entry.state, "finish_reason": entry.finish_reason}
     message = {"type": entry.type, "timestamp": ended.replace("+00:00", "Z"), "data": data}
-    return json.dumps(message, separators=(",", ":"))
-
-
-def webhook_headers(entry: WebhookEntry, body: str, secrets: Iterable[str]) -> Mapping[str, str]:
-    """The headers of one try: the signatures, one by each secret, hold for its time."""
-    now = datetime.now(UTC)
-    return {
+    body = json.dumps(message, separators=(",", ":"))
+    headers = {
         "Content-Type": "application/json",
         "webhook-id": entry.message,
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": " ".join(Webhook(secret).sign(entry.message, now, body) for secret in secrets),
     }
+    return headers, body.encode()
 
 
 async def post(

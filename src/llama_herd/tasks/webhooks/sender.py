@@ -25,7 +25,7 @@ from llama_herd.tasks.ledger.webhook_configs import (
 )
 from llama_herd.tasks.protocol.webhook import check_webhook_secret, check_webhook_url, host_of
 from llama_herd.tasks.webhooks.connector import Connector
-from llama_herd.tasks.webhooks.post import TIMEOUT_S, PostOutcome, post, webhook_body, webhook_headers
+from llama_herd.tasks.webhooks.post import TIMEOUT_S, PostOutcome, post, signed_webhook
 
 #: Most tries at a time. A host that does not answer gets one.
 WIDTH = 16
@@ -268,8 +268,13 @@ class Sender:
     async def _deliver(self, webhook: PendingWebhook) -> bool:
         """Make a try, and note what became of it. Returns whether the host has answered at all."""
         config, entry, outbox = webhook.config, webhook.entry, Outbox(webhook.config.tenant)
-        async with self._slots:
-            answer = await self._post(config, entry)
+        try:
+            async with self._slots:
+                own = (entry.secret,) if entry.secret else config.secrets_at(int(1000 * time()))
+                headers, body = signed_webhook(entry, own)
+                answer = await post(self._connector, entry.url or config.url, headers, body, self._timeout_s)
+        except Exception as error:  # one message that nobody has foreseen holds up no other
+            answer = PostOutcome(f"the gateway has failed at it: {type(error).__name__}")
         if not answer.error:
             outcome = outbox.sent(entry)
         else:
@@ -279,16 +284,6 @@ class Sender:
         with suppress(HerdError):  # it is due again later, and will be sent twice
             await self._run(outcome)
         return not answer.is_silent
-
-    async def _post(self, config: WebhookConfig, entry: WebhookEntry) -> PostOutcome:
-        try:
-            body = webhook_body(entry)
-            own = (entry.secret,) if entry.secret else config.secrets_at(int(1000 * time()))
-            headers = webhook_headers(entry, body, own)
-            url = entry.url or config.url
-            return await post(self._connector, url, headers, body.encode(), self._timeout_s)
-        except Exception as error:  # one message that nobody has foreseen holds up no other
-            return PostOutcome(f"the gateway has failed at it: {type(error).__name__}")
 
     def _give_up(self, outbox: Outbox, entry: WebhookEntry) -> RedisCall[None]:
         log.warning("webhook %s of tenant %s is given up: %s", entry.message, outbox.tenant, entry.error)
