@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
@@ -146,10 +146,9 @@ class AsyncClient:
                     yield one
 
     def _event_lists(self, reader: Reader) -> AsyncGenerator[list[Event]]:
-        def read() -> Awaitable[list[Event]]:
-            return self._run(read_new(self._core.ledger, reader.follower))
-
-        return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=False))
+        ledger, follower = self._core.ledger, reader.follower
+        read = PatientRead(lambda: self._run(read_new(ledger, follower)), OUTAGE_S, is_patient_at_first=False)
+        return reader.events(read)
 
     def _readers(self) -> Readers:
         """The readers of the running loop: no other loop can use their connections."""

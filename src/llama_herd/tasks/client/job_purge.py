@@ -82,7 +82,11 @@ async def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Col
     for messages in (queue + lane for queue in queues for lane in LANES):
         num_found += await _forget_queued(messages, job_ids)
     num_found += await _forget_unacked(ledger, job_ids)
-    return num_found + (await _forget_letters(DeadLetters(ledger.tenant), job_ids))
+    letters = DeadLetters(ledger.tenant)
+    for letter in await letters.letters(MAX_LETTERS):
+        if _job_of(letter.raw) in job_ids:
+            num_found += await letters.drop(letter.number)
+    return num_found
 
 
 async def _forget_queued(queue: str, job_ids: Collection[str]) -> int:
@@ -106,14 +110,6 @@ async def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> int:
             if _job_of(held) in job_ids:
                 num_found += await RedisCall("HDEL", (ledger.unacked_key,), (tag,), int)
                 await RedisCall("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
-    return num_found
-
-
-async def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> int:
-    num_found = 0
-    for letter in await letters.letters(MAX_LETTERS):
-        if _job_of(letter.raw) in job_ids:
-            num_found += await letters.drop(letter.number)
     return num_found
 
 

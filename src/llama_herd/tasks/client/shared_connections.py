@@ -200,7 +200,12 @@ class SubscriptionHub:
                     for inbox in self._inboxes.get(name, ()):
                         inbox.put(message)
                 case [b"subscribe", bytes(name), _]:
-                    self._confirm(name)
+                    # From now on messages come; earlier ones may be missing.
+                    if self._unconfirmed:
+                        self._unconfirmed[0].discard(name)
+                        if not self._unconfirmed[0]:
+                            self._unconfirmed.popleft()
+                    self._note_missing([name])
 
     async def _ping_until_idle(self) -> None:
         """Ping, to notice a Redis that is gone without a word; return once nobody has listened for IDLE_S."""
@@ -220,14 +225,6 @@ class SubscriptionHub:
                 with suppress(RedisError, OSError):  # the receiver meets it, too, or nothing is heard
                     async with asyncio.timeout(SILENT_S):
                         await connection.send_command(command, *names, check_health=False)
-
-    def _confirm(self, name: bytes) -> None:
-        """Note that Redis has confirmed a channel: from now on messages come, earlier ones may be missing."""
-        if self._unconfirmed:
-            self._unconfirmed[0].discard(name)
-            if not self._unconfirmed[0]:
-                self._unconfirmed.popleft()
-        self._note_missing([name])
 
     def _fail(self, names: Iterable[bytes], error: BaseException) -> None:
         """Let all readers of these channels end with an error."""

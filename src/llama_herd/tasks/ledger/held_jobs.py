@@ -124,7 +124,10 @@ def renew(owner: str, held: Sequence[HeldJob], terms: LeaseTerms) -> RedisCall[l
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
     return call(
         _RENEW,
-        _read_renewals,
+        lambda reply: [
+            Renewed(Renewal(text(kind)), text(reason))
+            for kind, reason in zip(reply[::2], reply[1::2], strict=True)
+        ],
         owner=owner,
         lease_ms=terms.lease_ms,
         tenants=[one.key("leases") for one in tenants.values()],
@@ -147,11 +150,6 @@ def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> Re
         begins=int(not is_done),
         jobs=[{"job": one.keys.job_key(one.job_id), "epoch": one.epoch} for one in held],
     )
-
-
-def _read_renewals(reply: list[Any]) -> list[Renewed]:
-    texts = list(map(text, reply))
-    return [Renewed(Renewal(kind), reason) for kind, reason in zip(texts[::2], texts[1::2], strict=True)]
 
 
 _RECORDED = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}

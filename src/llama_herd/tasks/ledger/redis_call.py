@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import coroutine
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import redis
 import redis.asyncio
@@ -37,14 +37,6 @@ class UnreadableReply(RecordUnreadable, ResponseError):
     """A key does not contain what the call expects: llama-herd has not written it."""
 
     __repr__ = RecordUnreadable.__repr__  # redis-py's needs what only its own constructor sets
-
-    @classmethod
-    def for_call(cls, call: "RedisCall[Any]", error: Exception) -> Self:
-        place = call.keys[0] if call.keys else "Redis"
-        return cls(
-            f"{place} cannot be read ({type(error).__name__}): this version has not written it. "
-            "Fix: purge the job, or use the version that wrote it"
-        )
 
 
 #: Errors of a parser that meets an unexpected reply.
@@ -209,7 +201,11 @@ def _answer(call: RedisCall[T], reply: Any) -> T | ResponseError:
     try:
         return call.parse(reply)
     except _PARSE_ERRORS as error:
-        return UnreadableReply.for_call(call, error)
+        place = call.keys[0] if call.keys else "Redis"
+        return UnreadableReply(
+            f"{place} cannot be read ({type(error).__name__}): this version has not written it. "
+            "Fix: purge the job, or use the version that wrote it"
+        )
 
 
 def _queue_commands(pipeline: Any, commands: Sequence[Command]) -> None:
