@@ -74,16 +74,9 @@ class AsyncClient:
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job and return its id."""
+        core = self._core
         accepted = await self._run(
-            submit_job(
-                self._core.ledger,
-                self._core.settings,
-                job,
-                fields,
-                job_id=job_id,
-                idempotency_key=idempotency_key,
-                traceparent=traceparent,
-            )
+            submit_job(core.ledger, core.settings, job, fields, job_id, idempotency_key, traceparent)
         )
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)

@@ -92,16 +92,9 @@ class Client(AbstractContextManager["Client"]):
         with the same id or key makes sure of it. Warns (UnservedModel) if no worker serves the job's
         model while some serve others, unless HERD_MODELS names it.
         """
+        core = self._core
         accepted = self._run(
-            submit_job(
-                self._core.ledger,
-                self._core.settings,
-                job,
-                fields,
-                job_id=job_id,
-                idempotency_key=idempotency_key,
-                traceparent=traceparent,
-            )
+            submit_job(core.ledger, core.settings, job, fields, job_id, idempotency_key, traceparent)
         )
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)

@@ -89,7 +89,6 @@ async def submit_job(
     settings: Settings,
     job: GenerationJob | None,
     fields: Mapping[str, Any],
-    *,
     job_id: str | None,
     idempotency_key: str | None,
     traceparent: str | None,
