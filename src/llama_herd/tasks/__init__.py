@@ -27,22 +27,9 @@ __all__ = [
     "SubmitOutcome",
 ]
 
-_HOMES = {
-    "AsyncClient": "client.async_client",
-    "BatchItem": "client.batch.batch_row",
-    "BatchRow": "client.batch.batch_row",
-    "Client": "client.client",
-    "GenerationJob": "protocol.job",
-    "Herds": "client.herds",
-    "Result": "protocol.result",
-    "SamplingFields": "protocol.job_fields",
-    "SamplingParams": "protocol.sampling",
-    "SubmitOutcome": "client.lots",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module("llama_herd"), name)

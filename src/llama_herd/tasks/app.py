@@ -37,9 +37,17 @@ def refuse_settings(error: SettingsError, app: str) -> NoReturn:
 
 def check_worker_start(conf: Any, settings: Settings) -> None:
     """Refuse to start with settings that cannot work, and switch decompression off."""
-    _check_pool()
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source("pool") if context is not None else None
+    if source not in (None, ParameterSource.DEFAULT):
+        _exit("a pool was chosen (-P), but this worker has its own. Fix: leave out -P and CELERY_WORKER_POOL")
     for name in ("broker_read_url", "broker_write_url", "result_backend"):
-        _check_url(name, getattr(conf, name), settings.redis_url)
+        if not is_same_redis(url := getattr(conf, name), settings.redis_url):
+            _exit(
+                f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(settings.redis_url)}: queue, ledger "
+                "and results must be in one Redis. Fix: set only HERD_REDIS_URL, without -b, "
+                "CELERY_BROKER_URL and CELERY_RESULT_BACKEND"
+            )
     refuse_compression()
     warn_of_exposed_files(Settings)
 
@@ -53,22 +61,6 @@ def refuse_compression() -> None:
 
 def _refuse(body: bytes) -> NoReturn:
     raise ContentDisallowed("compressed messages are not accepted")
-
-
-def _check_pool() -> None:
-    context = click.get_current_context(silent=True)
-    source = context.get_parameter_source("pool") if context is not None else None
-    if source not in (None, ParameterSource.DEFAULT):
-        _exit("a pool was chosen (-P), but this worker has its own. Fix: leave out -P and CELERY_WORKER_POOL")
-
-
-def _check_url(name: str, url: str, own: str) -> None:
-    if not is_same_redis(url, own):
-        _exit(
-            f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(own)}: queue, ledger and results must "
-            "be in one Redis. Fix: set only HERD_REDIS_URL, without -b, CELERY_BROKER_URL and "
-            "CELERY_RESULT_BACKEND"
-        )
 
 
 def _exit(complaint: str) -> NoReturn:

@@ -15,8 +15,7 @@ from pydantic_settings import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection.certificates import problem_with_file
-from llama_herd.tasks.connection.redis_url import checked_url, complete_url
+from llama_herd.tasks.connection.redis_url import checked_url, complete_url, problem_with_file
 from llama_herd.tasks.settings_files import (
     SUFFIX,
     SecretFiles,

@@ -32,15 +32,13 @@ CONTAINER_SECRETS = "/run/secrets"
 
 def secret_variables(kind: type[BaseSettings]) -> dict[str, str]:
     """The variables that name secrets' files, and the keys of their settings: fields with repr=False."""
-    prefix = str(kind.model_config["env_prefix"])
-    secrets = {name: field for name, field in kind.model_fields.items() if not field.repr}
-    return {f"{prefix}{name.upper()}{SUFFIX}": _key(name, field) for name, field in secrets.items()}
-
-
-def _key(name: str, field: FieldInfo) -> str:
-    """The key of a field in a source: its first alias, which wins over the others."""
-    alias = field.validation_alias
-    return str(alias.choices[0]) if isinstance(alias, AliasChoices) else name
+    prefix, keys = str(kind.model_config["env_prefix"]), dict[str, str]()
+    for name, field in kind.model_fields.items():
+        if not field.repr:
+            alias = field.validation_alias  # its first choice wins over the others
+            key = str(alias.choices[0]) if isinstance(alias, AliasChoices) else name
+            keys[f"{prefix}{name.upper()}{SUFFIX}"] = key
+    return keys
 
 
 class SecretFiles(PydanticBaseSettingsSource):

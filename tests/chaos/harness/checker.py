@@ -18,11 +18,10 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.ledger.held_jobs import final_state
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS, Ledger
-from llama_herd.tasks.ledger.outbox import WebhookEntry
-from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry, webhook_message_id
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Event, Started, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.tasks.webhooks.setup import find_entry
 from tests.chaos.harness.listener import event_fingerprint
 from tests.chaos.harness.sabotage import POISONS
 from tests.chaos.harness.verdict import Violation
@@ -247,9 +246,15 @@ class Checker:
             [key for key, ttl in zip(keys, ttls, strict=True) if ttl == -1],
             [event_fingerprint(text) for text in texts],
             heard,
-            run_dialogue(self._redis, find_entry(ledger.tenant, job_id)),
+            self._webhook_of(ledger.tenant, job_id),
             self._ledger.max_attempts,
         )
+
+    def _webhook_of(self, tenant: str, job_id: str) -> WebhookEntry | None:
+        """The webhook of a job, as long as its receiver does not have it."""
+        message = webhook_message_id(job_id).encode()
+        (raw,) = run_call(self._redis, Outbox(tenant).entries([message]))
+        return None if raw is None else WebhookEntry.parse(message, raw)
 
     def num_results(self, job_ids: Sequence[str]) -> int:
         """The number of these jobs for which Celery has stored a result."""

@@ -19,7 +19,7 @@ from llama_herd.tasks.client.batch.window import (
     MAX_PAUSE_S,
     MIN_PAUSE_S,
     MIN_WINDOW,
-    PollPace,
+    next_pause_s,
 )
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -289,12 +289,12 @@ def test_a_full_queue_is_waited_for(redis_url: str, redis: Redis) -> None:
 def test_a_redis_that_is_away_loses_nothing(client: Client, redis_url: str) -> None:
     batch = client.batch(prompts(10))
     batch.poll()
-    real = batch._connection
+    real = batch._run
     with Client("redis://127.0.0.1:1/0") as nowhere:
-        batch._connection = nowhere._redis
+        batch._run = nowhere._run
         with pytest.raises(RedisUnavailable, match="cannot be reached"):
             next(batch)
-    batch._connection = real
+    batch._run = real
     with StandIn(redis_url):
         assert texts(list(batch)) == {number: f"tale {number}" for number in range(10)}
 
@@ -408,10 +408,10 @@ def test_a_batch_that_fell_silent_is_not_listed_and_an_ended_one_is_for_a_while(
 
 
 def test_it_looks_often_where_jobs_end_fast_and_seldom_where_they_do_not() -> None:
-    pace = PollPace()
+    pause_s = MIN_PAUSE_S
     for _ in range(50):
-        pace.note(0)
-    assert pace.pause_s == MAX_PAUSE_S
+        pause_s = next_pause_s(pause_s, 0)
+    assert pause_s == MAX_PAUSE_S
     for _ in range(50):
-        pace.note(10)
-    assert pace.pause_s == MIN_PAUSE_S
+        pause_s = next_pause_s(pause_s, 10)
+    assert pause_s == MIN_PAUSE_S

@@ -118,7 +118,7 @@ def test_a_lot_is_one_round_trip_of_a_few_calls(redis: Redis) -> None:
     assert len(calls) == -(-120 // MAX_CALL_JOBS)
     with pytest.raises(StopIteration) as caught:
         dialogue.send(run_calls(redis, calls))
-    assert [outcome.error for outcome in caught.value.value.outcomes] == [None] * 120
+    assert [outcome.error for outcome in caught.value.value[0]] == [None] * 120
 
 
 def test_no_more_jobs_are_read_than_a_lot_holds_and_none_too_early(redis_url: str, redis: Redis) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.batch.row_request import RowRequest
@@ -27,24 +27,18 @@ _LINE_START = re.compile(rb'\{"id":"batch_req_([a-z0-9]+)-([0-9]{1,12})"')
 
 
 def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> bytes:
-    """The line of a row that ended well; on request with its prompt, ids or messages."""
+    """The line of a row that ended well; on request with its prompt: text, ids or messages."""
     request: RowRequest = item.row.tag
     assert item.result is not None  # only rows with a result come here
     assert request.endpoint is not None  # only rows that were understood have a result
-    prompt = {"prompt": _prompt(item)} if with_prompt else {}
-    head = {"id": line_id(run_id, item.index), "custom_id": request.custom_id, **prompt}
+    head = {"id": line_id(run_id, item.index), "custom_id": request.custom_id}
+    if with_prompt:
+        assert isinstance(item.row.job, GenerationJob)
+        (head["prompt"],) = item.row.job.model_dump(include=set(SOURCES), exclude_none=True).values()
     response = {"status_code": 200, "request_id": item.job_id}
     before = f'{compact_json(head)[:-1]},"response":{compact_json(response)[:-1]},"body":'
     body = response_pieces(request.endpoint, item.job_id, item.model, item.result)
     return _line(chain((before,), body, ('},"error":null}',)))
-
-
-def _prompt(item: BatchItem) -> Any:
-    """The job's prompt in the form in which it was given: text, ids or messages."""
-    job = item.row.job
-    assert isinstance(job, GenerationJob)  # only rows that were understood have a result
-    (given,) = job.model_dump(include=set(SOURCES), exclude_none=True).values()
-    return given
 
 
 def error_line(run_id: str, item: BatchItem) -> bytes:

@@ -97,7 +97,16 @@ class BatchRun:
         in time after `cancel` is given up; what became of the others is written before.
         """
         while not self.window.is_over and (self._give_up_s is None or monotonic() < self._give_up_s):
-            self._advance()
+            try:
+                self._owner.attend(self)
+                self._take(self._batch.poll(forgets=not self._unwritten))
+                self.outage = None
+            except RedisUnavailable as error:
+                self.outage = error
+                sleep(RETRY_S)
+            if monotonic() >= self._report_at_s:
+                self._report_at_s = monotonic() + REPORT_S
+                self.report("running")
         self._flush()
         state = "cancelled" if self.window.is_cancelled else "stopped" if self.stop_reason else "done"
         self.report(state)
@@ -111,19 +120,6 @@ class BatchRun:
         if self._give_up_s is None:
             self._batch.cancel()
             self._give_up_s = monotonic() + drain_s
-
-    def _advance(self) -> None:
-        """One round, and a report when it is time."""
-        try:
-            self._owner.attend(self)
-            self._take(self._batch.poll(forgets=not self._unwritten))
-            self.outage = None
-        except RedisUnavailable as error:
-            self.outage = error
-            sleep(RETRY_S)
-        if monotonic() >= self._report_at_s:
-            self._report_at_s = monotonic() + REPORT_S
-            self.report("running")
 
     def _take(self, items: Sequence[BatchItem]) -> None:
         """Count the items of a round, and write when it is time; take no more rows once it has to stop."""

@@ -26,13 +26,6 @@ _FIRST_SLOTS = 1 << 10
 _BITS = (1 << 64) - 1
 
 
-def is_custom_id(value: object) -> bool:
-    """Whether it can be a row's name: a text without lone surrogates."""
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_CHARS:
-        return False
-    return not any("\ud800" <= char <= "\udfff" for char in value)
-
-
 class CustomIds:
     """Which line used a name first.
 
@@ -185,7 +178,11 @@ class RequestReader:
             sampling |= extra
         else:
             errors.append(FieldError("sampling", "must be a JSON object"))
-        self._make_chat(given)
+        if self._options.is_chat and isinstance(given.get("prompt"), str) and "messages" not in given:
+            turns = {"system": self._options.system, "user": given.pop("prompt")}
+            given["messages"] = [
+                {"role": role, "content": content} for role, content in turns.items() if content is not None
+            ]
         request = RowRequest(
             self._custom_id(line, fields, errors), CHAT if "messages" in given else COMPLETIONS
         )
@@ -196,22 +193,15 @@ class RequestReader:
             errors += error.fields
         return None, request
 
-    def _make_chat(self, given: dict[str, Any]) -> None:
-        """Turn a bare prompt into a chat message, if the options ask for it."""
-        if self._options.is_chat and isinstance(given.get("prompt"), str) and "messages" not in given:
-            turns = {"system": self._options.system, "user": given.pop("prompt")}
-            given["messages"] = [
-                {"role": role, "content": content} for role, content in turns.items() if content is not None
-            ]
-
     def _custom_id(self, line: int, fields: Mapping[str, Any], errors: list[FieldError]) -> str | None:
         """The row's name, which must be unique."""
         is_openai = bool(_OPENAI_FIELDS & fields.keys())
         custom_id = fields.get("custom_id", None if is_openai else f"line-{line}")
-        if not is_custom_id(custom_id):
+        is_name = isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_ID_CHARS
+        if not is_name or any("\ud800" <= char <= "\udfff" for char in custom_id):  # lone surrogates
             errors.append(FieldError("custom_id", f"must be a string of 1 to {MAX_ID_CHARS} characters"))
             return None
-        first = self._names.first_line(str(custom_id), line)
+        first = self._names.first_line(custom_id, line)
         if first != line:
             errors.append(
                 FieldError("custom_id", f"must be unique, but lines {first} and {line} have the same")

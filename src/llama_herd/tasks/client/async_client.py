@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
@@ -13,16 +13,15 @@ from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
-from llama_herd.tasks.client.job_cancel import cancel_job, cancel_jobs, count_jobs, end_batch
+from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
-from llama_herd.tasks.client.place_watch import PlaceWatch, Queued, read_place
+from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.submission import submit_job
+from llama_herd.tasks.client.submission import checked_job_id, checked_run_id, submit_job
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.connection.connect import connect_async
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue
@@ -63,7 +62,6 @@ class AsyncClient:
     ) -> None:
         given = {"redis_url": redis_url, "tenant": tenant, "model_name": model, "max_queue": max_queue}
         self._core = ClientCore.from_settings(settings, **given)
-        self._redis = connect_async(self._core.url)  # of batches
         self._readers_by_loop: dict[asyncio.AbstractEventLoop, Readers] = {}
 
     async def submit(
@@ -76,16 +74,9 @@ class AsyncClient:
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job and return its id."""
+        core = self._core
         accepted = await self._run(
-            submit_job(
-                self._core.ledger,
-                self._core.settings,
-                job,
-                fields,
-                job_id=job_id,
-                idempotency_key=idempotency_key,
-                traceparent=traceparent,
-            )
+            submit_job(core.ledger, core.settings, job, fields, job_id, idempotency_key, traceparent)
         )
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
@@ -101,14 +92,14 @@ class AsyncClient:
         lots = Lots(jobs, lot, self._core)
         for entries in lots:
             try:
-                sent = await self._run(lots.submit(entries))
+                outcomes, notes = await self._run(lots.submit(entries))
             except RedisUnavailable as error:
                 for outcome in lots.lost_outcomes(entries, error):
                     yield outcome
                 raise
-            for note in sent.notes:
+            for note in notes:
                 warnings.warn(note, UnservedModel, stacklevel=2)
-            for outcome in sent.outcomes:
+            for outcome in outcomes:
                 yield outcome
 
     async def stream(
@@ -148,10 +139,9 @@ class AsyncClient:
                     yield one
 
     def _event_lists(self, reader: Reader) -> AsyncGenerator[list[Event]]:
-        def read() -> Awaitable[list[Event]]:
-            return self._run(read_new(self._core.ledger, reader.follower))
-
-        return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=False))
+        ledger, follower = self._core.ledger, reader.follower
+        read = PatientRead(lambda: self._run(read_new(ledger, follower)), OUTAGE_S, is_patient_at_first=False)
+        return reader.events(read)
 
     def _readers(self) -> Readers:
         """The readers of the running loop: no other loop can use their connections."""
@@ -177,11 +167,11 @@ class AsyncClient:
 
     async def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker."""
-        return await self._run(read_place(self._core.ledger, job_id))
+        return await self._run(self._core.ledger.place(checked_job_id(job_id)))
 
     async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early."""
-        return await self._run(cancel_job(self._core.ledger, job_id, reason))
+        return await self._run(self._core.ledger.cancel(checked_job_id(job_id), reason))
 
     async def job(self, job_id: str) -> JobStatus:
         """State of a job."""
@@ -200,11 +190,11 @@ class AsyncClient:
 
     async def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Count the jobs that run or wait."""
-        return await self._run(count_jobs(self._core.ledger, model, run_id))
+        return await self._run(JobSelection(self._core.ledger, model, run_id).count())
 
     async def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Cancel all jobs of a model, of a batch, or of a model in a batch."""
-        return await self._run(cancel_jobs(self._core.ledger, model, run_id))
+        return await self._run(JobSelection(self._core.ledger, model, run_id).cancel())
 
     async def purge(self, job_id: str, *, search: bool = False) -> None:
         """Delete all that Redis has of a job. search: also a bare message that nobody has claimed."""
@@ -244,7 +234,7 @@ class AsyncClient:
     ) -> AsyncBatch:
         """Run many jobs, a limited number at a time, and iterate over their results."""
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return AsyncBatch(self._redis, self._core.url, with_window)
+        return AsyncBatch(self._run, with_window)
 
     async def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""
@@ -256,7 +246,7 @@ class AsyncClient:
 
     async def end_batch(self, run_id: str) -> bool:
         """Ask a batch to cancel its jobs and end. Returns whether such a batch runs."""
-        return await self._run(end_batch(self._core.reports, run_id))
+        return await self._run(self._core.reports.end_batch(checked_run_id(run_id)))
 
     async def workers(self) -> list[WorkerStatus]:
         """All live workers."""
@@ -272,7 +262,6 @@ class AsyncClient:
         if readers is not None:
             await readers.close()
             await readers.connections.close()
-        await self._redis.aclose()
 
     async def __aenter__(self) -> Self:
         return self

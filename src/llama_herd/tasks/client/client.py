@@ -13,13 +13,13 @@ from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
-from llama_herd.tasks.client.follower import Follower, Heard, channel_messages, follow, read_new, time_limit_s
-from llama_herd.tasks.client.job_cancel import cancel_job, cancel_jobs, count_jobs, end_batch
+from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
+from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
 from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
 from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
-from llama_herd.tasks.client.place_watch import PlaceWatch, Queued, read_place
-from llama_herd.tasks.client.submission import submit_job
+from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
+from llama_herd.tasks.client.submission import checked_job_id, checked_run_id, submit_job
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.connect import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
@@ -92,16 +92,9 @@ class Client(AbstractContextManager["Client"]):
         with the same id or key makes sure of it. Warns (UnservedModel) if no worker serves the job's
         model while some serve others, unless HERD_MODELS names it.
         """
+        core = self._core
         accepted = self._run(
-            submit_job(
-                self._core.ledger,
-                self._core.settings,
-                job,
-                fields,
-                job_id=job_id,
-                idempotency_key=idempotency_key,
-                traceparent=traceparent,
-            )
+            submit_job(core.ledger, core.settings, job, fields, job_id, idempotency_key, traceparent)
         )
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
@@ -126,13 +119,13 @@ class Client(AbstractContextManager["Client"]):
         lots = Lots(jobs, lot, self._core)
         for entries in lots:
             try:
-                sent = self._run(lots.submit(entries))
+                outcomes, notes = self._run(lots.submit(entries))
             except RedisUnavailable as error:
                 yield from lots.lost_outcomes(entries, error)
                 raise
-            for note in sent.notes:
+            for note in notes:
                 warnings.warn(note, UnservedModel, stacklevel=2)
-            yield from sent.outcomes
+            yield from outcomes
 
     def stream(
         self,
@@ -176,16 +169,23 @@ class Client(AbstractContextManager["Client"]):
     def _event_lists(
         self, job_id: str, after: int, limit_s: float | None, waits: bool
     ) -> Generator[list[Event]]:
+        """The events as they come, up to the end; an empty list after a silence."""
         follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
         pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
-
-        def listen(wait_s: float) -> Heard:
-            if not pubsub.subscribed:
-                pubsub.subscribe(self._core.ledger.channel(follower.job_id))
-            return channel_messages(pubsub.get_message(timeout=wait_s))
-
         with redis_errors(self._core.url), closing(pubsub):
-            yield from follow(follower, listen, lambda: self._run(read_new(self._core.ledger, follower)))
+            while not follower.has_ended:
+                events: list[Event] = []
+                if not follower.is_behind:
+                    if not pubsub.subscribed:
+                        pubsub.subscribe(self._core.ledger.channel(follower.job_id))
+                    message = pubsub.get_message(timeout=follower.wait_s())
+                    # Behind a confirmed subscription something may be missing, as after a silence.
+                    is_event = message is not None and message["type"] == "message"
+                    events = follower.heard((message["data"],) if is_event else None)
+                if follower.is_behind:
+                    events += self._run(read_new(self._core.ledger, follower))
+                if events or not follower.has_ended:
+                    yield events
 
     def result(
         self,
@@ -210,11 +210,11 @@ class Client(AbstractContextManager["Client"]):
         `watch` tells it each time that it changes.
         Waiting jobs are counted by the time they were accepted, whatever their priority.
         """
-        return self._run(read_place(self._core.ledger, job_id))
+        return self._run(self._core.ledger.place(checked_job_id(job_id)))
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early. Its text so far is kept."""
-        return self._run(cancel_job(self._core.ledger, job_id, reason))
+        return self._run(self._core.ledger.cancel(checked_job_id(job_id), reason))
 
     def job(self, job_id: str) -> JobStatus:
         """State of a job: whether it waits, runs or has ended, and whether a worker serves its model.
@@ -240,7 +240,7 @@ class Client(AbstractContextManager["Client"]):
 
     def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Count the jobs that run or wait; only of this model, only of the batch `run_id`."""
-        return self._run(count_jobs(self._core.ledger, model, run_id))
+        return self._run(JobSelection(self._core.ledger, model, run_id).count())
 
     def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Cancel all jobs that run or wait of a model, of a batch, or of a model in a batch; return how many.
@@ -248,7 +248,7 @@ class Client(AbstractContextManager["Client"]):
         A batch that is still running goes on with its other rows: end it before, by `end_batch`. Raises
         TypeError if neither is given.
         """
-        return self._run(cancel_jobs(self._core.ledger, model, run_id))
+        return self._run(JobSelection(self._core.ledger, model, run_id).cancel())
 
     def purge(self, job_id: str, *, search: bool = False) -> None:
         """Delete all that Redis has of a job: no key keeps a byte of it. A waiting job is cancelled first.
@@ -315,7 +315,7 @@ class Client(AbstractContextManager["Client"]):
         Raises InvalidJob if `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return ClientBatch(self._redis, self._core.url, with_window)
+        return ClientBatch(self._run, with_window)
 
     def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""
@@ -333,7 +333,7 @@ class Client(AbstractContextManager["Client"]):
 
         Raises InvalidJob if `run_id` cannot be the name of a batch.
         """
-        return self._run(end_batch(self._core.reports, run_id))
+        return self._run(self._core.reports.end_batch(checked_run_id(run_id)))
 
     def workers(self) -> list[WorkerStatus]:
         """All live workers."""

@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Self
 
 from llama_herd.tasks.client.dead_items import DeadItems
-from llama_herd.tasks.connection.redis_url import checked_url
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.reports import Reports
@@ -25,13 +24,9 @@ class ClientCore:
         known = {} if settings is None else settings.model_dump()
         return cls(Settings.read(**known | {name: one for name, one in given.items() if one is not None}))
 
-    def __post_init__(self) -> None:
-        """Raises SettingsError if HERD_REDIS_URL is not the address of a Redis."""
-        _ = self.url
-
-    @cached_property
+    @property
     def url(self) -> str:
-        return checked_url(self.settings.redis_url)
+        return self.settings.redis_url
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -93,14 +93,11 @@ async def read_history(ledger: Ledger, job_id: str) -> History:
     body = await ledger.body(job_id)
     if record is None or body is None:
         raise JobNotFound.for_id(job_id)
-    return History(record, (await ledger.read(job_id)), _fields(job_id, body))
-
-
-def _fields(job_id: str, body: bytes) -> dict[str, Any]:
+    events = await ledger.read(job_id)
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise RecordUnreadable(f"the body in the record of job {job_id} is not a job. Fix: purge it")
-    return fields
+    return History(record, events, fields)

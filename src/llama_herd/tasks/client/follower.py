@@ -2,14 +2,12 @@
 
 Live events come by a channel, which keeps nothing; the stream keeps all events. A reader subscribes, reads
 the stream from its position on, and continues live. It reads the stream again whenever it may have missed an
-event. `follow` and `follow_async` are the loop around `Follower`, for threads and for asyncio: the clients
-and the gateway bring a function to listen and one to read.
+event. The loops around `Follower` are in `Client`, for a thread, and in `Reader`, for asyncio.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
 
 from pydantic import ValidationError
 from redis.exceptions import NoPermissionError, RedisError
@@ -170,41 +168,3 @@ async def _queue_note(ledger: Ledger, job_id: str) -> str:
     except (RedisError, JobNotFound):
         return ""
     return f": {note}" if note else ""
-
-
-#: Messages of the channel, perhaps none; None if some may be missing.
-Heard = Sequence[bytes] | None
-
-
-def follow(
-    follower: Follower, listen: Callable[[float], Heard], read: Callable[[], list[Event]]
-) -> Generator[list[Event]]:
-    """The events of a job as they come, up to its end; an empty list after a silence."""
-    while not follower.has_ended:
-        events = [] if follower.is_behind else follower.heard(listen(follower.wait_s()))
-        if follower.is_behind:
-            events += read()
-        if events or not follower.has_ended:
-            yield events
-
-
-async def follow_async(
-    follower: Follower,
-    listen: Callable[[float], Awaitable[Heard]],
-    read: Callable[[], Awaitable[list[Event]]],
-) -> AsyncGenerator[list[Event]]:
-    """`follow` for asyncio."""
-    while not follower.has_ended:
-        events = [] if follower.is_behind else follower.heard(await listen(follower.wait_s()))
-        if follower.is_behind:
-            events += await read()
-        if events or not follower.has_ended:
-            yield events
-
-
-def channel_messages(message: Mapping[str, Any] | None) -> Heard:
-    """The channel's messages in what redis-py has heard; None: nothing came, or some may be missing.
-
-    After a confirmed subscription, also after a reconnection, something may be missing, as after a silence.
-    """
-    return None if message is None or message["type"] != "message" else (message["data"],)

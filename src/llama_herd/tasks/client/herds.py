@@ -64,20 +64,17 @@ class Herds(AbstractContextManager["Herds"]):
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job in the herd of its model. `job_id` is its id there, or with the name of that herd."""
-        name = self._herd_of(fields.get("model") if job is None else job.model)
+        model = fields.get("model") if job is None else job.model
+        name = self._default if model is None else self._models.get(model, self._default)
+        if name is None:
+            known = ", ".join(sorted(self._models)) or "none"
+            raise InvalidJob([FieldError("model", f"must be a model that a herd has: {known}")])
         if job_id is not None:
             job_id = job_id.removeprefix(f"{name}{MARK}")
         accepted = self._clients[name].submit(
             job, job_id=job_id, idempotency_key=idempotency_key, traceparent=traceparent, **fields
         )
         return f"{name}{MARK}{accepted}"
-
-    def _herd_of(self, model: str | None) -> str:
-        name = self._default if model is None else self._models.get(model, self._default)
-        if name is None:
-            known = ", ".join(sorted(self._models)) or "none"
-            raise InvalidJob([FieldError("model", f"must be a model that a herd has: {known}")])
-        return name
 
     def stream(self, job_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[Event]:
         client, own_id = self.find(job_id)

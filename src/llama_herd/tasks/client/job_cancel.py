@@ -1,49 +1,26 @@
-"""Cancelling: one job, or all that run or wait of a model or a batch."""
+"""Counting and cancelling all jobs that run or wait of a model or a batch."""
 
 import re
 from dataclasses import dataclass
 
-from llama_herd.tasks.client.submission import checked_job_id, checked_run_id
+from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
-from llama_herd.tasks.ledger.ledger import CancelReason, Ledger
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, each
-from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.message import queue_name
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
 MAX_ROUNDS = 10
 
 
-async def cancel_job(ledger: Ledger, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
-    """End a job early. Raises InvalidJob if `job_id` cannot be an id."""
-    return await ledger.cancel(checked_job_id(job_id), reason)
-
-
-async def cancel_jobs(ledger: Ledger, model: str | None, run_id: str | None) -> int:
-    """Cancel the jobs that run or wait of a model, of a batch, or of a model in a batch; how many."""
-    if model is None and run_id is None:
-        raise TypeError("give a model or a run_id")
-    return await JobSelection(ledger, model, run_id).cancel()
-
-
-async def count_jobs(ledger: Ledger, model: str | None, run_id: str | None) -> int:
-    """How many jobs run or wait; only of this model, only of this batch."""
-    return await JobSelection(ledger, model, run_id).count()
-
-
-async def end_batch(reports: Reports, run_id: str) -> bool:
-    """Ask a batch to end; whether such a batch runs. Raises InvalidJob."""
-    return await reports.end_batch(checked_run_id(run_id))
-
-
 @dataclass(frozen=True, slots=True)
 class JobSelection:
-    """The waiting and running jobs of a model, of a batch, or of a model in a batch."""
+    """The waiting and running jobs: of a model, of a batch, of a model in a batch, or all."""
 
     ledger: Ledger
-    model: str | None = None
-    run_id: str | None = None
+    model: str | None
+    run_id: str | None
 
     def __post_init__(self) -> None:
         """Raises InvalidJob if `run_id` cannot be the name of a batch."""
@@ -62,7 +39,12 @@ class JobSelection:
         return num_found
 
     async def cancel(self) -> int:
-        """Cancel them and return how many. The waiting ones come first, so that none begins meanwhile."""
+        """Cancel them and return how many. The waiting ones come first, so that none begins meanwhile.
+
+        Raises TypeError if these are all.
+        """
+        if self.model is None and self.run_id is None:
+            raise TypeError("give a model or a run_id")
         num_cancelled = 0
         for _ in range(MAX_ROUNDS):
             num_ended, _ = await self._cancel_in("pending")

@@ -35,17 +35,10 @@ async def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = F
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
     if answer is Purge.BARE:
         await _forget_messages(ledger, {job_id}, _own_queues(ledger, record) or {queue})
-    if answer is Purge.UNKNOWN:
-        found = search and (await _forget_messages(ledger, {job_id}, {queue}))
-        if not found:
-            await _raise_not_found(ledger, job_id, search)
-
-
-async def _raise_not_found(ledger: Ledger, job_id: str, has_searched: bool) -> None:
-    """Raise JobNotFound. The mark goes that kept the job from running while its message was searched."""
-    if has_searched:
-        await ledger.unmark(job_id)
-    raise JobNotFound.for_id(job_id)
+    if answer is Purge.UNKNOWN and not (search and await _forget_messages(ledger, {job_id}, {queue})):
+        if search:  # and the mark has kept the job from running meanwhile
+            await ledger.unmark(job_id)
+        raise JobNotFound.for_id(job_id)
 
 
 async def purge_ended_jobs(ledger: Ledger) -> int:
@@ -89,7 +82,11 @@ async def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Col
     for messages in (queue + lane for queue in queues for lane in LANES):
         num_found += await _forget_queued(messages, job_ids)
     num_found += await _forget_unacked(ledger, job_ids)
-    return num_found + (await _forget_letters(DeadLetters(ledger.tenant), job_ids))
+    letters = DeadLetters(ledger.tenant)
+    for letter in await letters.letters(MAX_LETTERS):
+        if _job_of(letter.raw) in job_ids:
+            num_found += await letters.drop(letter.number)
+    return num_found
 
 
 async def _forget_queued(queue: str, job_ids: Collection[str]) -> int:
@@ -113,14 +110,6 @@ async def _forget_unacked(ledger: Ledger, job_ids: Collection[str]) -> int:
             if _job_of(held) in job_ids:
                 num_found += await RedisCall("HDEL", (ledger.unacked_key,), (tag,), int)
                 await RedisCall("ZREM", (f"{ledger.unacked_key}_index",), (tag,), int)
-    return num_found
-
-
-async def _forget_letters(letters: DeadLetters, job_ids: Collection[str]) -> int:
-    num_found = 0
-    for letter in await letters.letters(MAX_LETTERS):
-        if _job_of(letter.raw) in job_ids:
-            num_found += await letters.drop(letter.number)
     return num_found
 
 

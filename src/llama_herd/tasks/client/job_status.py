@@ -1,7 +1,8 @@
 """The state of single jobs: of one by its id, or of all that wait or run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, NamedTuple
 
 from pydantic import ConfigDict
@@ -10,11 +11,11 @@ from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.place_watch import read_places
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.client.submission import checked_job_id
-from llama_herd.tasks.client.tenant_status import QueueStatus, Status, read_status
-from llama_herd.tasks.ledger.answers import JobRecord, Place
+from llama_herd.tasks.client.tenant_status import Status, read_status
+from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
-from llama_herd.tasks.ledger.redis_call import both, together
+from llama_herd.tasks.ledger.redis_call import RedisCall, both, together
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import model_of, queue_name
@@ -85,21 +86,13 @@ async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)
     row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
     if record.state != "queued":
-        return _with_outcome(_status(row, ledger.tenant, now_ms), record)
+        # A job that was to be cancelled may have ended by itself before.
+        cancel = record.cancel if record.finish_reason in ("cancelled", "deadline") else None
+        status = _status(row, ledger.tenant, now_ms)
+        return replace(status, finish_reason=record.finish_reason, cancel=cancel, error=record.error)
     found = await read_status(ledger, record.queue)
     (place,) = await read_places(ledger, [job_id])
     return _status(row, ledger.tenant, found.now_ms, found, place)
-
-
-def _with_outcome(status: JobStatus, record: JobRecord) -> JobStatus:
-    """The status with how the job ended. A job that was to be cancelled may have ended by itself before."""
-    was_early = record.finish_reason in ("cancelled", "deadline")
-    return replace(
-        status,
-        finish_reason=record.finish_reason,
-        cancel=record.cancel if was_early else None,
-        error=record.error,
-    )
 
 
 async def list_jobs(
@@ -113,12 +106,13 @@ async def list_jobs(
     queue = "" if model is None else queue_name(model, ledger.tenant)
     found = await read_status(ledger, queue or queue_name("", ledger.tenant))
     due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
-    query, listed = _JobQuery(Overview(ledger.tenant), queue, due_ms), list[JobStatus]()
+    jobs_of = partial(Overview(ledger.tenant).jobs, queue=queue, due_ms=due_ms)
+    listed = list[JobStatus]()
     for lists in _lists_to_read(state, queue, found):
         left = limit - len(listed)
         rows = list[JobRow]()
         for name in lists if left else ():
-            rows += await _oldest_rows(query, name, left)
+            rows += await _oldest_rows(partial(jobs_of, name), left)
         if len(lists) > 1:
             rows.sort(key=lambda row: (row.due_ms, row.job_id))
         shown = await _statuses(rows[:left], ledger, found)
@@ -126,22 +120,12 @@ async def list_jobs(
     return listed
 
 
-class _JobQuery(NamedTuple):
-    """Which jobs are wanted. queue: theirs; empty: any. due_ms: by when they were due; None: any time."""
-
-    overview: Overview
-    queue: str
-    due_ms: int | None
-
-
-async def _oldest_rows(query: _JobQuery, name: str, limit: int) -> list[JobRow]:
-    """The oldest jobs of a list, as many as `limit`."""
+async def _oldest_rows(jobs_from: Callable[..., RedisCall[JobPage]], limit: int) -> list[JobRow]:
+    """The oldest jobs of a list, as many as `limit`. jobs_from: those from a place on."""
     rows, place = list[JobRow](), 0
     while len(rows) < limit:
         most = min(limit - len(rows), MAX_PAGE)
-        page: JobPage = await query.overview.jobs(
-            name, place, queue=query.queue, due_ms=query.due_ms, most=most
-        )
+        page = await jobs_from(place, most=most)
         rows += page.rows
         if page.next is None:
             break
@@ -160,15 +144,14 @@ def _lists_to_read(state: ActiveState | None, queue: str, found: Status) -> Iter
     if state is None and not queue:
         yield ("pending",)
     elif state in (None, "queued", "unserved"):
-        wanted = [one for one in found.queues if queue in ("", one.queue) and _is_in_state(state, one)]
-        yield tuple(line for one in wanted for line in Overview.line_names(one.queue))
+        yield tuple(
+            line
+            for one in found.queues
+            if queue in ("", one.queue) and (state is None or one.is_served == (state == "queued"))
+            for line in Overview.line_names(one.queue)
+        )
     if state == "delayed" or (state is None and queue):
         yield ("delayed",)
-
-
-def _is_in_state(state: ActiveState | None, queue: QueueStatus) -> bool:
-    """Whether jobs that wait in a queue, and are due, are in this state."""
-    return state is None or queue.is_served == (state == "queued")
 
 
 class TenantSnapshot(NamedTuple):

@@ -65,13 +65,6 @@ LotEntry = PreparedJob | SubmitOutcome
 E = TypeVar("E", bound=LotEntry)
 
 
-class LotOutcome(NamedTuple):
-    """The outcomes of a lot, and what is wrong with queues that no lot before has met."""
-
-    outcomes: list[SubmitOutcome]
-    notes: list[str]
-
-
 class Lots:
     """The jobs of one `submit_many`, lot by lot. Both clients use it, and add the connection."""
 
@@ -92,11 +85,19 @@ class Lots:
         except InvalidJob as error:
             return SubmitOutcome("", error)
 
-    async def submit(self, lot: Sequence[LotEntry]) -> LotOutcome:
-        """Send a lot, and wait for replicas if that is set."""
+    async def submit(self, lot: Sequence[LotEntry]) -> tuple[list[SubmitOutcome], list[str]]:
+        """Send a lot, and wait for replicas if that is set.
+
+        Returns the outcomes, and what is wrong with queues that no lot before has met.
+        """
         posts = [one for one in lot if isinstance(one, PreparedJob)]
         answers = await submit_lot(self._ledger, posts)
-        errors = [self._error(post, answer) for post, answer in zip(posts, answers, strict=True)]
+        errors = [
+            unavailable(answer, self._url)
+            if isinstance(answer, ResponseError)
+            else submit_error(self._ledger, post.named, answer)
+            for post, answer in zip(posts, answers, strict=True)
+        ]
         ids = [post.named.job_id for post in posts]
         accepted = [job_id for job_id, error in zip(ids, errors, strict=True) if error is None]
         too_few = await missing_replicas(accepted, self._ledger, self._settings)
@@ -105,18 +106,13 @@ class Lots:
             for job_id, error in zip(ids, errors, strict=True)
         )
         outcomes = [one if isinstance(one, SubmitOutcome) else next(sent) for one in lot]
-        return LotOutcome(outcomes, list(self._notes(posts, answers)))
+        return outcomes, list(self._notes(posts, answers))
 
     def lost_outcomes(self, lot: Sequence[LotEntry], error: RedisUnavailable) -> list[SubmitOutcome]:
         """The outcomes of a lot that was under way when the connection was lost."""
         return [
             SubmitOutcome(one.named.job_id, error) if isinstance(one, PreparedJob) else one for one in lot
         ]
-
-    def _error(self, post: PreparedJob, answer: Submitted | ResponseError) -> HerdError | None:
-        if isinstance(answer, ResponseError):
-            return unavailable(answer, self._url)
-        return submit_error(self._ledger, post.named, answer)
 
     def _notes(
         self, posts: Sequence[PreparedJob], answers: Sequence[Submitted | ResponseError]

@@ -10,7 +10,7 @@ from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import each
+from llama_herd.tasks.ledger.redis_call import each, raise_if_error
 from llama_herd.tasks.protocol.events import Event
 
 
@@ -26,23 +26,11 @@ class Queued(BaseModel, frozen=True):
     )
 
 
-async def read_place(ledger: Ledger, job_id: str) -> Place | None:
-    """Where a job stands; None if it does not wait. Raises InvalidJob."""
-    return await ledger.place(checked_job_id(job_id))
-
-
 async def read_places(ledger: Ledger, job_ids: Sequence[str]) -> list[Place | None]:
     """Where each job stands; None if it does not wait, or if this user of Redis may not know it."""
     answers = (await each([ledger.place(job_id) for job_id in job_ids])) if job_ids else []
-    return [_place_or_none(answer) for answer in answers]
-
-
-def _place_or_none(answer: Place | ResponseError | None) -> Place | None:
-    if not isinstance(answer, ResponseError):
-        return answer
-    if is_withheld(answer):
-        return None
-    raise answer
+    known = [None if isinstance(one, ResponseError) and is_withheld(one) else one for one in answers]
+    return [raise_if_error(one) for one in known]
 
 
 def is_withheld(error: ResponseError) -> bool:

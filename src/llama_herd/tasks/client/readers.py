@@ -1,8 +1,8 @@
-"""All readers of one tenant in one event loop: they share the subscription and the monitor."""
+"""All readers of one tenant in one event loop: they share the subscription and the look at what is silent."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from time import monotonic
 from typing import Any, TypeVar
@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import NotPermitted, RedisUnavailable
-from llama_herd.tasks.client.follower import SILENCE_S, Follower, Heard, follow_async
+from llama_herd.tasks.client.follower import SILENCE_S, Follower
 from llama_herd.tasks.client.place_watch import is_withheld
 from llama_herd.tasks.client.shared_connections import Inbox, SharedConnections
 from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall, each
+from llama_herd.tasks.ledger.redis_call import RedisCall, each
 from llama_herd.tasks.protocol.events import Event
 
 
 class Reader:
-    """Goes on when a live message comes, or when the `ReaderMonitor` wakes it.
+    """Goes on when a live message comes, or when the `Readers` wakes it.
 
     place: the job's place in the queue when it was last looked up, if the reader asks for it.
     """
@@ -39,7 +39,7 @@ class Reader:
         self._asks_place = asks_place
         self._silence_s = silence_s
         self._tick_s = tick_s
-        #: Its last event when the monitor saw a later one in the stream.
+        #: Its last event when a check saw a later one in the stream.
         self._lagged_at: int | None = None
         self._was_there = True
         self._restart_timers()
@@ -49,13 +49,19 @@ class Reader:
         """Whether the reader asks for its job's place, and the job has not begun."""
         return self._asks_place and not self.follower.last
 
-    def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
+    async def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
         """The events as they come, up to the end; an empty list each time that there is none."""
-        return follow_async(self.follower, self._listen, read)
-
-    def restart_silence(self) -> None:
-        """Note that the reader was checked: it counts as silent again only after another `silence_s`."""
-        self.due_s = monotonic() + self._silence_s
+        follower = self.follower
+        while not follower.has_ended:
+            events: list[Event] = []
+            if not follower.is_behind:
+                heard = await self.inbox.take(follower.wait_s())
+                self._restart_timers()
+                events = follower.heard(heard)
+            if follower.is_behind:
+                events += await read()
+            if events or not follower.has_ended:
+                yield events
 
     def note_lag(self) -> bool:
         """Note that the stream has a later event. Returns whether it was so before: the event is not new."""
@@ -74,11 +80,6 @@ class Reader:
         has_moved, self.place, self.is_place_known = place != self.place, place, True
         if has_moved:
             self.inbox.wake_up()
-
-    async def _listen(self, wait_s: float) -> Heard:
-        heard = await self.inbox.take(wait_s)
-        self._restart_timers()
-        return heard
 
     def _restart_timers(self) -> None:
         now_s = monotonic()
@@ -127,19 +128,16 @@ LOT = 256
 REFUSED_S = 60.0
 
 
-class ReaderMonitor:
-    """Checks one tenant's readers that have been silent for `silence_s`, some hundred at a time.
+class Readers:
+    """Makes the readers of one tenant's jobs, and checks those that have been silent for `silence_s`.
 
-    Readers that may have missed something are made to read their streams. Readers whose jobs wait get their
-    places in the queue.
+    Readers that may have missed something are made to read their streams, some hundred at a time. Readers
+    whose jobs wait get their places in the queue.
     """
 
-    def __init__(
-        self, ledger: Ledger, run: Callable[[Dialogue[Any]], Awaitable[Any]], silence_s: float
-    ) -> None:
-        """run: runs a dialogue, and raises RedisUnavailable."""
+    def __init__(self, ledger: Ledger, connections: SharedConnections, silence_s: float = SILENCE_S) -> None:
+        self.connections = connections
         self._ledger = ledger
-        self._run = run
         self._silence_s = silence_s
         self._readers: set[Reader] = set()
         self._has_newcomers = asyncio.Event()
@@ -149,27 +147,37 @@ class ReaderMonitor:
         self._places_due_s = 0.0
         self._refused_until_s: dict[str, float] = {}
 
-    @contextmanager
-    def watching(self, reader: Reader) -> Iterator[None]:
-        """Check a reader from time to time within the block."""
-        self._readers.add(reader)
-        if reader.is_waiting:
-            self._has_newcomers.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._check_until_idle())
-            self._task.add_done_callback(self._ended)
-        try:
-            yield
-        finally:
-            self._readers.discard(reader)
+    @asynccontextmanager
+    async def reading(
+        self, follower: Follower, *, asks_place: bool = False, tick_s: float = inf
+    ) -> AsyncIterator[Reader]:
+        """A reader of a job, for the block. For the arguments see `Reader`."""
+        async with self.connections.hub.listening(self._ledger.channel(follower.job_id)) as inbox:
+            reader = Reader(follower, inbox, self._silence_s, asks_place=asks_place, tick_s=tick_s)
+            self._readers.add(reader)
+            if reader.is_waiting:
+                self._has_newcomers.set()
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._check_until_idle())
+                self._task.add_done_callback(self._ended)
+            timer = None
+            if (left_s := follower.left_s) is not None:
+                loop = asyncio.get_running_loop()
+                timer = loop.call_later(left_s + 0.001, inbox.note_missing)  # not too early
+            try:
+                yield reader
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                self._readers.discard(reader)
 
     async def close(self) -> None:
-        """Check no reader any more."""
+        """Check no reader any more. The connections stay open."""
         if self._task is not None:
             await cancel_tasks(self._task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Let all readers end with the error if the monitor's task has failed: they would wait for ever."""
+        """Let all readers end with the error if their checks have failed: they would wait for ever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             for reader in self._readers:
                 reader.inbox.fail(error)
@@ -189,9 +197,9 @@ class ReaderMonitor:
     async def _check(self, readers: Sequence[Reader]) -> None:
         """Let those read their streams that may have missed something, and wake those whose tick is due."""
         for reader in readers:
-            reader.restart_silence()
+            reader.due_s = monotonic() + self._silence_s  # it counts as silent again only then
         try:
-            stale = await self._run(self._stale(readers))
+            stale = await self.connections.run(self._stale(readers))
         except RedisUnavailable:
             stale = readers
         for reader in stale:
@@ -230,16 +238,14 @@ class ReaderMonitor:
         if is_due:
             self._places_due_s = monotonic() + self._silence_s
         if is_due and waiting:
-            marks = await self._run(self._ask("marks", self._ledger.line_marks()))
+            marks = await self.connections.run(self._ask("marks", self._ledger.line_marks()))
             has_changed = marks is None or marks != self._marks
         for lot in _lots([reader for reader in waiting if has_changed or not reader.is_place_known]):
-            for reader, place in zip(lot, await self._run(self._look_up_places(lot)), strict=True):
+            asked = self._ledger.places([reader.job_id for reader in lot])
+            found = await self.connections.run(self._ask("places", [asked]))
+            for reader, place in zip(lot, [None] * len(lot) if found is None else found[0], strict=True):
                 reader.set_place(place)
         self._marks = marks
-
-    async def _look_up_places(self, readers: Sequence[Reader]) -> Sequence[Place | None]:
-        found = await self._ask("places", [self._ledger.places([reader.job_id for reader in readers])])
-        return [None] * len(readers) if found is None else found[0]
 
     async def _ask(self, what: str, calls: Sequence[RedisCall[Any]]) -> list[Any] | None:
         """The answers to calls; None if Redis rejects one. A user who lacks a right asks seldom."""
@@ -255,43 +261,3 @@ class ReaderMonitor:
 def _lots(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), LOT):
         yield items[start : start + LOT]
-
-
-class Readers:
-    """Makes the readers of one tenant's jobs."""
-
-    def __init__(self, ledger: Ledger, connections: SharedConnections, silence_s: float = SILENCE_S) -> None:
-        """silence_s: after this long without an event the monitor checks whether one was missed."""
-        self.connections = connections
-        self._ledger = ledger
-        self._silence_s = silence_s
-        self._monitor = ReaderMonitor(ledger, connections.run, silence_s)
-
-    @asynccontextmanager
-    async def reading(
-        self, follower: Follower, *, asks_place: bool = False, tick_s: float = inf
-    ) -> AsyncIterator[Reader]:
-        """A reader of a job, for the block. For the arguments see `Reader`."""
-        async with self.connections.hub.listening(self._ledger.channel(follower.job_id)) as inbox:
-            reader = Reader(follower, inbox, self._silence_s, asks_place=asks_place, tick_s=tick_s)
-            with self._monitor.watching(reader), _woken_in_time(follower, inbox):
-                yield reader
-
-    async def close(self) -> None:
-        """Stop the monitor. The connections stay open."""
-        await self._monitor.close()
-
-
-@contextmanager
-def _woken_in_time(follower: Follower, inbox: Inbox) -> Iterator[None]:
-    """Wake a reader at its time limit."""
-    if follower.left_s is None:
-        yield
-        return
-    timer = asyncio.get_running_loop().call_later(
-        follower.left_s + 0.001, inbox.note_missing
-    )  # not too early
-    try:
-        yield
-    finally:
-        timer.cancel()

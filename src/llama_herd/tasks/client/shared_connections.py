@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.connection.connect import cancel_tasks, connect_async, redis_errors, unavailable
-from llama_herd.tasks.ledger.redis_call import Dialogue, closing_dialogue, run_dialogue_async
+from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 
 #: Messages and bytes that wait for one reader. Beyond that they are dropped: it reads the stream instead.
 MAX_WAITING, MAX_WAITING_BYTES = 64, 65_536
@@ -62,7 +62,7 @@ class Inbox:
         """Take the messages that have come, once there are some; with a wait_s of 0, those that are there.
 
         Empty: the reader was woken without one. None: messages may be missing. The inbox has no timer of its
-        own: the ReaderMonitor wakes readers.
+        own: `Readers` wakes readers.
         """
         if wait_s > 0 and not (self._messages or self._has_missed or self._is_woken or self._error):
             self._waiter = asyncio.get_running_loop().create_future()
@@ -190,7 +190,9 @@ class SubscriptionHub:
             try:
                 reply = await self._connection.read_response(disconnect_on_error=False, push_request=True)
             except NoPermissionError as error:
-                self._refuse(error)
+                # Redis rejects a whole command if this user may not listen to one of its channels.
+                if self._unconfirmed:
+                    self._fail(self._unconfirmed.popleft(), unavailable(error, self._url))
                 continue
             self._heard_s = monotonic()
             match reply:
@@ -198,7 +200,12 @@ class SubscriptionHub:
                     for inbox in self._inboxes.get(name, ()):
                         inbox.put(message)
                 case [b"subscribe", bytes(name), _]:
-                    self._confirm(name)
+                    # From now on messages come; earlier ones may be missing.
+                    if self._unconfirmed:
+                        self._unconfirmed[0].discard(name)
+                        if not self._unconfirmed[0]:
+                            self._unconfirmed.popleft()
+                    self._note_missing([name])
 
     async def _ping_until_idle(self) -> None:
         """Ping, to notice a Redis that is gone without a word; return once nobody has listened for IDLE_S."""
@@ -218,19 +225,6 @@ class SubscriptionHub:
                 with suppress(RedisError, OSError):  # the receiver meets it, too, or nothing is heard
                     async with asyncio.timeout(SILENT_S):
                         await connection.send_command(command, *names, check_health=False)
-
-    def _confirm(self, name: bytes) -> None:
-        """Note that Redis has confirmed a channel: from now on messages come, earlier ones may be missing."""
-        if self._unconfirmed:
-            self._unconfirmed[0].discard(name)
-            if not self._unconfirmed[0]:
-                self._unconfirmed.popleft()
-        self._note_missing([name])
-
-    def _refuse(self, error: RedisError) -> None:
-        """Redis rejects a whole command if this user may not listen to one of its channels."""
-        if self._unconfirmed:
-            self._fail(self._unconfirmed.popleft(), unavailable(error, self._url))
 
     def _fail(self, names: Iterable[bytes], error: BaseException) -> None:
         """Let all readers of these channels end with an error."""
@@ -262,9 +256,13 @@ class SharedConnections:
 
     async def run(self, dialogue: Dialogue[T]) -> T:
         """Run a dialogue. Raises RedisUnavailable, and what the dialogue raises."""
-        with closing_dialogue(dialogue), redis_errors(self.url):
-            async with self._calls:
-                return await run_dialogue_async(self._redis, dialogue)
+        try:
+            with redis_errors(self.url):
+                async with self._calls:
+                    return await run_dialogue_async(self._redis, dialogue)
+        finally:
+            if isinstance(dialogue, Coroutine):
+                dialogue.close()  # Python warns of a coroutine that nobody began
 
     async def close(self) -> None:
         """Close all of them. Streams under way end with RedisUnavailable."""

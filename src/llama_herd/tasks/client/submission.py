@@ -62,8 +62,12 @@ def new_job(
         name, job_id = "idempotency_key", id_of_key(settings.tenant, idempotency_key)
     elif job_id is None:
         job_id = str(uuid.uuid4())
-    queue, trace = queue_name(model, settings.tenant), checked_traceparent(traceparent)
-    return NewJob(checked_job_id(job_id), name, Envelope.for_job(job_id, queue, traceparent=trace), job)
+    trace = known_traceparent(traceparent)
+    if traceparent is not None and trace is None:
+        message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
+        raise InvalidJob([FieldError("traceparent", message)])
+    envelope = Envelope.for_job(job_id, queue_name(model, settings.tenant), traceparent=trace)
+    return NewJob(checked_job_id(job_id), name, envelope, job)
 
 
 def new_job_from_arguments(given: GenerationJob | Mapping[str, Any], settings: Settings) -> NewJob:
@@ -85,7 +89,6 @@ async def submit_job(
     settings: Settings,
     job: GenerationJob | None,
     fields: Mapping[str, Any],
-    *,
     job_id: str | None,
     idempotency_key: str | None,
     traceparent: str | None,
@@ -133,29 +136,24 @@ def submit_error(ledger: Ledger, named: NewJob, answer: Submitted) -> JobConflic
 async def missing_replicas(
     job_ids: Sequence[str], ledger: Ledger, settings: Settings
 ) -> dict[str, NotReplicated]:
-    """Wait for replicas if that is set, and return those of the jobs that too few of them have."""
-    wanted, limit_s = settings.replicas, settings.replicas_timeout_s
-    if not (wanted and job_ids):
-        return {}
-    copies = await _num_replicas(ledger, job_ids, wanted, limit_s)
-    found = zip(job_ids, copies, strict=True)
-    return {job_id: NotReplicated(job_id, num, wanted, limit_s) for job_id, num in found if num < wanted}
-
-
-async def _num_replicas(ledger: Ledger, job_ids: Sequence[str], wanted: int, timeout_s: float) -> list[int]:
-    """Wait for a time until `wanted` replicas of Redis have the jobs. Returns for each how many do; 0: gone.
+    """Wait for replicas if that is set, and return those of the jobs that too few of them have.
 
     All in one round trip, so by one connection: WAIT counts what this one has written. It may have written
     nothing, if the job was accepted before. So it publishes something on a channel that nobody reads: that
     goes to replicas, after all that was written before.
     """
+    wanted, limit_s = settings.replicas, settings.replicas_timeout_s
+    if not (wanted and job_ids):
+        return {}
     calls: list[RedisCall[Any]] = [
         *map(ledger.record, job_ids),
         RedisCall("PUBLISH", (), (ledger.channel(""), ""), int),
-        RedisCall("WAIT", (), (wanted, int(1000 * timeout_s)), int),
+        RedisCall("WAIT", (), (wanted, int(1000 * limit_s)), int),
     ]
     *records, _, num = await together(calls)
-    return [0 if record is None else int(num) for record in records]
+    copies = [0 if record is None else int(num) for record in records]
+    found = zip(job_ids, copies, strict=True)
+    return {job_id: NotReplicated(job_id, num, wanted, limit_s) for job_id, num in found if num < wanted}
 
 
 def queue_note(ledger: Ledger, named: NewJob, answer: Submitted) -> str:
@@ -207,15 +205,6 @@ def checked_job_id(job_id: str) -> str:
             [FieldError("job_id", "must be 1 to 128 letters, digits, dots, underscores, colons or dashes")]
         )
     return job_id
-
-
-def checked_traceparent(traceparent: str | None) -> str | None:
-    """`traceparent`, in version 00, if it names a trace, or None. Raises InvalidJob."""
-    known = known_traceparent(traceparent)
-    if traceparent is not None and known is None:
-        message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
-        raise InvalidJob([FieldError("traceparent", message)])
-    return known
 
 
 def checked_run_id(run_id: str) -> str:

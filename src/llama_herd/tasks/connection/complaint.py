@@ -141,10 +141,6 @@ def _cause_of_kind(error: BaseException, kind: type[E]) -> E | None:
     return found
 
 
-def _unknown_complaint(error: RedisError) -> str:
-    return f"answers with an error: {_short_message(error)}"
-
-
 def _short_message(error: RedisError) -> str:
     """The beginning of an error's message, without the place in our script where it occurred."""
     words = " ".join(_PLACE_IN_SCRIPT.sub("", str(error)).split())
@@ -195,7 +191,7 @@ SIGNS = (
     ErrorSign(_UNCONNECTED, HANGS_UP, cause=ConnectionError),
     ErrorSign(_UNCONNECTED, _unreachable_complaint, cause=OSError),
     ErrorSign(_UNCONNECTED, HANGS_UP),
-    ErrorSign(RedisError, _unknown_complaint),
+    ErrorSign(RedisError, lambda error: f"answers with an error: {_short_message(error)}"),
 )
 
 

@@ -34,50 +34,42 @@ MAX_CONNECTIONS = 2**31
 
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
     """A connection of redis-py. Raises SettingsError if `url` is not the URL of a Redis."""
-    url, retry = checked_url(url), Retry(_backoff(), tries)
-    if is_sentinel(url):
-        found = SentinelUrl.parse(url)
-        sentinels = sentinel.Sentinel(
-            found.hosts, sentinel_kwargs=options_of_sentinels(found), **found.redis_options
-        )  # type: ignore[no-untyped-call]
-        primary: redis.Redis = sentinels.master_for(  # type: ignore[no-untyped-call]
-            found.master, retry=retry, **_options(url, timeout_s)
-        )
-        return primary
-    return redis.Redis.from_url(url, retry=retry, **_options(url, timeout_s))
+    made: redis.Redis = _connection(redis.Redis, sentinel.Sentinel, Retry, url, tries, timeout_s)
+    return made
 
 
 def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     """`connect` for asyncio."""
-    url, retry = checked_url(url), AsyncRetry(_backoff(), tries)
-    if is_sentinel(url):
-        found = SentinelUrl.parse(url)
-        asked = {**options_of_sentinels(found), "retry": AsyncRetry(NoBackoff(), 0)}
-        sentinels = async_sentinel.Sentinel(found.hosts, sentinel_kwargs=asked, **found.redis_options)  # type: ignore[no-untyped-call]
-        primary: redis.asyncio.Redis = sentinels.master_for(found.master, retry=retry, **_options(url))
-        return primary
-    return redis.asyncio.Redis.from_url(url, retry=retry, **_options(url))
+    kinds = redis.asyncio.Redis, async_sentinel.Sentinel, AsyncRetry
+    made: redis.asyncio.Redis = _connection(*kinds, url, tries, SOCKET_TIMEOUT_S)
+    return made
+
+
+def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, timeout_s: float) -> Any:
+    """kind, sentinels, retry: the classes of redis-py, for threads or for asyncio."""
+    url = checked_url(url)
+    options: dict[str, Any] = {
+        "retry": retry(ExponentialBackoff(cap=0.5, base=0.05), tries),
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
+        "max_connections": MAX_CONNECTIONS,
+        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],  # redis-py 6 does so by itself
+    }
+    if not url.startswith("unix:"):  # redis-py rejects it for a socket file
+        options["socket_keepalive"] = True
+    if not is_sentinel(url):
+        return kind.from_url(url, **options)
+    found = SentinelUrl.parse(url)
+    asked = {**options_of_sentinels(found), "retry": retry(NoBackoff(), 0)}
+    return sentinels(found.hosts, sentinel_kwargs=asked, **found.redis_options).master_for(
+        found.master, **options
+    )
 
 
 def options_of_sentinels(found: SentinelUrl) -> dict[str, Any]:
     """redis-py's options for the connections to Sentinels: the next one is asked soon if one is away."""
     once = {"socket_timeout": SENTINEL_TIMEOUT_S, "socket_connect_timeout": SENTINEL_TIMEOUT_S}
     return {**found.sentinel_options, **once, "retry": Retry(NoBackoff(), 0)}
-
-
-def _options(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
-        "max_connections": MAX_CONNECTIONS,
-        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],  # redis-py 6 does so by itself
-    }
-    # redis-py rejects this option for a socket file.
-    return options if url.startswith("unix:") else {**options, "socket_keepalive": True}
-
-
-def _backoff() -> ExponentialBackoff:
-    return ExponentialBackoff(cap=0.5, base=0.05)
 
 
 @contextmanager

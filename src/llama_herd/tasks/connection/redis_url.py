@@ -1,17 +1,19 @@
 """The address of Redis: one URL for redis-py and for Celery, complete with password and certificates."""
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.connection import parse_url
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection.certificates import CA, CERTIFICATE, KEY, check_certificates
 
-SCHEMES = ("sentinel", "sentinels")
+#: The files that a URL may name in its query.
+CA, CERTIFICATE, KEY = "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
 
 DEFAULT_PORT = 26379
 #: What a Sentinel's own documentation calls the Redis that it watches.
@@ -23,7 +25,7 @@ OWN_PARAMETERS = ("db", "master", "sentinel_username", "sentinel_password")
 
 def is_sentinel(url: str) -> bool:
     """Whether this is such an address, in our form or in Celery's."""
-    return url.partition("://")[0] in SCHEMES
+    return url.partition("://")[0] in ("sentinel", "sentinels")
 
 
 def hosts_of(parts: SplitResult) -> tuple[tuple[str, int], ...]:
@@ -59,46 +61,36 @@ class SentinelUrl:
     @property
     def tls(self) -> dict[str, str]:
         """redis-py's options of TLS; empty without TLS."""
-        names = ("ssl_cert_reqs", CA, CERTIFICATE, KEY)
         if self.parts.scheme != "sentinels":
             return {}
-        return {
-            "ssl_cert_reqs": "required",
-            **{name: self.query[name] for name in names if name in self.query},
-        }
+        names = self.query.keys() & {"ssl_cert_reqs", CA, CERTIFICATE, KEY}
+        return {"ssl_cert_reqs": "required", **{name: self.query[name] for name in names}}
 
     @property
     def redis_options(self) -> dict[str, Any]:
         """redis-py's options for the connection to Redis."""
         user, _, password = self.parts.netloc.rpartition("@")[0].partition(":")
-        options: dict[str, Any] = {"db": int(self.parts.path.removeprefix("/") or 0), **self._tls_options}
-        return options | _given(username=unquote(user), password=unquote(password))
+        database = {"db": int(self.parts.path.removeprefix("/") or 0)}
+        return database | self._access_options(username=unquote(user), password=unquote(password))
 
     @property
     def sentinel_options(self) -> dict[str, Any]:
         """redis-py's options for the connections to Sentinels."""
-        entry = {name: self.query.get(f"sentinel_{name}", "") for name in ("username", "password")}
-        return self._tls_options | _given(**entry)
+        return self._access_options(
+            **{name: self.query.get(f"sentinel_{name}", "") for name in ("username", "password")}
+        )
+
+    def _access_options(self, **login: str) -> dict[str, Any]:
+        tls = {"ssl": True, **self.tls} if self.tls else {}
+        return tls | {name: value for name, value in login.items() if value}
 
     @property
     def celery_url(self) -> str:
         """One URL a Sentinel, as Celery takes it; it has no place for the rest."""
         access, at, _ = self.parts.netloc.rpartition("@")
         database = self.parts.path.removeprefix("/") or "0"
-        hosts = (f"[{host}]" if ":" in host else quote(host) for host, _ in self.hosts)
-        ports = (port for _, port in self.hosts)
-        return ";".join(
-            f"sentinel://{access}{at}{host}:{port}/{database}"
-            for host, port in zip(hosts, ports, strict=True)
-        )
-
-    @property
-    def _tls_options(self) -> dict[str, Any]:
-        return {"ssl": True, **self.tls} if self.tls else {}
-
-
-def _given(**options: str) -> dict[str, str]:
-    return {name: value for name, value in options.items() if value}
+        places = (f"[{host}]:{port}" if ":" in host else f"{quote(host)}:{port}" for host, port in self.hosts)
+        return ";".join(f"sentinel://{access}{at}{place}/{database}" for place in places)
 
 
 #: Query parameters that a URL may have: redis-py, Celery's broker and its backend read these alike.
@@ -109,7 +101,6 @@ PARAMETERS = {
     "sentinel": OWN_PARAMETERS,
     "sentinels": (*OWN_PARAMETERS, "ssl_cert_reqs", CA, CERTIFICATE, KEY),
 }
-CERTIFICATE_CHECKS = ("none", "optional", "required")
 
 NOT_A_URL = (
     "must be the URL of a Redis. Fix: write redis://host:6379/0, rediss://host:6379/0, "
@@ -137,12 +128,13 @@ def _checked(url: str) -> str:
     if "ssl_cert_reqs" in query:  # Celery writes CERT_REQUIRED and the like
         query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
     _check_parameters(scheme, query)
-    if scheme == "unix":
-        return _joined(scheme, parts.netloc, parts.path, query)
-    # Celery reads the number of the database from the path alone.
-    database = query.pop("db", "") or parts.path.removeprefix("/")
-    _check_database(database)
-    return _joined(scheme, parts.netloc, f"/{database}" if database else parts.path, query)
+    path, database = parts.path, query.get("db", "")
+    if scheme != "unix":  # Celery reads the number of the database from the path alone
+        database = query.pop("db", "") or path.removeprefix("/")
+        path = f"/{database}" if database else path
+    if database and re.fullmatch(r"[0-9]{1,9}", database) is None:
+        raise ValueError("the database must be a whole number, as in redis://host:6379/0")
+    return _joined(scheme, parts.netloc, path, query)
 
 
 def _split(url: str) -> SplitResult:
@@ -177,14 +169,8 @@ def _check_parameters(scheme: str, query: Mapping[str, str]) -> None:
         is_name = unknown[0].isidentifier() and len(unknown[0]) <= 40
         shown = f"the parameter {unknown[0]}" if is_name else "an unknown parameter"
         raise ValueError(f"has {shown}, but {scheme}:// takes only {', '.join(known)}. Fix: leave it out")
-    if query.get("ssl_cert_reqs", "required") not in CERTIFICATE_CHECKS:
-        raise ValueError(f"ssl_cert_reqs must be one of {', '.join(CERTIFICATE_CHECKS)}")
-    _check_database(query.get("db", ""))
-
-
-def _check_database(database: str) -> None:
-    if database and re.fullmatch(r"[0-9]{1,9}", database) is None:
-        raise ValueError("the database must be a whole number, as in redis://host:6379/0")
+    if query.get("ssl_cert_reqs", "required") not in ("none", "optional", "required"):
+        raise ValueError("ssl_cert_reqs must be one of none, optional, required")
 
 
 def complete_url(
@@ -251,13 +237,9 @@ def is_same_redis(one: str, other: str) -> bool:
 
 
 def _database(url: str) -> tuple[Any, ...]:
-    found = _parsed(checked_url(url))
+    found: Any = parse_url(checked_url(url))  # type: ignore[no-untyped-call]
     place = found.get("path") or (found.get("host", "localhost"), found.get("port", 6379))
     return (place, found.get("db", 0), found.get("username"), found.get("password"))
-
-
-def _parsed(url: str) -> dict[str, Any]:
-    return dict(parse_url(url))  # type: ignore[no-untyped-call]
 
 
 def masked(url: str) -> str:
@@ -281,3 +263,47 @@ def masked(url: str) -> str:
 def _joined(scheme: str, netloc: str, path: str, query: Mapping[str, str]) -> str:
     """The URL. urlunsplit would drop the two slashes if there is no host."""
     return f"{scheme}://{netloc}{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+NAME_PEM = "Fix: name a PEM file that this user may read"
+
+
+def problem_with_file(path: str) -> str:
+    """Why a certificate or key cannot be read, with the fix; empty if it can.
+
+    TLS would wait for ever at a pipe.
+    """
+    try:
+        if not Path(path).exists():
+            return f"names a file that does not exist. {NAME_PEM}"
+        if not Path(path).is_file():
+            return f"names something that is not a regular file. {NAME_PEM}"
+        with Path(path).open("rb"):
+            return ""
+    except OSError as error:
+        return f"names a file that cannot be read: {error.strerror}. {NAME_PEM}"
+
+
+def check_certificates(query: Mapping[str, str]) -> None:
+    """Raise SettingsError if a file that a URL's query names is not what TLS takes it for.
+
+    Nobody has connected by then: a wrong one would look like an outage later.
+    """
+    for name in (CA, CERTIFICATE, KEY):
+        if name in query and (problem := problem_with_file(query[name])):
+            raise SettingsError(f"{name}={query[name]}: {problem}")
+    tls, ca, own, key = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), *map(query.get, (CA, CERTIFICATE, KEY))
+    try:
+        if ca:
+            tls.load_verify_locations(ca)
+    except ssl.SSLError:
+        raise SettingsError(f"{CA}={ca}: names a file without a certificate. {NAME_PEM}") from None
+    try:
+        if own:
+            tls.load_cert_chain(own, key, password="")  # asked for at the terminal otherwise
+    except (ssl.SSLError, ValueError):
+        files = f"{CERTIFICATE}={own}, {KEY}={key or own}"
+        raise SettingsError(
+            f"{files}: no certificate and its private key. Fix: name a pair of PEM files that belong "
+            "together, the key without a password"
+        ) from None

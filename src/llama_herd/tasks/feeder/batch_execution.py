@@ -85,7 +85,7 @@ class LeasedRows:
         done = self.parts.done
         self.lease.renew_if_due(num_done=done.num_answered, num_failed=done.num_failed)
         if run.is_asked_to_end and not self.lease.is_to_end:
-            self.lease.cancel()
+            self.lease.run(self.lease.records.cancel(self.lease.record.id))  # as a client does
             self.lease.renew()  # which tells that it is being cancelled
         if self.lease.is_to_end:
             run.cancel(DRAIN_S)
@@ -117,6 +117,10 @@ _UNDONE_FAILURES = {
 }
 #: Feeders in turn that a batch may stop, by the end of their process or by an error that no retry mends.
 MAX_VAIN_CLAIMS = 5
+_IN_VAIN = (
+    f"{MAX_VAIN_CLAIMS} gateways in turn took the batch, and ended or failed before they got on with "
+    "it. Fix: look for what is odd in the input, and split it; the gateways' logs say more"
+)
 _FILE_LOST = LineError("file_lost", "the bytes of the input file, or of answers so far, are gone")
 
 
@@ -137,17 +141,19 @@ class BatchExecution:
             if self.lease.record.is_final:
                 pass
             elif self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
-                self._break_off(self._in_vain)
+                # It stops one gateway after the other: name the last long line that they have begun.
+                self._break_off(LineError("batch_poison", _IN_VAIN, self.lease.record.line or None))
             else:
                 self._run_to_end()
         except FileLost:
             self._break_off(_FILE_LOST)
         except Fenced:
-            if self.lease.is_over():  # and what was written since is nobody's
+            record = self.lease.run(self.lease.records.get(self.lease.record.id))
+            if record is None or record.is_final:  # and what was written since is nobody's
                 self._delete_parts()
             raise
         self._delete_parts()
-        self.lease.note_cleaned()
+        self.lease.run(self.lease.records.note_cleaned(self.lease.record.id))
 
     def _delete_parts(self) -> None:
         self.storage.delete(parts_place(self.settings.tenant, self.lease.record))
@@ -223,7 +229,13 @@ class BatchExecution:
         """Give every row its line, make the files of the lines, and end the batch."""
         self.lease.renew("finalizing", outcome=outcome)
         if outcome != "completed":
-            self._write_undone(parts, _UNDONE_FAILURES[outcome])
+            with self._rows() as rows:
+                left = self._reader().rows_left(rows, parts.done)
+                why = _UNDONE_FAILURES[outcome]
+                items = (BatchItem(row, rejection=why) for row in left if row is not None)
+                while lot := list(islice(items, _LOT)):
+                    parts.write(lot)
+                    self.lease.yield_turn()
         files = {kind: parts.write_file(kind) for kind in PART_KINDS if parts.num_lines(kind)}
         self.lease.end(
             outcome,
@@ -235,23 +247,6 @@ class BatchExecution:
             output_file_id=files["output"].id if "output" in files else "",
             error_file_id=files["errors"].id if "errors" in files else "",
         )
-
-    def _write_undone(self, parts: AnswerParts, why: Failure) -> None:
-        with self._rows() as rows:
-            left = self._reader().rows_left(rows, parts.done)
-            items = (BatchItem(row, rejection=why) for row in left if row is not None)
-            while lot := list(islice(items, _LOT)):
-                parts.write(lot)
-                self.lease.yield_turn()
-
-    @property
-    def _in_vain(self) -> LineError:
-        """Why a batch ends that stops one gateway after the other, and the last long line they began."""
-        message = (
-            f"{MAX_VAIN_CLAIMS} gateways in turn took the batch, and ended or failed before they got on with "
-            "it. Fix: look for what is odd in the input, and split it; the gateways' logs say more"
-        )
-        return LineError("batch_poison", message, self.lease.record.line or None)
 
     def _break_off(self, error: LineError) -> None:
         """End a batch, which may have begun, without its answers."""

@@ -84,7 +84,7 @@ class BatchFeeder:
         self._clients: dict[str, Client] = {}
         self._look_thread = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
         self._redis = connect(settings.redis_url)
-        self._chores = StorageChores(self._redis, settings.redis_url, storage, limits, self._cancel)
+        self._chores = StorageChores(self._redis, settings.redis_url, storage, limits, self._client_of)
         self._live: dict[str, frozenset[str]] = {}
         self._is_crowded = False
         #: Batches for which Redis has refused a call.
@@ -182,8 +182,9 @@ class BatchFeeder:
             if self._is_crowded and lease.is_stalled(self._live_models(due.tenant)):
                 self._give_back(lease, STALLED_REST_S, is_stalled=True)
                 return
-            client, settings = self._client_of(due.tenant)
-            execution = BatchExecution(lease, client, settings, self._storage, self._limits, self._count)
+            settings = self._settings.model_copy(update={"tenant": due.tenant})
+            client, limits = self._client_of(due.tenant), self._limits
+            execution = BatchExecution(lease, client, settings, self._storage, limits, self._count)
             args = (due.id, execution)
             thread = threading.Thread(target=self._run_in_thread, args=args, name=due.id, daemon=True)
             self._running[due] = RunningBatch(thread, lease)
@@ -218,15 +219,10 @@ class BatchFeeder:
         finally:
             self._count.leave()
 
-    def _cancel(self, tenant: str, run_id: str) -> None:
-        """End the jobs of a batch that nobody can run."""
-        self._client_of(tenant)[0].cancel_jobs(run_id=run_id)
-
-    def _client_of(self, tenant: str) -> tuple[Client, Settings]:
-        settings = self._settings.model_copy(update={"tenant": tenant})
+    def _client_of(self, tenant: str) -> Client:
         if tenant not in self._clients:
-            self._clients[tenant] = Client(settings=settings)
-        return self._clients[tenant], settings
+            self._clients[tenant] = Client(settings=self._settings, tenant=tenant)
+        return self._clients[tenant]
 
     def _give_back(self, lease: BatchLease, delay_s: float, **why: bool) -> None:
         """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""

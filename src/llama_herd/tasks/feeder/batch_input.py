@@ -16,7 +16,6 @@ from llama_herd.tasks.batch.source_row import (
     parse_row,
     read_lines,
 )
-from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_records import LineError
 
@@ -112,17 +111,14 @@ def check_input(
             message = f"the file has more than {max_rows:,} rows. Fix: split it, or HERD_GATEWAY_BATCH_ROWS"
             found.refuse("too_many_rows", message, row.line)
             return found
-        _check_row(reader.read(row), endpoint, found)
+        read = reader.read(row)
+        if read.failure is not None:
+            found.refuse(read.failure.code, read.failure.message, row.line)
+        elif read.tag.endpoint != endpoint:
+            message = f"must be {endpoint}, the endpoint of the batch, got {read.tag.endpoint}"
+            found.refuse(ErrorCode.INVALID_LINE, message, row.line, "url")
+        elif read.job is not None and len(found.models) < 2:
+            found.models.add(str(getattr(read.job, "model", None) or ""))
     if not found.num_rows:
         found.refuse("empty_file", "the file has no rows")
     return found
-
-
-def _check_row(row: BatchRow, endpoint: str, found: InputCheck) -> None:
-    if row.failure is not None:
-        found.refuse(row.failure.code, row.failure.message, row.index)
-    elif row.tag.endpoint != endpoint:
-        message = f"must be {endpoint}, the endpoint of the batch, got {row.tag.endpoint}"
-        found.refuse(ErrorCode.INVALID_LINE, message, row.index, "url")
-    elif row.job is not None and len(found.models) < 2:
-        found.models.add(str(getattr(row.job, "model", None) or ""))

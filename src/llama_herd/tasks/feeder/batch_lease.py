@@ -62,7 +62,7 @@ class BatchLease:
         self.num_rows = claimed.record.num_rows
         self._redis = connection
         self._url = url
-        self._records = records
+        self.records = records
         self._lease_ms = int(1000 * lease_s)
         self._renew_s = min(RENEW_S, lease_s / 3)
         self._renewed_s = self._paused_s = monotonic()
@@ -130,14 +130,14 @@ class BatchLease:
         asked_s = monotonic()
         unserved = json.dumps(sorted(self.unserved)[:MAX_UNSERVED])
         known = {"vain_claims": self._vain_claims, "unserved": unserved, **fields}
-        state = self.run(self._records.note(record.id, record.epoch, lease_ms, enters, known))
+        state = self.run(self.records.note(record.id, record.epoch, lease_ms, enters, known))
         if state is None:
             raise Fenced
         self.state, self._renewed_s = state, asked_s
 
     def start(self, num_rows: int, model: str, rows: Quota) -> QuotaExceeded | None:
         """Let the rows run, unless the tenant or the key has too many of them. Raises Fenced."""
-        answer = self.run(self._records.start(self.record, self._lease_ms, num_rows, model, rows))
+        answer = self.run(self.records.start(self.record, self._lease_ms, num_rows, model, rows))
         if answer is None:
             raise Fenced
         if isinstance(answer, QuotaExceeded):
@@ -148,22 +148,9 @@ class BatchLease:
 
     def end(self, final: BatchState, files: Sequence[NewFile] = (), **fields: Argument) -> None:
         """End the batch, and record its files. Raises Fenced."""
-        if not self.run(self._records.end(self.record, final, files, fields)):
+        if not self.run(self.records.end(self.record, final, files, fields)):
             raise Fenced
         self.state = final
-
-    def cancel(self) -> None:
-        """Do what a client does that cancels the batch."""
-        self.run(self._records.cancel(self.record.id))
-
-    def is_over(self) -> bool:
-        """Whether the batch has ended, or is forgotten, whoever has it."""
-        record = self.run(self._records.get(self.record.id))
-        return record is None or record.is_final
-
-    def note_cleaned(self) -> None:
-        """Note that nothing is left to be done."""
-        self.run(self._records.note_cleaned(self.record.id))
 
     def run(self, dialogue: Dialogue[T]) -> T:
         """Make the calls of a dialogue."""

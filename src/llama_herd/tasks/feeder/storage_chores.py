@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import StorageUnavailable
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits
 from llama_herd.tasks.ledger.batch_records import BatchRecords, LineError
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -34,7 +35,7 @@ _NOWHERE = StoragePlace("nobody", "nothing")
 
 
 class StorageChores:
-    """Call both chores often. cancel: ends the jobs of a tenant's batch."""
+    """Call both chores often. client_of: of a tenant."""
 
     def __init__(
         self,
@@ -42,13 +43,13 @@ class StorageChores:
         url: str,
         storage: Storage,
         limits: FeederLimits,
-        cancel: Callable[[str, str], object],
+        client_of: Callable[[str], Client],
     ) -> None:
         self._redis = connection
         self._url = url
         self._storage = storage
         self._limits = limits
-        self._cancel = cancel
+        self._client_of = client_of
         #: Files of which Redis has refused a call in the last round, and will refuse it again.
         self._num_refused = 0
         self._last_look_s = float("-inf")
@@ -59,7 +60,7 @@ class StorageChores:
 
         Raises RedisError, StorageUnavailable.
         """
-        key = StoredFiles(storage=self._storage.id).due_key
+        key = StoredFiles(storage=self._storage.id).files_due_key
         due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
         refusals = _refusals(self._delete, due)
         self._num_refused = len(refusals)
@@ -83,32 +84,25 @@ class StorageChores:
         """
         if monotonic() - self._last_look_s < SEEN_S:
             return
+        own, lost_in_ms = self._storage, int(1000 * self._limits.storage_lost_s)
         try:
-            self._report_own_storage()
+            # Note that this gateway reaches its storage. Without any batch there it writes nothing.
+            if own.is_there and run_call(self._redis, BatchRecords(storage=own.id).num_open()):
+                own.extent(_NOWHERE)
+                run_call(self._redis, storage_seen(own.id, lost_in_ms))
         finally:
             self._end_all_lost()
         self._last_look_s = monotonic()
 
-    def _report_own_storage(self) -> None:
-        """Note that this gateway reaches its storage. Without any batch there it writes nothing."""
-        if self._storage.is_there and run_call(
-            self._redis, BatchRecords(storage=self._storage.id).num_open()
-        ):
-            self._storage.extent(_NOWHERE)
-            run_call(self._redis, storage_seen(self._storage.id, int(1000 * self._limits.storage_lost_s)))
-
     def _end_all_lost(self) -> None:
+        """Let all their batches fail. These stay due: if a storage comes back, their parts are deleted."""
         now_s, before = monotonic(), self._lost_since_s
         self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self._redis, lost_storages())}
         for storage, since_s in self._lost_since_s.items():
             if now_s - since_s >= GRACE_S:
-                self._end_batches(storage)
-
-    def _end_batches(self, storage: str) -> None:
-        """Let all batches of a storage fail. They stay due: if it comes back, their parts are deleted."""
-        due = run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST))
-        if refusals := _refusals(partial(self._fail_batch, storage), due):
-            raise refusals[0]
+                due = run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST))
+                if refusals := _refusals(partial(self._fail_batch, storage), due):
+                    raise refusals[0]
 
     def _fail_batch(self, storage: str, due: DueItem) -> None:
         records = BatchRecords(due.tenant, storage)
@@ -119,7 +113,7 @@ class StorageChores:
             return
         claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
         if claimed is not None:
-            self._cancel(due.tenant, record.run_id)
+            self._client_of(due.tenant).cancel_jobs(run_id=record.run_id)
             lease = BatchLease(self._redis, self._url, records, claimed, self._limits.lease_s)
             message = (
                 f"no gateway has reached the storage of its files for {self._limits.storage_lost_s:g} s. "

@@ -101,9 +101,7 @@ class TenantClient:
     async def submit_many(self, jobs: Sequence[JobToSubmit]) -> list[SubmitOutcome]:
         """Put jobs into their queues in one round trip; each has its outcome. Raises RedisUnavailable."""
         lots = Lots(jobs, len(jobs), self.core)
-        return [
-            outcome for lot in lots for outcome in (await self._connections.run(lots.submit(lot))).outcomes
-        ]
+        return [outcome for lot in lots for outcome in (await self._connections.run(lots.submit(lot)))[0]]
 
     async def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs early, all in one round trip."""

@@ -5,17 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.ledger.stored_files import (
-    DueItem,
     NewFile,
     Quota,
     QuotaExceeded,
     RecordPage,
+    StorageKeys,
     records_page,
 )
 
@@ -157,10 +156,8 @@ BatchRefusal = Literal["conflict", "no_file", "no_input", "elsewhere"]
 
 
 @dataclass(frozen=True)
-class BatchRecords(Keys):
-    """All calls for one tenant's batches, whose files lie in one storage. storage: its id."""
-
-    storage: str = ""
+class BatchRecords(StorageKeys):
+    """All calls for one tenant's batches, whose files lie in one storage."""
 
     def batch_key(self, batch_id: str) -> str:
         return self.key(f"{{{batch_id}}}:batch")
@@ -168,16 +165,6 @@ class BatchRecords(Keys):
     @property
     def due_key(self) -> str:
         return f"herd:batches@{self.storage}"
-
-    @property
-    def _files_due_key(self) -> str:
-        return f"herd:files@{self.storage}"
-
-    def _member(self, name: str) -> str:
-        return DueItem(self.tenant, name).member
-
-    def _file_key(self, file_id: str) -> str:
-        return self.key(f"{{{file_id}}}:file")
 
     def create(
         self, batch_id: str, request: BatchRequest, window_ms: int, most: int = 0, webhook_secret: str = ""
@@ -192,10 +179,10 @@ class BatchRecords(Keys):
             _read_created,
             batch=self.batch_key(batch_id),
             batches=self.key("stored_batches"),
-            input=self._file_key(request.input_file_id),
+            input=self.file_key(request.input_file_id),
             due=self.due_key,
             id=batch_id,
-            member=self._member(batch_id),
+            member=self.member(batch_id),
             window_ms=window_ms,
             own_storage=self.storage,
             asked=request.to_json(),
@@ -207,7 +194,10 @@ class BatchRecords(Keys):
 
     def get(self, batch_id: str) -> RedisCall[BatchRecord | None]:
         """A batch's record."""
-        return RedisCall("HGETALL", (self.batch_key(batch_id),), (), _read_batch)
+        key = (self.batch_key(batch_id),)
+        return RedisCall(
+            "HGETALL", key, (), lambda reply: BatchRecord.from_fields(fields_of(reply)) if reply else None
+        )
 
     def page(self, after: str, limit: int) -> RedisCall[RecordPage | None]:
         """Batches after one of them, the newest first; None if there is no such one."""
@@ -224,7 +214,7 @@ class BatchRecords(Keys):
             _read_claimed,
             batch=self.batch_key(batch_id),
             due=self.due_key,
-            member=self._member(batch_id),
+            member=self.member(batch_id),
             lease_ms=lease_ms,
         )
 
@@ -245,7 +235,7 @@ class BatchRecords(Keys):
             _read_noted,
             batch=self.batch_key(batch_id),
             due=self.due_key,
-            member=self._member(batch_id),
+            member=self.member(batch_id),
             epoch=epoch,
             lease_ms=lease_ms,
             entered=state,
@@ -258,11 +248,11 @@ class BatchRecords(Keys):
         """Let a batch run whose input is valid, within the quota of rows. None: another feeder has it."""
         return call(
             _START,
-            _read_started,
+            lambda reply: QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else _read_noted(reply),
             batch=self.batch_key(record.id),
             due=self.due_key,
             quota=self.key("quota"),
-            member=self._member(record.id),
+            member=self.member(record.id),
             epoch=record.epoch,
             lease_ms=lease_ms,
             num_rows=num_rows,
@@ -285,12 +275,12 @@ class BatchRecords(Keys):
             lambda reply: reply == b"ok",
             batch=self.batch_key(record.id),
             due=self.due_key,
-            input=self._file_key(record.request.input_file_id),
+            input=self.file_key(record.request.input_file_id),
             files=self.key("stored_files"),
             quota=self.key("quota"),
-            files_due=self._files_due_key,
+            files_due=self.files_due_key,
             **self.outbox_keys,
-            member=self._member(record.id),
+            member=self.member(record.id),
             epoch=record.epoch,
             final=final,
             owner=record.request.owner,
@@ -299,13 +289,18 @@ class BatchRecords(Keys):
             life_ms=record.request.files_life_ms,
             batch_id=record.id,
             hook=record.request.webhook,
-            made=[self._made(one) for one in files],
+            made=[
+                {
+                    "file": self.file_key(one.id),
+                    "id": one.id,
+                    "member": self.member(one.id),
+                    "name": one.name,
+                    "num_bytes": one.num_bytes,
+                }
+                for one in files
+            ],
             fields=fields or {},
         )
-
-    def _made(self, file: NewFile) -> dict[str, Argument]:
-        key, member = self._file_key(file.id), self._member(file.id)
-        return {"file": key, "id": file.id, "member": member, "name": file.name, "num_bytes": file.num_bytes}
 
     def num_open(self) -> RedisCall[int]:
         """How many batches of all tenants in this storage have not ended, or have parts to delete."""
@@ -313,7 +308,7 @@ class BatchRecords(Keys):
 
     def note_cleaned(self, batch_id: str) -> RedisCall[None]:
         """Note that nothing is left to be done for an ended batch."""
-        return RedisCall("ZREM", (self.due_key,), (self._member(batch_id),), lambda reply: None)
+        return RedisCall("ZREM", (self.due_key,), (self.member(batch_id),), lambda reply: None)
 
 
 def _read_created(reply: list[Any]) -> BatchRecord | QuotaExceeded | BatchRefusal:
@@ -323,11 +318,6 @@ def _read_created(reply: list[Any]) -> BatchRecord | QuotaExceeded | BatchRefusa
     return BatchRecord.from_fields(fields_of(rest[0])) if kind == b"ok" else text(kind)  # type: ignore[return-value]
 
 
-def _read_batch(reply: Any) -> BatchRecord | None:
-    fields = fields_of(reply)
-    return BatchRecord.from_fields(fields) if fields else None
-
-
 def _read_claimed(reply: list[Any]) -> ClaimedBatch | None:
     kind, *rest = reply
     return ClaimedBatch(BatchRecord.from_fields(fields_of(rest[1])), rest[0]) if kind == b"yours" else None
@@ -335,10 +325,6 @@ def _read_claimed(reply: list[Any]) -> ClaimedBatch | None:
 
 def _read_noted(reply: list[Any]) -> BatchState | None:
     return text(reply[1]) if reply[0] == b"ok" else None  # type: ignore[return-value]
-
-
-def _read_started(reply: list[Any]) -> BatchState | QuotaExceeded | None:
-    return QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else _read_noted(reply)
 
 
 def _read_cancelled(reply: list[Any]) -> BatchRecord | BatchState | None:

@@ -53,14 +53,19 @@ class DeadLetters(Keys):
             "raw": raw[:MAX_LETTER_BYTES],
         }
         return call(
-            _DEAD, lambda reply: None, letters=self._dead, most=MAX_LETTERS, ttl_s=self.ttl_s, fields=letter
+            _DEAD,
+            lambda reply: None,
+            letters=self.key("dead"),
+            most=MAX_LETTERS,
+            ttl_s=self.ttl_s,
+            fields=letter,
         )
 
     def letters(self, limit: int = 100) -> RedisCall[list[DeadLetter]]:
         """The newest dead letters."""
         return RedisCall(
             "XREVRANGE",
-            (self._dead,),
+            (self.key("dead"),),
             ("+", "-", "COUNT", limit),
             lambda reply: [read_letter(*entry) for entry in reply],
         )
@@ -69,46 +74,37 @@ class DeadLetters(Keys):
         """A dead letter by its number."""
         return RedisCall(
             "XRANGE",
-            (self._dead,),
+            (self.key("dead"),),
             (number, number),
             lambda reply: read_letter(*reply[0]) if reply else None,
         )
 
     def revive(self, number: str) -> RedisCall[Revival]:
         """Push a letter back to the queue it came from, and delete the letter."""
-        return call(_REVIVE, lambda reply: Revival(text(reply)), letters=self._dead, number=number)
+        return call(_REVIVE, lambda reply: Revival(text(reply)), letters=self.key("dead"), number=number)
 
     def drop(self, number: str) -> RedisCall[bool]:
         """Delete a letter; whether there was one."""
-        return RedisCall("XDEL", (self._dead,), (number,), bool)
+        return RedisCall("XDEL", (self.key("dead"),), (number,), bool)
 
     def jobs(self, limit: int = 100) -> RedisCall[list[DeadJob]]:
         """The poisoned jobs, the newest first, a thousand at most."""
         prefix, _, suffix = self.job_key("\0").partition("\0")
-        most = min(limit, MAX_LETTERS)
         return call(
             _QUARANTINE,
-            read_dead_jobs,
+            lambda reply: [_dead_job(*row) for row in reply],
             **self.keys_named("quarantine"),
-            most=most,
+            most=min(limit, MAX_LETTERS),
             before=prefix,
             after=suffix,
         )
 
     def is_quarantined(self, job_id: str) -> RedisCall[bool]:
-        return RedisCall("ZSCORE", (self._quarantine,), (job_id,), lambda reply: reply is not None)
+        return RedisCall("ZSCORE", (self.key("quarantine"),), (job_id,), lambda reply: reply is not None)
 
     def unlist(self, job_id: str) -> RedisCall[bool]:
         """Take a job out of quarantine, since it runs again under another id; whether it was there."""
-        return RedisCall("ZREM", (self._quarantine,), (job_id,), bool)
-
-    @property
-    def _dead(self) -> str:
-        return self.key("dead")
-
-    @property
-    def _quarantine(self) -> str:
-        return self.key("quarantine")
+        return RedisCall("ZREM", (self.key("quarantine"),), (job_id,), bool)
 
 
 def is_letter_number(text: str) -> bool:
@@ -129,10 +125,6 @@ def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
         num_bytes=number(fields.get(b"num_bytes")),
         **head,
     )
-
-
-def read_dead_jobs(reply: list[list[Any]]) -> list[DeadJob]:
-    return [_dead_job(*row) for row in reply]
 
 
 def _dead_job(

@@ -1,7 +1,7 @@
 """Calls about the jobs in a worker's hands, of whichever tenants: one call for all of them."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from llama_herd.tasks.ledger.answers import Emission, Emitted, Renewal, Renewed
 from llama_herd.tasks.ledger.keys import Keys
@@ -11,6 +11,9 @@ from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import End, Event, Token
 
+if TYPE_CHECKING:
+    from llama_herd.tasks.ledger.ledger import Ledger
+
 _EMIT = Script("emit")
 _RENEW = Script("renew")
 _PREPARE = Script("prepare")
@@ -18,19 +21,6 @@ _PREPARE = Script("prepare")
 FinalState = Literal["done", "failed", "cancelled"]
 #: Most events, or jobs, of one call: managed Redis takes no more than about 4,000 arguments.
 MAX_ENTRIES = 220
-
-
-class LeaseTerms(Protocol):
-    """The terms of all jobs of a worker: how long leases and streams last, and when an attempt is sound."""
-
-    @property
-    def lease_ms(self) -> int: ...
-    @property
-    def stream_ttl_s(self) -> int: ...
-    @property
-    def sound_tokens(self) -> int: ...
-    @property
-    def sound_ms(self) -> int: ...
 
 
 class HeldJob(NamedTuple):
@@ -79,9 +69,10 @@ class TenantEntry(NamedTuple):
     entry: EmitEntry
 
 
-def emit(owner: str, entries: Sequence[TenantEntry], terms: LeaseTerms) -> RedisCall[list[Emitted]]:
+def emit(owner: str, entries: Sequence[TenantEntry], terms: "Ledger") -> RedisCall[list[Emitted]]:
     """Record and publish the events of one step. There is one answer for each entry, in order.
 
+    terms: how long leases and streams last, and when an attempt is sound: the same for all tenants.
     If the same call is sent again byte for byte, it changes nothing: all events are duplicates.
     """
     tenants = {whose.tenant: whose for whose, _ in entries}
@@ -118,13 +109,16 @@ def _emitted(whose: Keys, entry: EmitEntry, tenant: int) -> dict[str, Argument]:
     }
 
 
-def renew(owner: str, held: Sequence[HeldJob], terms: LeaseTerms) -> RedisCall[list[Renewed]]:
+def renew(owner: str, held: Sequence[HeldJob], terms: "Ledger") -> RedisCall[list[Renewed]]:
     """Renew the leases of jobs that emit nothing at the moment. There is one answer for each, in order."""
     tenants = {one.keys.tenant: one.keys for one in held}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
     return call(
         _RENEW,
-        _read_renewals,
+        lambda reply: [
+            Renewed(Renewal(text(kind)), text(reason))
+            for kind, reason in zip(reply[::2], reply[1::2], strict=True)
+        ],
         owner=owner,
         lease_ms=terms.lease_ms,
         tenants=[one.key("leases") for one in tenants.values()],
@@ -147,11 +141,6 @@ def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> Re
         begins=int(not is_done),
         jobs=[{"job": one.keys.job_key(one.job_id), "epoch": one.epoch} for one in held],
     )
-
-
-def _read_renewals(reply: list[Any]) -> list[Renewed]:
-    texts = list(map(text, reply))
-    return [Renewed(Renewal(kind), reason) for kind, reason in zip(texts[::2], texts[1::2], strict=True)]
 
 
 _RECORDED = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}

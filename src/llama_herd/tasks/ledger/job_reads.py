@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
@@ -14,7 +13,7 @@ from llama_herd.tasks.ledger.replies import number, text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, Event, Failure, parse_event
-from llama_herd.tasks.protocol.message import queue_name, trace_id_of
+from llama_herd.tasks.protocol.message import model_of, trace_id_of
 from llama_herd.tasks.protocol.priority import lists_of
 
 #: Start of a stream, as XRANGE takes it.
@@ -69,7 +68,8 @@ class JobReads(Keys):
 
     def state(self, job_id: str) -> RedisCall[str | None]:
         """The state of a job; None if it has no record."""
-        return RedisCall("HGET", (self.job_key(job_id),), ("state",), read_state)
+        key = (self.job_key(job_id),)
+        return RedisCall("HGET", key, ("state",), lambda raw: None if raw in (None, b"purged") else text(raw))
 
     def is_purged(self, job_id: str) -> RedisCall[bool]:
         """Whether nothing is left of a job but the mark that it was purged."""
@@ -85,7 +85,12 @@ class JobReads(Keys):
 
     def origin(self, job_id: str) -> RedisCall[JobOrigin]:
         """Read the facts about a job's origin, for the log."""
-        read = partial(read_origin, queue_name("", self.tenant))
+
+        def read(reply: list[bytes | None]) -> JobOrigin:
+            queue, starts, envelope = reply
+            headers = json.loads(envelope or b"{}").get("headers") or {}
+            return JobOrigin(model_of(text(queue or b""), self.tenant), number(starts), trace_id_of(headers))
+
         return RedisCall("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
 
     def place(self, job_id: str) -> RedisCall[Place | None]:
@@ -115,7 +120,11 @@ class JobReads(Keys):
         """The jobs that have events after the given numbers."""
         ids = {self.events_key(job_id).encode(): job_id for job_id in cursors}
         after = (f"{last}-0" for last in cursors.values())
-        return RedisCall("XREAD", (), ("COUNT", 1, "STREAMS", *ids, *after), partial(read_names, ids))
+
+        def read(reply: Any) -> set[str]:  # redis-py's reply depends on the protocol
+            return {ids[name] for name in (reply if isinstance(reply, Mapping) else dict(reply or ()))}
+
+        return RedisCall("XREAD", (), ("COUNT", 1, "STREAMS", *ids, *after), read)
 
     def are_waiting(self, job_ids: Sequence[str]) -> RedisCall[list[bool]]:
         """Tell for each job whether it waits."""
@@ -154,12 +163,6 @@ def read_scores(reply: list[Any]) -> list[bool]:
     return [score is not None for score in reply]
 
 
-def read_names(ids: Mapping[bytes, str], reply: Any) -> set[str]:
-    """The jobs whose streams an XREAD has found something in. redis-py's reply depends on the protocol."""
-    found = reply if isinstance(reply, Mapping) else [name for name, _ in reply or ()]
-    return {ids[name] for name in found}
-
-
 def read_part(reply: list[Any]) -> StreamPart:
     n, start, *events = reply
     return StreamPart(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
@@ -178,21 +181,7 @@ def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
     }
     deadline_ms = fields["deadline_ms"]
     values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
-    return JobRecord(**values | {"queue": values["queue"] or "", "error": _read_failure(fields["error"])})
-
-
-def _read_failure(value: bytes | None) -> Failure | None:
-    """The error in a record; None if there is none, or none that can be read."""
+    values |= {"queue": values["queue"] or "", "error": None}
     with suppress(ValueError):
-        return None if value is None else Failure.model_validate_json(value)
-    return None
-
-
-def read_origin(queue_prefix: str, reply: list[bytes | None]) -> JobOrigin:
-    queue, starts, envelope = reply
-    headers = json.loads(envelope or b"{}").get("headers") or {}
-    return JobOrigin(text(queue or b"").removeprefix(queue_prefix), number(starts), trace_id_of(headers))
-
-
-def read_state(reply: bytes | None) -> str | None:
-    return None if reply in (None, b"purged") else text(reply)
+        values["error"] = Failure.model_validate_json(fields["error"]) if fields["error"] else None
+    return JobRecord(**values)

@@ -115,12 +115,3 @@ class Keys:
     def outbox_keys(self) -> dict[str, str]:
         """Keys of scripts that put an end into the outbox: what is wanted, what waits, its text, its dead."""
         return self.keys_named("webhook", "outbox", "outbox_entries", "outbox_dead")
-
-    def ending_keys(self, job_id: str) -> dict[str, str]:
-        """Keys of the scripts that may end a job, but for the line in which it waits."""
-        return {
-            "job": self.job_key(job_id),
-            "events": self.events_key(job_id),
-            **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
-            **self.outbox_keys,
-        }

@@ -102,11 +102,6 @@ class Ledger(JobReads):
             settings.standing_models,
         )
 
-    @property
-    def _poisoned(self) -> Failure:
-        message = f"{self.max_attempts} workers died while they prepared or ran this job"
-        return Failure(code=ErrorCode.POISONED, message=message)
-
     def submit(self, job_id: str, job: GenerationJob, envelope: Envelope) -> RedisCall[Submitted]:
         """Accept a job: make its record, pending mark and message at once. Repeating it changes nothing.
 
@@ -157,14 +152,12 @@ class Ledger(JobReads):
         job is cancelled, expired or poisoned, its final event is written before the answer. queue: where the
         message was. If the job's record names another one, or none is given, it takes a round trip more.
         """
+        poisoned = f"{self.max_attempts} workers died while they prepared or ran this job"
         return call(
             _CLAIM,
             read_claim,
-            **self.ending_keys(job_id),
+            **self._ending(job_id),
             **self.keys_named("quarantine"),
-            id=job_id,
-            channel=self.channel(job_id),
-            ttl_s=self.stream_ttl_s,
             owner=owner,
             worker=self.worker,
             lease_ms=self.lease_ms,
@@ -172,15 +165,23 @@ class Ledger(JobReads):
             quarantined_s=self.dead_ttl_s,
             cancelled_tail=end_tail("cancelled"),
             late_tail=end_tail("deadline"),
-            poisoned_tail=end_tail("error", self._poisoned),
+            poisoned_tail=end_tail("error", Failure(code=ErrorCode.POISONED, message=poisoned)),
             lost_tail=end_tail("error", LOST),
             bare=[job_fields(job, envelope, job.to_json().encode())] if job and envelope else [],
-            lines=self._lines_of(queue),
+            lines=[self.line_key(f"{queue}{lane}") for lane in (NORMAL, URGENT, LOW) if queue],
         )
 
-    def _lines_of(self, queue: str) -> tuple[str, ...]:
-        """Keys of the lines in which jobs of our clients wait for a queue; of no queue none."""
-        return tuple(self.line_key(f"{queue}{lane}") for lane in (NORMAL, URGENT, LOW) if queue)
+    def _ending(self, job_id: str) -> dict[str, str | int]:
+        """What scripts take that may end a job, but for the line in which it waits."""
+        return {
+            **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
+            **self.outbox_keys,
+            "job": self.job_key(job_id),
+            "events": self.events_key(job_id),
+            "id": job_id,
+            "channel": self.channel(job_id),
+            "ttl_s": self.stream_ttl_s,
+        }
 
     def emit(self, owner: str, entries: Sequence[EmitEntry]) -> RedisCall[list[Emitted]]:
         """`held_jobs.emit` for events of this tenant."""
@@ -218,14 +219,11 @@ class Ledger(JobReads):
         return call(
             _CANCEL,
             lambda reply: Cancellation(text(reply)),
-            **self.ending_keys(job_id),
-            id=job_id,
-            channel=self.channel(job_id),
-            ttl_s=self.stream_ttl_s,
+            **self._ending(job_id),
             reason=reason,
             end_state="failed" if is_late else "cancelled",
             end_tail=end_tail("deadline" if is_late else "cancelled"),
-            notice=notice_text(job_id, reason),
+            notice=json.dumps({"v": 1, "job": job_id, "cancel": reason}),
             notices_to=self.notices_to(""),
         )
 
@@ -237,12 +235,9 @@ class Ledger(JobReads):
         return call(
             _PURGE,
             lambda reply: Purge(text(reply)),
-            **self.ending_keys(job_id),
+            **self._ending(job_id),
             **self.keys_named("quarantine"),
             result=self.result_key(job_id),
-            id=job_id,
-            channel=self.channel(job_id),
-            ttl_s=self.stream_ttl_s,
             end_tail=end_tail("cancelled"),
             marks=int(mark),
         )
@@ -329,11 +324,6 @@ class Notice(BaseModel):
 
     job: str
     cancel: CancelReason
-
-
-def notice_text(job_id: str, reason: CancelReason) -> str:
-    """The notice as a message of the control channel."""
-    return json.dumps({"v": 1, "job": job_id, "cancel": reason})
 
 
 def read_notice(message: bytes) -> Notice | None:

@@ -20,6 +20,8 @@ _DUE = Script("outbox_due")
 _SETTLE = Script("outbox_settle")
 _RETRY = Script("outbox_retry")
 
+#: The keys of what waits and of what was given up.
+_LISTS = {"waiting": "outbox", "dead": "outbox:dead"}
 _OPTIONAL_FIELDS = ("finish_reason", "url", "error", "secret")
 
 
@@ -81,9 +83,8 @@ class Outbox(Keys):
 
     def due(self, limit: int, again_ms: int) -> RedisCall[list[WebhookEntry]]:
         """At most `limit` webhooks that are due. They are due again after `again_ms`, unless settled."""
-        return call(
-            _DUE, _read_due, outbox=self._waiting, entries=self._entries, most=limit, again_ms=again_ms
-        )
+        keys = {"outbox": self.key("outbox"), "entries": self.key("outbox:entries")}
+        return call(_DUE, _read_due, **keys, most=limit, again_ms=again_ms)
 
     def sent(self, entry: WebhookEntry) -> RedisCall[None]:
         """Forget a webhook that its receiver has."""
@@ -116,15 +117,14 @@ class Outbox(Keys):
         self, which: Literal["waiting", "dead"], limit: int
     ) -> RedisCall[list[tuple[bytes, int]]]:
         """Ids of webhooks that wait or were given up, with the time at which they are due or were that."""
-        key = self._dead if which == "dead" else self._waiting
-        return RedisCall("ZRANGE", (key,), (0, limit - 1, "WITHSCORES"), _read_scores)
+        return RedisCall("ZRANGE", (self.key(_LISTS[which]),), (0, limit - 1, "WITHSCORES"), _read_scores)
 
     def count(self, which: Literal["waiting", "dead"]) -> RedisCall[int]:
-        return RedisCall("ZCARD", (self._dead if which == "dead" else self._waiting,), (), int)
+        return RedisCall("ZCARD", (self.key(_LISTS[which]),), (), int)
 
     def entries(self, messages: Sequence[bytes]) -> RedisCall[list[bytes | None]]:
         """The entries of messages; None for one that is gone."""
-        return RedisCall("HMGET", (self._entries,), messages, list)
+        return RedisCall("HMGET", (self.key("outbox:entries"),), messages, list)
 
     def forget(self) -> RedisCall[int]:
         """Forget all of it."""
@@ -132,19 +132,8 @@ class Outbox(Keys):
 
     @property
     def _all(self) -> dict[str, str]:
-        return {"outbox": self._waiting, "entries": self._entries, "dead": self._dead}
-
-    @property
-    def _waiting(self) -> str:
-        return self.key("outbox")
-
-    @property
-    def _entries(self) -> str:
-        return self.key("outbox:entries")
-
-    @property
-    def _dead(self) -> str:
-        return self.key("outbox:dead")
+        names = {"outbox": "outbox", "entries": "outbox:entries", "dead": "outbox:dead"}
+        return {name: self.key(key) for name, key in names.items()}
 
 
 def webhook_message_id(job_id: str) -> str:

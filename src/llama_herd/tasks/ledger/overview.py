@@ -43,7 +43,7 @@ class LaneCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """The counts of a queue. Times are unix milliseconds; 0: unknown.
+    """The counts of a queue, in the order in which QUEUES answers. Times are unix milliseconds; 0: unknown.
 
     num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_left: jobs that the next sweep is to
     bring back, delayed ones whose time has come and those of dead workers, as far as QUEUES has looked.
@@ -198,23 +198,9 @@ def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
 def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
     *read, num_stray = map(int, numbers)
     counts, lanes = read[: -2 * len(_LANES)], read[-2 * len(_LANES) :]
-    jobs, tokens, delayed, delayed_tokens, left, left_tokens, running, taken, span_ms, served_ms = counts
     told = zip(_LANES, lanes[::2], lanes[1::2], strict=True)
-    return QueueCounts(
-        text(name),
-        num_jobs=jobs,
-        num_tokens=tokens,
-        num_delayed=delayed,
-        num_delayed_tokens=delayed_tokens,
-        num_left=left,
-        num_left_tokens=left_tokens,
-        num_running=running,
-        num_taken=taken,
-        span_ms=span_ms,
-        served_ms=served_ms,
-        lanes=tuple(map(LaneCounts._make, told)),
-        num_stray=num_stray,
-    )
+    found: tuple[Any, ...] = (text(name), *counts, tuple(map(LaneCounts._make, told)), num_stray)
+    return QueueCounts(*found)
 
 
 def _read_page(reply: list[Any]) -> JobPage:
@@ -226,15 +212,5 @@ def _job_row(
     job_id: bytes, state: bytes, queue: bytes | None, worker: bytes | None, *rest: bytes | None
 ) -> JobRow:
     *numbers, deadline_ms = rest
-    n, attempts, submitted_ms, due_ms = map(number, numbers)
-    return JobRow(
-        text(job_id),
-        text(state),
-        text(queue or b""),
-        None if worker is None else text(worker),
-        n,
-        attempts,
-        submitted_ms,
-        due_ms,
-        None if deadline_ms is None else number(deadline_ms),
-    )
+    words = text(job_id), text(state), text(queue or b""), None if worker is None else text(worker)
+    return JobRow._make((*words, *map(number, numbers), None if deadline_ms is None else number(deadline_ms)))

@@ -6,12 +6,11 @@ several calls is a dialogue: an ordinary `async def` that awaits calls. `run_dia
 caller loads it again.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import coroutine
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import redis
 import redis.asyncio
@@ -38,14 +37,6 @@ class UnreadableReply(RecordUnreadable, ResponseError):
     """A key does not contain what the call expects: llama-herd has not written it."""
 
     __repr__ = RecordUnreadable.__repr__  # redis-py's needs what only its own constructor sets
-
-    @classmethod
-    def for_call(cls, call: "RedisCall[Any]", error: Exception) -> Self:
-        place = call.keys[0] if call.keys else "Redis"
-        return cls(
-            f"{place} cannot be read ({type(error).__name__}): this version has not written it. "
-            "Fix: purge the job, or use the version that wrote it"
-        )
 
 
 #: Errors of a parser that meets an unexpected reply.
@@ -153,16 +144,6 @@ async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue
             replies = await pipeline.execute(raise_on_error=False)
 
 
-@contextmanager
-def closing_dialogue(dialogue: Dialogue[Any]) -> Iterator[None]:
-    """Close a dialogue after the block, begun or not: Python warns of a coroutine that nobody began."""
-    try:
-        yield
-    finally:
-        if isinstance(dialogue, Coroutine):
-            dialogue.close()
-
-
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
     """Load the scripts that Redis has forgotten, for users who may run them but not load them."""
     known = connection.script_exists(*(script.sha for script in scripts))
@@ -220,7 +201,11 @@ def _answer(call: RedisCall[T], reply: Any) -> T | ResponseError:
     try:
         return call.parse(reply)
     except _PARSE_ERRORS as error:
-        return UnreadableReply.for_call(call, error)
+        place = call.keys[0] if call.keys else "Redis"
+        return UnreadableReply(
+            f"{place} cannot be read ({type(error).__name__}): this version has not written it. "
+            "Fix: purge the job, or use the version that wrote it"
+        )
 
 
 def _queue_commands(pipeline: Any, commands: Sequence[Command]) -> None:

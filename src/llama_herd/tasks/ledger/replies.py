@@ -1,7 +1,13 @@
 """What others may have written, as it comes in replies of Redis."""
 
 import re
+from collections.abc import Callable
 from math import isfinite
+from typing import TypeVar
+
+from llama_herd.errors import RecordUnreadable
+
+T = TypeVar("T")
 
 
 def text(value: bytes) -> str:
@@ -26,3 +32,16 @@ def score_number(value: bytes) -> int:
 def fields_of(reply: dict[bytes, bytes] | list[bytes]) -> dict[bytes, bytes]:
     """A hash as a command or a script answers it."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def read_entries(
+    reply: dict[bytes, bytes] | list[bytes], parse: Callable[[str, bytes], T]
+) -> tuple[list[T], tuple[str, ...]]:
+    """The entries of a hash, and the names of those that cannot be read. parse: of a name and its value."""
+    entries, unreadable = list[T](), list[str]()
+    for name, raw in fields_of(reply).items():
+        try:
+            entries.append(parse(text(name), raw))
+        except RecordUnreadable:
+            unreadable.append(text(name))
+    return entries, tuple(sorted(unreadable))

@@ -68,9 +68,18 @@ class Reports(Keys):
         return self._reports(BatchStatus, "batches", "batch:", None)
 
     def _reports(self, kind: type[S], index: str, prefix: str, longest_ms: int | None) -> RedisCall[list[S]]:
+
+        def parse(reply: list[list[bytes]]) -> list[S]:  # those of another version may not fit
+            reports = []
+            for flat in reply:
+                texts = [text(part) for part in flat]
+                with suppress(ValueError):
+                    reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
+            return reports
+
         return call(
             _REPORTS,
-            lambda reply: read_reports(reply, kind),
+            parse,
             index=self.key(index),
             prefix=self.key(prefix),
             longest_ms=longest_ms,
@@ -124,13 +133,3 @@ def beat(beats: Sequence[Beat]) -> RedisCall[list[int | str]]:
         ],
         common=common,
     )
-
-
-def read_reports(reply: list[list[bytes]], kind: type[S]) -> list[S]:
-    """The reports that can be parsed. Those of another version may not."""
-    reports = []
-    for flat in reply:
-        texts = [text(part) for part in flat]
-        with suppress(ValueError):
-            reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
-    return reports

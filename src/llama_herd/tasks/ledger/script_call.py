@@ -28,15 +28,14 @@ def call(script: Script, parse: Callable[[Any], T], /, **given: Given) -> RedisC
         raise TypeError(_complaint(script.name, given.keys(), head.names))
     keys: list[str] = [values[name] for name in head.keys]
     fixed = ("" if (value := values[name.removesuffix("#")]) is None else value for name in head.args)
-    entries = [_entries(one, values[one.name]) for one in head.lists]
+    entries: list[Sequence[Any]] = [
+        list(chain.from_iterable(values[one.name].items())) if one.is_pairs else values[one.name]
+        for one in head.lists
+    ]
     args: list[Argument] = [*map(len, entries), *fixed]
     for one, its_entries in zip(head.lists, entries, strict=True):
         _add_entries(script, one, its_entries, keys, args)
     return RedisCall(script, [*keys, *more], args, parse)
-
-
-def _entries(one: ListHead, given: Any) -> Sequence[Any]:
-    return list(chain.from_iterable(given.items())) if one.is_pairs else given
 
 
 def _add_entries(
@@ -64,8 +63,6 @@ def _picked(names: Sequence[str], entries: Sequence[Any]) -> Iterable[Any]:
 
 
 def _complaint(what: str, given: Iterable[str], wanted: Iterable[str]) -> str:
-    missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-    parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"knows no {', '.join(unknown)}"] * bool(
-        unknown
-    )
+    lacks = {"lacks": set(wanted) - set(given), "knows no": set(given) - set(wanted)}
+    parts = (f"{verb} {', '.join(sorted(names))}" for verb, names in lacks.items() if names)
     return f"the call of {what} {' and '.join(parts)}"

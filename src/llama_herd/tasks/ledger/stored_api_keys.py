@@ -1,13 +1,12 @@
 """What is stored of the gateway's API keys: one hash for all tenants, without the keys themselves."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import fields_of, text
+from llama_herd.tasks.ledger.replies import read_entries
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 
 #: Redis key of the hash. Its fields are fingerprints. No tenant's key has this name, which has one colon.
@@ -37,16 +36,12 @@ class ApiKey:
     def parse(cls, fingerprint: str, raw: bytes) -> "ApiKey":
         """Read a stored key. Raises RecordUnreadable for what we have not written."""
         try:
-            return cls._parsed(fingerprint, raw)
+            facts = json.loads(raw)
+            words = {name: str(facts[name]) for name in ("digest", "name", "tenant", "role")}
+            created_ms, max_priority = int(facts["created_ms"]), int(facts.get("max_priority", MAX_PRIORITY))
+            return cls(fingerprint, created_ms=created_ms, max_priority=max_priority, **words)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise UnreadableKey.for_fingerprint(fingerprint) from None
-
-    @classmethod
-    def _parsed(cls, fingerprint: str, raw: bytes) -> "ApiKey":
-        facts = json.loads(raw)
-        words = {name: str(facts[name]) for name in ("digest", "name", "tenant", "role")}
-        created_ms, max_priority = int(facts["created_ms"]), int(facts.get("max_priority", MAX_PRIORITY))
-        return cls(fingerprint, created_ms=created_ms, max_priority=max_priority, **words)
 
 
 class UnreadableKey(RecordUnreadable):
@@ -67,15 +62,9 @@ class StoredKeys(NamedTuple):
     unreadable: tuple[str, ...]
 
     @classmethod
-    def from_entries(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
-        keys, unreadable = list[ApiKey](), list[str]()
-        for field, raw in pairs:
-            fingerprint = text(field)
-            try:
-                keys.append(ApiKey.parse(fingerprint, raw))
-            except UnreadableKey:
-                unreadable.append(fingerprint)
-        return cls(tuple(sorted(keys, key=lambda key: (key.created_ms, key.name))), tuple(sorted(unreadable)))
+    def parse(cls, reply: dict[bytes, bytes] | list[bytes]) -> Self:
+        keys, unreadable = read_entries(reply, ApiKey.parse)
+        return cls(tuple(sorted(keys, key=lambda key: (key.created_ms, key.name))), unreadable)
 
 
 def store_key(key: ApiKey) -> RedisCall[bool]:
@@ -95,13 +84,9 @@ def num_keys() -> RedisCall[int]:
 
 def all_keys() -> RedisCall[StoredKeys]:
     """Read all stored keys."""
-    return RedisCall("HGETALL", (API_KEYS,), (), _read_keys)
+    return RedisCall("HGETALL", (API_KEYS,), (), StoredKeys.parse)
 
 
 def drop_key(fingerprint: str) -> RedisCall[bool]:
     """Forget a key. Answers whether there was one."""
     return RedisCall("HDEL", (API_KEYS,), (fingerprint,), bool)
-
-
-def _read_keys(reply: dict[bytes, bytes] | list[bytes]) -> StoredKeys:
-    return StoredKeys.from_entries(fields_of(reply).items())

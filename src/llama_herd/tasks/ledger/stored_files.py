@@ -100,14 +100,10 @@ class RecordPage(NamedTuple):
 
 
 class DueItem(NamedTuple):
-    """A file or batch that a gateway with its storage has to look after, as a member of a due list."""
+    """A file or batch that a gateway with its storage has to look after."""
 
     tenant: str
     id: str
-
-    @property
-    def member(self) -> str:
-        return f"{self.tenant}/{self.id}"
 
     @classmethod
     def from_member(cls, member: bytes) -> "DueItem":
@@ -116,8 +112,8 @@ class DueItem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StoredFiles(Keys):
-    """All calls for one tenant's files in one storage. storage: its id."""
+class StorageKeys(Keys):
+    """The keys of one tenant, and those of one storage of files. storage: its id."""
 
     storage: str = ""
 
@@ -125,15 +121,21 @@ class StoredFiles(Keys):
         return self.key(f"{{{file_id}}}:file")
 
     @property
-    def due_key(self) -> str:
+    def files_due_key(self) -> str:
         return f"herd:files@{self.storage}"
 
-    def _member(self, file_id: str) -> str:
-        return DueItem(self.tenant, file_id).member
+    def member(self, name: str) -> str:
+        """A file or batch of the tenant in a due list."""
+        return f"{self.tenant}/{name}"
+
+
+@dataclass(frozen=True)
+class StoredFiles(StorageKeys):
+    """All calls for one tenant's files in one storage."""
 
     def begin_upload(self, file_id: str) -> RedisCall[None]:
         """Note that bytes are being written: without a record they are deleted after a day."""
-        return _delay(self.due_key, self._member(file_id), UPLOAD_MS)
+        return _delay(self.files_due_key, self.member(file_id), UPLOAD_MS)
 
     def reserve(
         self, file_id: str, owner: str, num_bytes: int, quota: Quota
@@ -157,7 +159,7 @@ class StoredFiles(Keys):
             _read_added,
             **self._keys_of(file.id),
             id=file.id,
-            member=self._member(file.id),
+            member=self.member(file.id),
             name=file.name,
             purpose=file.purpose,
             storage=self.storage,
@@ -172,7 +174,10 @@ class StoredFiles(Keys):
 
     def get(self, file_id: str) -> RedisCall[StoredFile | None]:
         """A file's record, also of one that has expired."""
-        return RedisCall("HGETALL", (self.file_key(file_id),), (), _read_file)
+        key = (self.file_key(file_id),)
+        return RedisCall(
+            "HGETALL", key, (), lambda reply: StoredFile.from_fields(fields_of(reply)) if reply else None
+        )
 
     def page(
         self, after: str, limit: int, order: ListOrder, purpose: str = ""
@@ -188,7 +193,7 @@ class StoredFiles(Keys):
             text,  # type: ignore[arg-type]  # one of these words
             **self._keys_of(file_id),
             id=file_id,
-            member=self._member(file_id),
+            member=self.member(file_id),
             only="expired" if expired else "",
             again_ms=AGAIN_MS,
         )
@@ -196,15 +201,15 @@ class StoredFiles(Keys):
     def _keys_of(self, file_id: str) -> dict[str, str]:
         """The keys that change with a file, by their names in scripts."""
         file, files = self.file_key(file_id), self.key("stored_files")
-        return {"file": file, "files": files, "quota": self.key("quota"), "files_due": self.due_key}
+        return {"file": file, "files": files, "quota": self.key("quota"), "files_due": self.files_due_key}
 
     def put_off(self, file_id: str) -> RedisCall[None]:
         """Look at a file again in a while."""
-        return _delay(self.due_key, self._member(file_id), AGAIN_MS)
+        return _delay(self.files_due_key, self.member(file_id), AGAIN_MS)
 
     def note_deleted(self, file_id: str) -> RedisCall[None]:
         """Note that a file's bytes are gone, too."""
-        return RedisCall("ZREM", (self.due_key,), (self._member(file_id),), lambda reply: None)
+        return RedisCall("ZREM", (self.files_due_key,), (self.member(file_id),), lambda reply: None)
 
 
 def _delay(key: str, member: str, delay_ms: int) -> RedisCall[None]:
@@ -279,8 +284,3 @@ def _read_page(reply: list[Any]) -> RecordPage | None:
 def _read_added(reply: list[Any]) -> StoredFile | QuotaExceeded:
     kind, *rest = reply
     return StoredFile.from_fields(fields_of(rest[0])) if kind == b"ok" else QuotaExceeded.from_reply(rest)
-
-
-def _read_file(reply: Any) -> StoredFile | None:
-    fields = fields_of(reply)
-    return StoredFile.from_fields(fields) if fields else None

@@ -53,11 +53,11 @@ _BARE_ANSWERS = {kind.encode(): Submitted(kind) for kind in Submission}
 
 def read_submitted_many(reply: list[Any]) -> list[Submitted | ResponseError]:
     """The error of one job stands in the place of its answer."""
-    return [
-        _BARE_ANSWERS[answer] if isinstance(answer, bytes) else _read_submitted_one(answer)
-        for answer in reply
-    ]
-
-
-def _read_submitted_one(answer: list[Any]) -> Submitted | ResponseError:
-    return ResponseError(text(answer[1])) if answer[0] == b"error" else read_submitted(answer)
+    answers: list[Submitted | ResponseError] = []
+    for answer in reply:
+        if isinstance(answer, bytes):
+            answers.append(_BARE_ANSWERS[answer])
+        else:
+            is_error = answer[0] == b"error"
+            answers.append(ResponseError(text(answer[1])) if is_error else read_submitted(answer))
+    return answers

@@ -40,6 +40,10 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
     """
     prefix, _, record = ledger.job_key("\0").partition("\0")
     events = ledger.events_key("\0").removeprefix(f"{prefix}\0")
+    unserved = (
+        f"no worker has ever served the job's model, for which it waited {ledger.unserved_timeout_s} s. "
+        "Fix: check the name, or set HERD_MODELS"
+    )
     return call(
         _SWEEP,
         lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
@@ -63,17 +67,12 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
         late_tail=end_tail("deadline"),
         cancelled_tail=end_tail("cancelled"),
         lost_tail=end_tail("error", LOST),
-        unserved_tail=end_tail("error", _unserved(ledger.unserved_timeout_s)),
+        unserved_tail=end_tail("error", Failure(code=ErrorCode.UNSERVED, message=unserved)),
         unserved_ms=1000 * ledger.unserved_timeout_s,
         away_ms=1000 * WORKER_TTL_S,
         max_outbox=ledger.max_outbox,
         standing=[queue_name(model, ledger.tenant) for model in ledger.standing_models],
     )
-
-
-def _unserved(timeout_s: int) -> Failure:
-    waited = f"no worker has ever served the job's model, for which it waited {timeout_s} s"
-    return Failure(code=ErrorCode.UNSERVED, message=f"{waited}. Fix: check the name, or set HERD_MODELS")
 
 
 def due_for_sweep(ledgers: Sequence[Ledger]) -> RedisCall[list[bool]]:

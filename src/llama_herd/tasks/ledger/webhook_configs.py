@@ -1,14 +1,13 @@
 """Which tenants get webhooks of their jobs' ends, and where; and which gateway sends them."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.ledger.replies import read_entries
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 
@@ -76,14 +75,9 @@ class StoredConfigs(NamedTuple):
     unreadable: tuple[str, ...]
 
     @classmethod
-    def from_entries(cls, pairs: Iterable[tuple[bytes, bytes]]) -> Self:
-        configs, unreadable = list[WebhookConfig](), list[str]()
-        for name, raw in pairs:
-            try:
-                configs.append(WebhookConfig.parse(text(name), raw))
-            except RecordUnreadable:
-                unreadable.append(text(name))
-        return cls(tuple(sorted(configs, key=lambda config: config.tenant)), tuple(sorted(unreadable)))
+    def parse(cls, reply: dict[bytes, bytes] | list[bytes]) -> Self:
+        configs, unreadable = read_entries(reply, WebhookConfig.parse)
+        return cls(tuple(sorted(configs, key=lambda config: config.tenant)), unreadable)
 
 
 def store_config(config: WebhookConfig) -> list[RedisCall[Any]]:
@@ -102,7 +96,7 @@ def find_config(tenant: str) -> RedisCall[WebhookConfig | None]:
 
 def all_configs() -> RedisCall[StoredConfigs]:
     """The webhooks of all tenants."""
-    return RedisCall("HGETALL", (WEBHOOKS,), (), _read_configs)
+    return RedisCall("HGETALL", (WEBHOOKS,), (), StoredConfigs.parse)
 
 
 def drop_config(tenant: str) -> list[RedisCall[Any]]:
@@ -116,8 +110,3 @@ def drop_config(tenant: str) -> list[RedisCall[Any]]:
 def hold_sender_role(who: str, for_ms: int) -> RedisCall[bool]:
     """Become or stay the gateway that sends, for `for_ms`; 0: no more. Answers whether it is this one."""
     return call(_ROLE, lambda reply: reply == 1, role=SENDER, caller=who, for_ms=for_ms)
-
-
-def _read_configs(reply: dict[bytes, bytes] | list[bytes]) -> StoredConfigs:
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return StoredConfigs.from_entries(pairs)

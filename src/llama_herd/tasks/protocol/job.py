@@ -36,6 +36,7 @@ from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, at_most, check_length
 from llama_herd.tasks.protocol.structured_outputs import (
+    FORM_FIELDS,
     OutputForm,
     ResponseFormat,
     StructuredOutputs,
@@ -206,53 +207,41 @@ class GenerationJob(StrictModel):
         "`whsec_` and the Base64 of 24 to 64 bytes. It goes with `webhook` only.",
     )
 
-    @field_validator("prompt")
-    @classmethod
-    def _check_prompt(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is None:
-            return None
-        if not value:
-            raise ValueError("must not be empty")
-        if "\0" in value:
-            raise ValueError("must not contain a NUL character")
-        _check_prompt_bytes(len(value.encode()), info)
-        return value
-
     @field_validator("prompt_ids", mode="before")
     @classmethod
     def _check_num_ids(cls, value: Any, info: ValidationInfo) -> Any:
         limits: Settings | None = info.context
         return value if limits is None else check_length(value, limits.max_prompt_bytes // PROMPT_ID_BYTES)
 
-    @field_validator("prompt_ids")
+    @field_validator(*SOURCES)
     @classmethod
-    def _check_ids(cls, value: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+    def _check_source(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None:
             return None
         if not value:
             raise ValueError("must not be empty")
-        _check_prompt_bytes(PROMPT_ID_BYTES * len(value), info)
+        if info.field_name == "messages":
+            check_json([call for message in value for call in message.tool_calls or ()])
+            length = num_bytes(text for message in value for text in message.texts)
+        elif info.field_name == "prompt_ids":
+            length = PROMPT_ID_BYTES * len(value)
+        elif "\0" in value:
+            raise ValueError("must not contain a NUL character")
+        else:
+            length = len(value.encode())
+        _check_prompt_bytes(length, info)
         return value
 
-    @field_validator("messages")
+    @field_validator("tools", "documents", "chat_template_kwargs", *FORM_FIELDS)
     @classmethod
-    def _check_messages(
-        cls, value: tuple[ChatMessage, ...] | None, info: ValidationInfo
-    ) -> tuple[ChatMessage, ...] | None:
+    def _check_json_length(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None:
             return None
-        if not value:
-            raise ValueError("must not be empty")
-        check_json([call for message in value for call in message.tool_calls or ()])
-        _check_prompt_bytes(num_bytes(text for message in value for text in message.texts), info)
-        return value
-
-    @field_validator("tools", "documents")
-    @classmethod
-    def _check_json_length(cls, value: tuple[JsonObject, ...] | None, info: ValidationInfo) -> Any:
-        if value is not None:
+        if info.field_name == "chat_template_kwargs":
+            check_options(value)
+        if info.field_name not in FORM_FIELDS:  # whose own checks have seen to that
             check_json(value)
-            _check_prompt_bytes(num_bytes([json_text(value)]), info)
+        _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
     @field_validator("tool_choice")
@@ -262,22 +251,6 @@ class GenerationJob(StrictModel):
     ) -> str | JsonObject | None:
         if value is not None and "tools" in info.data:
             check_choice_among(value, info.data["tools"] or ())
-        return value
-
-    @field_validator("chat_template_kwargs")
-    @classmethod
-    def _check_template_options(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
-        if value is not None:
-            check_options(value)
-            check_json(value)
-            _check_prompt_bytes(num_bytes([json_text(value)]), info)
-        return value
-
-    @field_validator("response_format", "structured_outputs")
-    @classmethod
-    def _check_form_length(cls, value: JsonObject | None, info: ValidationInfo) -> JsonObject | None:
-        if value is not None:
-            _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
     @field_validator("timeout_s")

@@ -164,6 +164,9 @@ class Result(Output):
             ResultChoice.from_events(index, [token for token in tokens if (token.choice or 0) == index], end)
             for index in range(min(started.n, MAX_CHOICES) if started else 1)
         ]
+        pieces = Pieces()
+        for some in (*(one.pieces for one in starts), *(one.pieces for one in tokens)):
+            pieces.update(some or {})
         first = {name: getattr(choices[0], name) for name in Output.model_fields}
         first |= {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
         return cls(
@@ -174,7 +177,7 @@ class Result(Output):
             prompt_ids=echoed and echoed.prompt_ids,
             prompt_text=echoed and echoed.prompt_text,
             context_tokens=echoed and echoed.context_tokens,
-            pieces=_merged_pieces([*(one.pieces for one in starts), *(one.pieces for one in tokens)]),
+            pieces=pieces or None,
             choices=tuple(choices) if len(choices) > 1 else None,
             usage=end.usage,
             cached_tokens=starts[0].cached_tokens if starts else None,
@@ -204,8 +207,3 @@ def _joined(parts: Iterable[tuple[T, ...] | None]) -> tuple[T, ...] | None:
     """All parts that are not None, joined; None if there is none."""
     found = [part for part in parts if part is not None]
     return tuple(value for part in found for value in part) if found else None
-
-
-def _merged_pieces(parts: Iterable[Pieces | None]) -> Pieces | None:
-    """All pieces; None if there are none."""
-    return {token_id: piece for part in parts for token_id, piece in (part or {}).items()} or None

@@ -48,20 +48,17 @@ def check_response_format(given: object) -> JsonObject:
         _check_names(form, ("type",))
     elif kind == "json_schema":
         _check_names(form, ("type", "json_schema"))
-        _check_schema_form(_object(form.get("json_schema"), "json_schema must be an object with a schema"))
+        wanted = _object(form.get("json_schema"), "json_schema must be an object with a schema")
+        _check_names(wanted, ("name", "description", "schema", "strict"))
+        if not isinstance(wanted.get("strict"), bool | None):
+            raise ValueError("json_schema.strict must be true or false")
+        for name in ("name", "description"):
+            if not isinstance(wanted.get(name), str | None):
+                raise ValueError(f"json_schema.{name} must be a text")
+        _check_schema(wanted.get("schema"), "json_schema.schema")
     else:
         raise ValueError("must have the type text, json_object or json_schema")
     return form
-
-
-def _check_schema_form(form: JsonObject) -> None:
-    _check_names(form, ("name", "description", "schema", "strict"))
-    if not isinstance(form.get("strict"), bool | None):
-        raise ValueError("json_schema.strict must be true or false")
-    for name in ("name", "description"):
-        if not isinstance(form.get(name), str | None):
-            raise ValueError(f"json_schema.{name} must be a text")
-    _check_schema(form.get("schema"), "json_schema.schema")
 
 
 def check_structured_outputs(given: object) -> JsonObject:
@@ -73,7 +70,11 @@ def check_structured_outputs(given: object) -> JsonObject:
         raise ValueError(f"must have exactly one of {', '.join(_KINDS)}, got {len(kinds)}")
     kind, value = kinds[0], form[kinds[0]]
     if kind == "choice":
-        _check_choice(value)
+        if not isinstance(value, list | tuple) or not value:
+            raise ValueError("choice must be a list of texts, and not empty")
+        if not all(isinstance(text, str) and text for text in value):
+            raise ValueError("choice must have texts that are not empty")
+        _check_bytes("".join(value))
     elif kind == "json":
         _check_schema(_read_schema(value), kind)
     elif not isinstance(value, str) or not value:
@@ -147,14 +148,6 @@ def _read_schema(value: object) -> object:
         return parse_bounded(value.encode(), JsonSize(MAX_VALUES))
     except ValueError:
         return None
-
-
-def _check_choice(texts: object) -> None:
-    if not isinstance(texts, list | tuple) or not texts:
-        raise ValueError("choice must be a list of texts, and not empty")
-    if not all(isinstance(text, str) and text for text in texts):
-        raise ValueError("choice must have texts that are not empty")
-    _check_bytes("".join(texts))
 
 
 def _check_bytes(text: str) -> None:

@@ -91,14 +91,13 @@ class WorkerStatus(BaseModel):
     @property
     def complaints(self) -> tuple[str, ...]:
         """Complaints of this worker about Redis, each with the fix."""
-        evicts = eviction_complaint(self.evicts) if self.evicts else ""
-        return tuple(filter(None, (self._left_out, evicts)))
-
-    @property
-    def _left_out(self) -> str:
-        """Say which queue is left out, why, and the fix; empty if no queue is."""
-        if not self.left_out:
-            return ""
-        held = f"a {self.spoilt_type}, not a list" if self.spoilt_type else "not a list"
-        key = json.dumps(self.spoilt_key).replace("\\u00", "\\x")  # as redis-cli takes it
-        return f"{self.left_out} is left out: its key {key} is {held}. Fix: delete or rename it"
+        complaints = []
+        if self.left_out:
+            held = f"a {self.spoilt_type}, not a list" if self.spoilt_type else "not a list"
+            key = json.dumps(self.spoilt_key).replace("\\u00", "\\x")  # as redis-cli takes it
+            complaints.append(
+                f"{self.left_out} is left out: its key {key} is {held}. Fix: delete or rename it"
+            )
+        if self.evicts:
+            complaints.append(eviction_complaint(self.evicts))
+        return tuple(complaints)

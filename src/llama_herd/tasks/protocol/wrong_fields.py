@@ -24,10 +24,10 @@ Location = tuple[int | str, ...]
 def field_errors(error: ValidationError, of_job: Iterable[str]) -> list[FieldError]:
     """An entry for each wrong field. of_job: names of the job's own fields."""
     names = frozenset(of_job)
-    details = error.errors(include_url=False)
-    found = [
-        FieldError(_shown_path(detail["loc"]), _message(detail["loc"], detail, names)) for detail in details
-    ]
+    found = (
+        FieldError(_shown_path(detail["loc"]), _message(detail["loc"], detail, names))
+        for detail in error.errors(include_url=False)
+    )
     return list(dict.fromkeys(found))
 
 
@@ -52,7 +52,9 @@ def _message(loc: Location, detail: Any, of_job: frozenset[str]) -> str:
         return str(limits["error"])
     message: str = detail["msg"][0].lower() + detail["msg"][1:]
     if isinstance(given, int | float) and not isinstance(given, bool):
-        return f"{message}, got {_shown_number(given)}"
+        if isinstance(given, int) and given.bit_length() > 64:  # longer than any field allows
+            return f"{message}, got a number of {given.bit_length()} bits"
+        return f"{message}, got {given}"
     if kind in ("string_too_long", "string_too_short"):
         return f"{message}, got {len(given)}"
     return message
@@ -72,9 +74,3 @@ def _unknown_field(loc: Location, of_job: frozenset[str]) -> str:
     else:
         meant = close_names(name, _PARTS[above[0]].model_fields) if above[0] in _PARTS else []
     return f"unknown field{did_you_mean(meant)}"
-
-
-def _shown_number(number: float) -> str:
-    """Show a number; if it is longer than any field allows, only its size."""
-    num_bits = number.bit_length() if isinstance(number, int) else 0
-    return str(number) if num_bits <= 64 else f"a number of {num_bits} bits"

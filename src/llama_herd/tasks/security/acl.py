@@ -15,7 +15,6 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 from llama_herd.errors import BadInput
@@ -213,35 +212,24 @@ class Acl:
         asked = BatchRequest(ANY, ANY, ANY)
         record = BatchRecord(ANY, asked, "validating", ANY, 0, 0, 0)
         status = BatchStatus(run_id=ANY, state=ANY, input_name=ANY)
-        yield from (
-            files.begin_upload(ANY),
-            files.add(file, none, none),
-            files.get(ANY),
-            files.page(ANY, 1, "asc"),
+        return (
+            *(files.begin_upload(ANY), files.add(file, none, none), files.get(ANY)),
+            *(files.page(ANY, 1, "asc"), files.drop(ANY), files.put_off(ANY), files.note_deleted(ANY)),
+            *(due_items(files.files_due_key, 1), storage_seen(ANY, 1), lost_storages(), redis_time_ms()),
+            *(batches.create(ANY, asked, 1), batches.get(ANY), batches.page(ANY, 1), batches.cancel(ANY)),
+            *(batches.claim(ANY, 1), batches.note(ANY, 1, 1), batches.start(record, 1, 1, ANY, none)),
+            *(batches.end(record, "completed", [file]), batches.note_cleaned(ANY), batches.num_open()),
+            *(self._ledger.state(ANY), reports.report_batch(status)),
         )
-        yield from (
-            files.drop(ANY),
-            files.put_off(ANY),
-            files.note_deleted(ANY),
-            due_items(files.due_key, 1),
-            *(storage_seen(ANY, 1), lost_storages(), redis_time_ms()),
-        )
-        yield from (
-            batches.create(ANY, asked, 1),
-            batches.get(ANY),
-            batches.page(ANY, 1),
-            batches.cancel(ANY),
-        )
-        yield from (batches.claim(ANY, 1), batches.note(ANY, 1, 1), batches.start(record, 1, 1, ANY, none))
-        yield from (batches.end(record, "completed", [file]), batches.note_cleaned(ANY), batches.num_open())
-        yield from (self._ledger.state(ANY), reports.report_batch(status))
 
     def _everything(self, commands: frozenset[str]) -> Rights:
         """All keys and channels of the tenant, with our scripts' commands and `commands`."""
         all_keys = frozenset(map(self._ledger.key, KEY_TYPES))
         events = _fanout_channels(f"{self._ledger.key('celeryev')}/*")  # of Celery's workers
         return Rights(
-            CONNECTION | SUBSCRIPTION | SCRIPT_COMMANDS | LOOK | commands | _script_commands(),
+            (CONNECTION | SUBSCRIPTION | SCRIPT_COMMANDS | LOOK | commands | {"EVALSHA"}).union(
+                *(script.commands for script in all_scripts())
+            ),
             self._queue_keys | self._results | all_keys,
             self._results | self._revokes | {self._ledger.key(ANY)} | events,
         )
@@ -275,9 +263,3 @@ class Acl:
 def _fanout_channels(exchange: str) -> frozenset[str]:
     """The channels of kombu's fan-out exchange, which begin with the number of the database."""
     return frozenset(f"/{number}.{exchange}" for number in ("[0-9]", "[0-9][0-9]"))
-
-
-@cache
-def _script_commands() -> frozenset[str]:
-    """All commands that our scripts call."""
-    return frozenset({"EVALSHA"}).union(*(script.commands for script in all_scripts()))

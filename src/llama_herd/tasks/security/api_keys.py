@@ -44,8 +44,8 @@ class KeyRole(StrEnum):
         return roles.index(self) >= roles.index(what)
 
 
-def make_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIORITY) -> tuple[str, ApiKey]:
-    """A new key, and what is stored of it. Raises BadInput."""
+async def create_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIORITY) -> str:
+    """Store a new key and return it: nobody can see it again. Raises BadInput, also if the name is taken."""
     if not _NAME.fullmatch(name):
         raise BadInput(
             f"key {name!r}: the name must be 1 to 64 letters, digits, dots, dashes, underscores or @"
@@ -54,19 +54,13 @@ def make_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIO
         raise BadInput(f"tenant {tenant!r}: must be 1 to 64 letters, digits, underscores or dashes")
     if not MIN_PRIORITY <= max_priority <= MAX_PRIORITY:
         raise BadInput(f"max-priority {max_priority}: must be {MIN_PRIORITY} to {MAX_PRIORITY}")
-    secret = PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    digest = _digest(secret)
-    facts = (digest, name, tenant, role, int(1000 * time()), max_priority)
-    return secret, ApiKey(digest[:FINGERPRINT_CHARS], *facts)
-
-
-async def create_key(name: str, tenant: str, role: KeyRole, max_priority: int = MAX_PRIORITY) -> str:
-    """Store a new key and return it: nobody can see it again. Raises BadInput if the name is taken."""
-    secret, key = make_key(name, tenant, role, max_priority)
     stored: StoredKeys = await all_keys()
     if any(other.name == name for other in stored.keys):
         raise BadInput(f"key {name}: there is one of this name. Fix: revoke it, or choose another name")
-    await store_key(key)
+    secret = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    digest = _digest(secret)
+    facts = (digest, name, tenant, role, int(1000 * time()), max_priority)
+    await store_key(ApiKey(digest[:FINGERPRINT_CHARS], *facts))
     return secret
 
 
@@ -78,9 +72,7 @@ async def known_key(secret: str) -> ApiKey | None:
     if raw is None:
         return None
     key = ApiKey.parse(fingerprint, raw)
-    if not hmac.compare_digest(key.digest.encode(), digest.encode()):
-        return None
-    return key
+    return key if hmac.compare_digest(key.digest.encode(), digest.encode()) else None
 
 
 async def revoke_key(name: str) -> str:

@@ -121,9 +121,10 @@ class Rights:
     @classmethod
     def to_run(cls, *calls: RedisCall[Any]) -> Self:
         """The rights that these calls need."""
-        commands = (_commands_of_call(call) for call in calls)
-        keys = (key_pattern(key) for call in calls for key in call.keys)
-        return cls(frozenset().union(*commands), frozenset(keys))
+        commands = set[str]()
+        for call in calls:
+            commands |= {"EVALSHA", *call.what.commands} if isinstance(call.what, Script) else {call.what}
+        return cls(frozenset(commands), frozenset(key_pattern(key) for call in calls for key in call.keys))
 
     def __add__(self, other: "Rights") -> "Rights":
         return Rights(
@@ -181,9 +182,3 @@ def _types_of(key: str) -> Collection[KeyType]:
     if key.startswith("herd."):
         return {KeyType.LIST}
     return {KEY_TYPES[key.split(":", 2)[2]]}
-
-
-def _commands_of_call(call: RedisCall[Any]) -> frozenset[str]:
-    if isinstance(call.what, Script):
-        return frozenset({"EVALSHA"}) | call.what.commands
-    return frozenset({call.what})

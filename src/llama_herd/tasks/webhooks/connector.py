@@ -8,7 +8,7 @@ import socket
 import ssl
 from asyncio import StreamReader, StreamWriter
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import SplitResult
@@ -111,11 +111,21 @@ class Connector:
         self._lookups: dict[str, asyncio.Future[list[Any]]] = {}
 
     async def connect(self, url: SplitResult) -> tuple[StreamReader, StreamWriter]:
-        """A connection to the first address that takes one. Raises Refused and OSError."""
+        """A connection to the first address that takes one. Raises AddressRefused and OSError."""
         host, port = url.hostname or "", url.port or _PORTS[url.scheme]
-        allowed = [one for one in await self._addresses(host) if self._is_allowed(one, url.scheme)]
+        allowed = [
+            address
+            for address in await self._addresses(host)
+            if (self._allows_private if is_private(address) else is_public(address) and url.scheme == "https")
+        ]
+        if not allowed and url.scheme == "http":
+            raise AddressRefused(
+                f"{host} needs TLS. Fix: https, or HERD_GATEWAY_WEBHOOK_PRIVATE if it is a private address"
+            )
         if not allowed:
-            raise AddressRefused(_refusal(host, url.scheme))
+            raise AddressRefused(
+                f"{host} has no public address. Fix: HERD_GATEWAY_WEBHOOK_PRIVATE if a private one is meant"
+            )
         for address in allowed[:-1]:
             try:
                 return await self._open(address, port, host, url.scheme)
@@ -130,38 +140,17 @@ class Connector:
         except ValueError:
             pass
         if host not in self._lookups:
-            lookup = asyncio.get_running_loop().run_in_executor(_LOOKUPS, _look_up, host)
+            look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+            lookup = asyncio.get_running_loop().run_in_executor(_LOOKUPS, look_up)
             self._lookups[host] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(host))
         found = await asyncio.shield(self._lookups[host])
         return list(dict.fromkeys(ip_address(place[0]) for *_, place in found))
 
-    def _is_allowed(self, address: Address, scheme: str) -> bool:
-        if is_private(address):
-            return self._allows_private
-        return is_public(address) and scheme == "https"
-
     async def _open(
         self, address: Address, port: int, host: str, scheme: str
     ) -> tuple[StreamReader, StreamWriter]:
-        if scheme == "http":
-            return await asyncio.open_connection(str(address), port, limit=_READ_AHEAD)
-        return await asyncio.open_connection(
-            str(address),
-            port,
-            limit=_READ_AHEAD,
-            ssl=self._tls,
-            server_hostname=host,
-            ssl_shutdown_timeout=_TLS_CLOSE_S,
-        )
-
-
-def _refusal(host: str, scheme: str) -> str:
-    if scheme == "http":
-        return f"{host} needs TLS. Fix: https, or HERD_GATEWAY_WEBHOOK_PRIVATE if it is a private address"
-    return f"{host} has no public address. Fix: HERD_GATEWAY_WEBHOOK_PRIVATE if a private one is meant"
-
-
-def _look_up(host: str) -> list[Any]:
-    """Resolve a host's name by the system. Raises OSError."""
-    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        tls: dict[str, Any] = {}
+        if scheme == "https":
+            tls = {"ssl": self._tls, "server_hostname": host, "ssl_shutdown_timeout": _TLS_CLOSE_S}
+        return await asyncio.open_connection(str(address), port, limit=_READ_AHEAD, **tls)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import ssl
-from asyncio import StreamReader, StreamWriter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,23 +34,23 @@ class PostOutcome:
     is_silent: bool = False
 
 
-def webhook_body(entry: WebhookEntry) -> str:
-    """A webhook's body, equal for each try. It has ids and states, and no text of the job."""
+def signed_webhook(entry: WebhookEntry, secrets: Iterable[str]) -> tuple[dict[str, str], bytes]:
+    """The headers and the body of a webhook. secrets: each signs the body, with the time of now.
+
+    The body is equal for each try. It has ids and states, and no text of the job.
+    """
+    now = datetime.now(UTC)
     ended = datetime.fromtimestamp(entry.ended_ms / 1000, UTC).isoformat(timespec="milliseconds")
     data = {"id": entry.id, "state": entry.state, "finish_reason": entry.finish_reason}
     message = {"type": entry.type, "timestamp": ended.replace("+00:00", "Z"), "data": data}
-    return json.dumps(message, separators=(",", ":"))
-
-
-def webhook_headers(entry: WebhookEntry, body: str, secrets: Iterable[str]) -> Mapping[str, str]:
-    """The headers of one try: the signatures, one by each secret, hold for its time."""
-    now = datetime.now(UTC)
-    return {
+    body = json.dumps(message, separators=(",", ":"))
+    headers = {
         "Content-Type": "application/json",
         "webhook-id": entry.message,
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": " ".join(Webhook(secret).sign(entry.message, now, body) for secret in secrets),
     }
+    return headers, body.encode()
 
 
 async def post(
@@ -60,7 +59,7 @@ async def post(
     """Send a message once. No redirect is followed."""
     try:
         async with asyncio.timeout(timeout_s):
-            return _outcome_of(await _status(connector, urlsplit(url), headers, body))
+            status = await _status(connector, urlsplit(url), headers, body)
     except AddressRefused as error:
         return PostOutcome(str(error), is_final=True)
     except TimeoutError:
@@ -71,55 +70,41 @@ async def post(
         return PostOutcome(f"no connection: {error.strerror or type(error).__name__}", is_silent=True)
     except UnicodeError:  # a label of the host's name is empty, or longer than 63 characters
         return PostOutcome("the host has no valid name", is_final=True)
-    except _TooLong:
+    except h11.ProtocolError:
+        return PostOutcome("the answer is no HTTP")
+    if status is None:
         return PostOutcome(
             f"the answer's head, with what comes before it, has more than {_MAX_HEAD_BYTES} bytes"
         )
-    except h11.ProtocolError:
-        return PostOutcome("the answer is no HTTP")
+    return PostOutcome() if 200 <= status < 300 else PostOutcome(f"HTTP {status}", is_final=status == _GONE)
 
 
-class _TooLong(Exception):
-    """The answer has not begun after as many bytes as its whole head may have."""
-
-
-def _outcome_of(status: int) -> PostOutcome:
-    if 200 <= status < 300:
-        return PostOutcome()
-    return PostOutcome(f"HTTP {status}", is_final=status == _GONE)
-
-
-async def _status(connector: Connector, url: SplitResult, headers: Mapping[str, str], body: bytes) -> int:
+async def _status(
+    connector: Connector, url: SplitResult, headers: Mapping[str, str], body: bytes
+) -> int | None:
+    """The status of the answer; None: it has not begun after as many bytes as its whole head may have."""
     reader, writer = await connector.connect(url)
     try:
-        return await _exchange(reader, writer, _request(url, headers, body), body)
+        http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
+        own = {
+            "Host": url.netloc,
+            "User-Agent": "llama-herd",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+        }
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        request = h11.Request(method="POST", target=target, headers=[*own.items(), *headers.items()])
+        for part in (request, h11.Data(data=body), h11.EndOfMessage()):
+            writer.write(http.send(part) or b"")
+        await writer.drain()
+        num_left = _MAX_HEAD_BYTES
+        while not isinstance(event := http.next_event(), h11.Response):
+            if event is h11.NEED_DATA:
+                if not num_left:
+                    return None
+                data = await reader.read(num_left)
+                num_left -= len(data)
+                http.receive_data(data)
+        return event.status_code
     finally:
         writer.close()
-
-
-def _request(url: SplitResult, headers: Mapping[str, str], body: bytes) -> h11.Request:
-    own = {
-        "Host": url.netloc,
-        "User-Agent": "llama-herd",
-        "Content-Length": str(len(body)),
-        "Connection": "close",
-    }
-    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    return h11.Request(method="POST", target=target, headers=[*own.items(), *headers.items()])
-
-
-async def _exchange(reader: StreamReader, writer: StreamWriter, request: h11.Request, body: bytes) -> int:
-    """Send the request on a connection, and return the status of the answer."""
-    http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
-    for part in (request, h11.Data(data=body), h11.EndOfMessage()):
-        writer.write(http.send(part) or b"")
-    await writer.drain()
-    num_left = _MAX_HEAD_BYTES
-    while not isinstance(event := http.next_event(), h11.Response):
-        if event is h11.NEED_DATA:
-            if not num_left:
-                raise _TooLong
-            data = await reader.read(num_left)
-            num_left -= len(data)
-            http.receive_data(data)
-    return event.status_code

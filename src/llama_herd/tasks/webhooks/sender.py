@@ -25,7 +25,7 @@ from llama_herd.tasks.ledger.webhook_configs import (
 )
 from llama_herd.tasks.protocol.webhook import check_webhook_secret, check_webhook_url, host_of
 from llama_herd.tasks.webhooks.connector import Connector
-from llama_herd.tasks.webhooks.post import TIMEOUT_S, PostOutcome, post, webhook_body, webhook_headers
+from llama_herd.tasks.webhooks.post import TIMEOUT_S, PostOutcome, post, signed_webhook
 
 #: Most tries at a time. A host that does not answer gets one.
 WIDTH = 16
@@ -191,16 +191,11 @@ class Sender:
             await asyncio.wait({task}, timeout=STOP_S)  # else what its last round has taken is not known
             await cancel_tasks(task)
             left = [webhook for queue in self._queues.values() for webhook in await queue.close()]
-            with suppress(HerdError, TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    await self._give_back(left)
-
-    async def _give_back(self, pending: list[PendingWebhook]) -> None:
-        """Let these messages be due now, and another gateway send them."""
-        if self._is_sending:
-            outboxes = [(Outbox(webhook.config.tenant), webhook.entry) for webhook in pending]
-            await self._run_all([outbox.put_off(entry, 0) for outbox, entry in outboxes])
-            await self._run(hold_sender_role(self._name, 0))
+            if self._is_sending:  # let them be due now, and another gateway send them
+                with suppress(HerdError, TimeoutError):
+                    async with asyncio.timeout(STOP_S):
+                        await self._run_all([Outbox(one.config.tenant).put_off(one.entry, 0) for one in left])
+                        await self._run(hold_sender_role(self._name, 0))
 
     async def _send_until_stopped(self) -> None:
         """Send what is due, again and again; an error is logged and does not end it."""
@@ -243,62 +238,52 @@ class Sender:
         """Take due messages to the queues of their hosts. Returns whether more may be due."""
         taken_s = monotonic()
         for_ms = int(1000 * TAKEN_TRIES * self._timeout_s)
-        calls = [Outbox(config.tenant).due(PAGE, for_ms) for config in self._configs]
-        found = await self._run_all(calls)
+        found = await self._run_all([Outbox(config.tenant).due(PAGE, for_ms) for config in self._configs])
         settled: list[RedisCall[None]] = []
         for config, entries in zip(self._configs, found, strict=True):
             if not isinstance(entries, ResponseError):  # of one tenant, as a spoilt key or a lacking right
                 until_s = taken_s + TAKEN_TRIES / 2 * self._timeout_s
-                settled += [
-                    call
-                    for entry in entries
-                    for call in self._queue_or_settle(PendingWebhook(config, entry, until_s))
-                ]
+                calls = [self._queue_or_settle(PendingWebhook(config, entry, until_s)) for entry in entries]
+                settled += filter(None, calls)
         await self._run_all(settled)
         return any(isinstance(entries, list) and len(entries) == PAGE for entries in found)
 
     async def _run_all(self, calls: list[RedisCall[Any]]) -> list[Any]:
         return list(await self._run(each(calls))) if calls else []
 
-    def _queue_or_settle(self, webhook: PendingWebhook) -> list[RedisCall[None]]:
+    def _queue_or_settle(self, webhook: PendingWebhook) -> RedisCall[None] | None:
         """Put a message into its host's queue. If that takes it not, returns what to note in the outbox."""
         config, entry = webhook.config, webhook.entry
         outbox, host = Outbox(config.tenant), host_of(entry.url or config.url)
         if refusal := _refusal(config, entry):
-            return [self._give_up(outbox, entry.failed(refusal))]
+            return self._give_up(outbox, entry.failed(refusal))
         queue = self._queues.setdefault(host, HostQueue(self._deliver))
         room_in_s = queue.take(webhook)
         if room_in_s is None:
-            return []
+            return None
         if queue.is_silent and time() - entry.ended_ms / 1000 > PATIENCE_S * 1.25:
-            return [self._give_up(outbox, entry.failed(f"{host} does not answer"))]
-        return [outbox.put_off(entry, int(1000 * room_in_s))]
+            return self._give_up(outbox, entry.failed(f"{host} does not answer"))
+        return outbox.put_off(entry, int(1000 * room_in_s))
 
     async def _deliver(self, webhook: PendingWebhook) -> bool:
         """Make a try, and note what became of it. Returns whether the host has answered at all."""
         config, entry, outbox = webhook.config, webhook.entry, Outbox(webhook.config.tenant)
-        async with self._slots:
-            answer = await self._post(config, entry)
-        with suppress(HerdError):  # it is due again later, and will be sent twice
-            await self._run(self._outcome(outbox, entry, answer))
-        return not answer.is_silent
-
-    async def _post(self, config: WebhookConfig, entry: WebhookEntry) -> PostOutcome:
         try:
-            body = webhook_body(entry)
-            own = (entry.secret,) if entry.secret else config.secrets_at(int(1000 * time()))
-            headers = webhook_headers(entry, body, own)
-            url = entry.url or config.url
-            return await post(self._connector, url, headers, body.encode(), self._timeout_s)
+            async with self._slots:
+                own = (entry.secret,) if entry.secret else config.secrets_at(int(1000 * time()))
+                headers, body = signed_webhook(entry, own)
+                answer = await post(self._connector, entry.url or config.url, headers, body, self._timeout_s)
         except Exception as error:  # one message that nobody has foreseen holds up no other
-            return PostOutcome(f"the gateway has failed at it: {type(error).__name__}")
-
-    def _outcome(self, outbox: Outbox, entry: WebhookEntry, answer: PostOutcome) -> RedisCall[None]:
+            answer = PostOutcome(f"the gateway has failed at it: {type(error).__name__}")
         if not answer.error:
-            return outbox.sent(entry)
-        failed = entry.failed(answer.error)
-        wait_ms = None if answer.is_final else delay_ms(failed.tries)
-        return self._give_up(outbox, failed) if wait_ms is None else outbox.put_off(failed, wait_ms)
+            outcome = outbox.sent(entry)
+        else:
+            failed = entry.failed(answer.error)
+            wait_ms = None if answer.is_final else delay_ms(failed.tries)
+            outcome = self._give_up(outbox, failed) if wait_ms is None else outbox.put_off(failed, wait_ms)
+        with suppress(HerdError):  # it is due again later, and will be sent twice
+            await self._run(outcome)
+        return not answer.is_silent
 
     def _give_up(self, outbox: Outbox, entry: WebhookEntry) -> RedisCall[None]:
         log.warning("webhook %s of tenant %s is given up: %s", entry.message, outbox.tenant, entry.error)

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import time
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from llama_herd.errors import BadInput, RecordUnreadable
 from llama_herd.tasks.ledger.outbox import ListedWebhook, Outbox, WebhookEntry, webhook_message_id
-from llama_herd.tasks.ledger.redis_call import together
+from llama_herd.tasks.ledger.redis_call import both, together
 from llama_herd.tasks.ledger.webhook_configs import WebhookConfig, drop_config, find_config, store_config
 from llama_herd.tasks.protocol.webhook import check_webhook_secret, check_webhook_url, new_secret
 
@@ -51,7 +52,13 @@ async def store_webhooks(
     overlap_s: for how long one that does not stay signs beside the new one. Raises BadInput, and
     RecordUnreadable.
     """
-    _check_addresses(url, hosts)
+    try:
+        check_webhook_url(url)
+    except ValueError as error:
+        raise BadInput(f"URL: {error}") from None
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise BadInput(f"--host {host!r}: must be a host in small letters, without scheme and port")
     before: WebhookConfig | None = await find_config(tenant)
     stays = before is not None and secret in (None, before.secret) and not renews
     chosen = before.secret if before and stays else secret or new_secret()
@@ -64,16 +71,6 @@ async def store_webhooks(
         config = replace(config, old_secret=before.secret, old_until_ms=until_ms)
     await together(store_config(config))
     return NewWebhooks(config, None if stays or secret else chosen)
-
-
-def _check_addresses(url: str, hosts: Sequence[str]) -> None:
-    try:
-        check_webhook_url(url)
-    except ValueError as error:
-        raise BadInput(f"URL: {error}") from None
-    for host in hosts:
-        if not _HOST.fullmatch(host):
-            raise BadInput(f"--host {host!r}: must be a host in small letters, without scheme and port")
 
 
 async def remove_webhooks(tenant: str) -> int:
@@ -98,33 +95,15 @@ async def webhook_config_of(tenant: str) -> WebhookConfig:
 async def list_outbox(tenant: str, limit: int) -> list[ListedWebhook]:
     """List messages that wait, the first due first, then dead ones. At most `limit` of each."""
     outbox = Outbox(tenant)
-    kinds: tuple[Literal["waiting", "dead"], ...] = ("waiting", "dead")
-    waiting, dead = await together([outbox.message_ids(kind, limit) for kind in kinds])
-    places = [(message, at_ms, False) for message, at_ms in waiting]
-    places += [(message, at_ms, True) for message, at_ms in dead]
-    if not places:
-        return []
-    found = await outbox.entries([message for message, *_ in places])
-    return [
-        ListedWebhook(entry, at_ms, is_dead)
-        for (message, at_ms, is_dead), raw in zip(places, found, strict=True)
-        if (entry := _parsed_entry(message, raw))
-    ]
-
-
-async def find_entry(tenant: str, name: str) -> WebhookEntry | None:
-    """The webhook of a job or a batch, as long as its receiver does not have it."""
-    message = webhook_message_id(name).encode()
-    (raw,) = await Outbox(tenant).entries([message])
-    return _parsed_entry(message, raw)
-
-
-def _parsed_entry(message: bytes, raw: bytes | None) -> WebhookEntry | None:
-    """Read a message's entry; None if it is gone, or cannot be read."""
-    try:
-        return None if raw is None else WebhookEntry.parse(message, raw)
-    except RecordUnreadable:
-        return None
+    waiting, dead = await both(outbox.message_ids("waiting", limit), outbox.message_ids("dead", limit))
+    places = [*((*one, False) for one in waiting), *((*one, True) for one in dead)]
+    found = (await outbox.entries([message for message, *_ in places])) if places else []
+    listed = []
+    for (message, at_ms, is_dead), raw in zip(places, found, strict=True):
+        with suppress(RecordUnreadable):
+            if raw is not None:  # else it is gone by now
+                listed.append(ListedWebhook(WebhookEntry.parse(message, raw), at_ms, is_dead))
+    return listed
 
 
 async def retry_webhook(tenant: str, name: str) -> None:

@@ -2,16 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from time import monotonic, sleep
-
-import redis
-import redis.asyncio
+from typing import Any
 
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.window import BatchWindow
-from llama_herd.tasks.connection.connect import redis_errors
-from llama_herd.tasks.ledger.redis_call import run_dialogue, run_dialogue_async
+from llama_herd.tasks.ledger.redis_call import Dialogue
 
 
 class ClientBatch:
@@ -21,10 +18,10 @@ class ClientBatch:
     lost: ask again.
     """
 
-    def __init__(self, connection: redis.Redis, url: str, window: BatchWindow) -> None:
+    def __init__(self, run: Callable[[Dialogue[Any]], Any], window: BatchWindow) -> None:
+        """run: runs a dialogue, and raises RedisUnavailable."""
         self.window = window
-        self._connection = connection
-        self._url = url
+        self._run = run
         self._items: deque[BatchItem] = deque()
 
     def poll(self, *, forgets: bool = True) -> list[BatchItem]:
@@ -33,13 +30,12 @@ class ClientBatch:
         forgets: whether the items of earlier rounds are safe, so that Redis may forget their jobs.
         """
         sleep(self.window.pause_s)
-        with redis_errors(self._url):
-            return run_dialogue(self._connection, self.window.round(monotonic(), forgets=forgets))
+        items: list[BatchItem] = self._run(self.window.round(monotonic(), forgets=forgets))
+        return items
 
     def cancel(self) -> None:
         """End all jobs under way; their items say so. Raises RedisUnavailable."""
-        with redis_errors(self._url):
-            run_dialogue(self._connection, self.window.cancel())
+        self._run(self.window.cancel())
 
     def __iter__(self) -> Iterator[BatchItem]:
         return self
@@ -55,22 +51,20 @@ class ClientBatch:
 class AsyncBatch:
     """The items of a batch, without blocking the event loop. Made by `AsyncClient.batch`."""
 
-    def __init__(self, connection: redis.asyncio.Redis, url: str, window: BatchWindow) -> None:
+    def __init__(self, run: Callable[[Dialogue[Any]], Awaitable[Any]], window: BatchWindow) -> None:
         self.window = window
-        self._connection = connection
-        self._url = url
+        self._run = run
         self._items: deque[BatchItem] = deque()
 
     async def poll(self) -> list[BatchItem]:
         """Pause shortly, run one round, and return its items; often none."""
         await asyncio.sleep(self.window.pause_s)
-        with redis_errors(self._url):
-            return await run_dialogue_async(self._connection, self.window.round(monotonic()))
+        items: list[BatchItem] = await self._run(self.window.round(monotonic()))
+        return items
 
     async def cancel(self) -> None:
         """End all jobs under way."""
-        with redis_errors(self._url):
-            await run_dialogue_async(self._connection, self.window.cancel())
+        await self._run(self.window.cancel())
 
     def __aiter__(self) -> AsyncIterator[BatchItem]:
         return self

@@ -83,18 +83,18 @@ class RowFeed:
         return None if row is None else self._row_job(row)
 
     def _row_job(self, row: BatchRow) -> RowJob | BatchItem:
+        """The row's job, with defaults for absent fields."""
         if row.failure is not None:
             return BatchItem(row, rejection=row.failure)
+        given = row.job or {}
+        if isinstance(given, GenerationJob):
+            given = given.model_dump(exclude_unset=True)
         try:
-            return RowJob(row, self._job(row.job or {}), self._run_id)
+            job = GenerationJob.parse({**BULK, **given}, self._settings)
         except InvalidJob as error:
             return BatchItem(row, rejection=Failure(code=ErrorCode.INVALID_JOB, message=str(error)))
-
-    def _job(self, job: GenerationJob | Mapping[str, Any]) -> GenerationJob:
-        """The job, with defaults for absent fields. Raises InvalidJob."""
-        given = job.model_dump(exclude_unset=True) if isinstance(job, GenerationJob) else job
-        checked = GenerationJob.parse({**BULK, **given}, self._settings)
-        return checked.model_copy(update={"model": checked.model or self._settings.default_model})
+        job = job.model_copy(update={"model": job.model or self._settings.default_model})
+        return RowJob(row, job, self._run_id)
 
 
 def _rows(jobs: Iterable[BatchJob]) -> Iterator[BatchRow | None]:

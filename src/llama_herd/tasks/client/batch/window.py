@@ -6,9 +6,8 @@ again names the same job, which continues from its tokens so far, or whose resul
 
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -20,8 +19,7 @@ from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
 from llama_herd.tasks.ledger.answers import Submission, Submitted
-from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import each, together
+from llama_herd.tasks.ledger.redis_call import each, raise_if_error, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Failure
 from llama_herd.tasks.protocol.message import Envelope, queue_name
@@ -34,38 +32,26 @@ MAX_PAUSE_S = 0.2
 _WANTED = 2
 
 
-class PollPace:
-    """Short pauses if jobs end fast, long ones if they take their time."""
-
-    def __init__(self) -> None:
-        self.pause_s = MIN_PAUSE_S
-
-    def note(self, num_ended: int) -> None:
-        """Adapt the pause: `num_ended` jobs have ended since the last round."""
-        factor = 1.5 if num_ended == 0 else 1.0 if num_ended <= _WANTED else 0.5
-        self.pause_s = min(MAX_PAUSE_S, max(MIN_PAUSE_S, self.pause_s * factor))
+def next_pause_s(pause_s: float, num_ended: int) -> float:
+    """The pause after a round in which so many jobs have ended: short if they end fast."""
+    factor = 1.5 if num_ended == 0 else 1.0 if num_ended <= _WANTED else 0.5
+    return min(MAX_PAUSE_S, max(MIN_PAUSE_S, pause_s * factor))
 
 
 class InOrder:
     """Holds items back until all items before them have come."""
 
     def __init__(self) -> None:
-        self._expected: deque[int] = deque()
+        #: The numbers of the rows whose items have not been handed out yet.
+        self.expected: deque[int] = deque()
         self._held: dict[int, BatchItem] = {}
-
-    def __len__(self) -> int:
-        """Number of rows whose items have not been handed out yet."""
-        return len(self._expected)
-
-    def expect(self, index: int) -> None:
-        self._expected.append(index)
 
     def sort(self, items: Iterable[BatchItem]) -> list[BatchItem]:
         """Add items, and return those whose turn it is."""
         self._held |= {item.index: item for item in items}
         ready = []
-        while self._expected and self._expected[0] in self._held:
-            ready.append(self._held.pop(self._expected.popleft()))
+        while self.expected and self.expected[0] in self._held:
+            ready.append(self._held.pop(self.expected.popleft()))
         return ready
 
 
@@ -119,20 +105,25 @@ class BatchWindow:
         self._follows_workers = size is None
         self._count_at_s = 0.0
         self._submit_at_s = 0.0
-        self._models: set[str] = set()
+        #: The models of all jobs so far.
+        self.models: set[str] = set()
         self._live: frozenset[str] | None = None
         self._parked: deque[RowJob] = deque()
         self._parked_bytes = 0
         self._ready: deque[RowJob] = deque()
-        self._unserved: Mapping[str, str] = {}
+        #: The models that no worker had when workers were last counted, each with what may be meant.
+        self.unserved: Mapping[str, str] = {}
         self._waiting: deque[RowJob] = deque()
         self._under_way: dict[str, RowJob] = {}
         self._ended: list[BatchItem] = []
+        self.is_in_order = in_order
         self._order = InOrder() if in_order else None
         #: Ids of ended jobs whose items were handed out, or that are tried again: to be deleted from Redis.
         self._handed_out: list[str] = []
-        self._is_cancelled = False
-        self._pace = PollPace()
+        #: Whether `cancel` has been called.
+        self.is_cancelled = False
+        #: How long to wait before the next round.
+        self.pause_s = MIN_PAUSE_S
 
     @property
     def num_under_way(self) -> int:
@@ -144,24 +135,14 @@ class BatchWindow:
         """Whether all items have been handed out, and their jobs deleted from Redis."""
         is_busy = (
             *(self._waiting, self._under_way, self._parked, self._ready),
-            *(self._ended, self._order, self._handed_out),
+            *(self._ended, self._order and self._order.expected, self._handed_out),
         )
         return not (self._feed.is_open or any(is_busy))
 
     @property
-    def models(self) -> frozenset[str]:
-        """The models of all jobs so far."""
-        return frozenset(self._models)
-
-    @property
-    def unserved(self) -> Mapping[str, str]:
-        """The models that no worker had when workers were last counted, each with what may be meant."""
-        return self._unserved
-
-    @property
     def without_worker(self) -> frozenset[str]:
         """The models of all jobs so far that no worker had when workers were last counted."""
-        return frozenset() if self._live is None else frozenset(self._models - self._live)
+        return frozenset() if self._live is None else frozenset(self.models - self._live)
 
     @property
     def is_stalled(self) -> bool:
@@ -170,20 +151,6 @@ class BatchWindow:
             return False
         rows = chain(self._under_way.values(), self._waiting, self._ready)
         return not any(str(one.job.model) in self._live for one in rows)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether `cancel` has been called."""
-        return self._is_cancelled
-
-    @property
-    def is_in_order(self) -> bool:
-        return self._order is not None
-
-    @property
-    def pause_s(self) -> float:
-        """How long to wait before the next round."""
-        return self._pace.pause_s
 
     def stop(self) -> None:
         """Read no more rows. Jobs that were submitted go on to their end; parked rows are not done."""
@@ -194,7 +161,7 @@ class BatchWindow:
     async def cancel(self) -> None:
         """Read no more rows, and cancel the jobs under way. Their items are still to come."""
         self.stop()
-        self._is_cancelled = True
+        self.is_cancelled = True
         unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
         self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
         self._waiting.clear()
@@ -206,30 +173,30 @@ class BatchWindow:
         forgets: whether the items so far are safe; if not, a later round deletes their jobs. Each step takes
         effect only when its answers have come, so a lost connection costs nothing.
         """
-        if forgets:
-            await self._forget()
+        if forgets and self._handed_out:
+            await together([self._core.ledger.purge(job_id) for job_id in self._handed_out])
+            self._handed_out.clear()
         if now_s >= self._count_at_s:
             await self._count_workers(now_s)
         self._read_rows()
         if self._waiting and now_s >= self._submit_at_s:
             await self._submit(now_s)
         await self._collect_ended()
-        return self._hand_out()
-
-    async def _forget(self) -> None:
-        if self._handed_out:
-            await together([self._core.ledger.purge(job_id) for job_id in self._handed_out])
-            self._handed_out.clear()
+        items, self._ended = self._ended, []
+        if self._order is not None:
+            items = self._order.sort(items)
+        self._handed_out += (item.job_id for item in items if item.job_id)
+        return items
 
     async def _count_workers(self, now_s: float) -> None:
         workers = await self._core.reports.workers()
         self._count_at_s = now_s + COUNT_WORKERS_S
         served = self._live = frozenset(worker.model for worker in workers)
-        missing = self._models - served - {*self._core.settings.standing_models}
-        self._unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
+        missing = self.models - served - {*self._core.settings.standing_models}
+        self.unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
         self._unpark()
         if self._follows_workers:
-            room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self._models)
+            room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self.models)
             self.size = room or MIN_WINDOW
 
     def _read_rows(self) -> None:
@@ -242,7 +209,10 @@ class BatchWindow:
             if isinstance(taken, BatchItem):
                 self._ended.append(taken)
                 continue
-            self._note_model(str(taken.job.model))
+            model = str(taken.job.model)
+            if model not in self.models:
+                self.models.add(model)
+                self._count_at_s = 0.0
             may_run = self._may_run(taken)
             if may_run or held[False] < min(self.size, MIN_WINDOW):
                 held[may_run] += 1
@@ -256,7 +226,7 @@ class BatchWindow:
             return self._ready.popleft()
         taken = self._feed.take()
         if taken is not None and self._order is not None:
-            self._order.expect(taken.row.index)
+            self._order.expected.append(taken.row.index)
         return taken
 
     def _may_run(self, one: RowJob) -> bool:
@@ -272,19 +242,14 @@ class BatchWindow:
             (self._ready if self._may_run(one) else self._parked).append(one)
         self._parked_bytes = sum(one.job.num_prompt_bytes for one in self._parked)
 
-    def _note_model(self, model: str) -> None:
-        if model not in self._models:
-            self._models.add(model)
-            self._count_at_s = 0.0
-
     @property
     def _has_room(self) -> bool:
-        num_held = len(self._order) if self._order is not None else 0
+        num_held = len(self._order.expected) if self._order is not None else 0
         may_park = len(self._parked) < MAX_PARKED and self._parked_bytes < MAX_PARKED_BYTES
         return may_park and len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
 
     async def _submit(self, now_s: float) -> None:
-        lot = next(cut_into_lots(_prepared(one, self._core.ledger) for one in self._waiting))
+        lot = next(cut_into_lots(map(self._prepared, self._waiting)))
         answers = await submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.named, answer, now_s)
@@ -317,29 +282,31 @@ class BatchWindow:
         states = await together([ledger.state(one.job_id) for one in row_jobs])
         over = []
         for one, state in zip(row_jobs, states, strict=True):
-            if state is None:
+            if state is None:  # the batch paused for too long, or Redis has lost data
                 self._submit_again(one)
             elif state not in ("queued", "running"):
                 over.append(one)
-        self._pace.note(len(over))
+        self.pause_s = next_pause_s(self.pause_s, len(over))
         if over:
             streams = await each([ledger.read(one.job_id) for one in over])
-            for one, events in zip(over, _readable(streams), strict=True):
+            for stream in streams:
+                if isinstance(stream, ResponseError) and not isinstance(stream, RecordUnreadable):
+                    raise stream
+            for one, events in zip(over, streams, strict=True):
                 self._note_end(one, events)
 
     def _submit_again(self, one: RowJob) -> None:
-        """Redis has no record of the job: the batch paused for too long, or Redis has lost data."""
         del self._under_way[one.job_id]
         self._waiting.append(one)
 
-    def _note_end(self, one: RowJob, events: Sequence[Event] | RecordUnreadable) -> None:
+    def _note_end(self, one: RowJob, events: list[Event] | ResponseError) -> None:
         if not events:
             self._submit_again(one)
             return
         job_id = one.job_id
         del self._under_way[job_id]
         try:
-            result = _result_of(events)
+            result = Result.from_events(raise_if_error(events))
         except RecordUnreadable as error:
             lost = Failure(code=ErrorCode.UNREADABLE, message=str(error))
             self._ended.append(BatchItem(one.row, job_id, one.job.model, rejection=lost))
@@ -351,30 +318,8 @@ class BatchWindow:
         else:
             self._ended.append(BatchItem(one.row, job_id, one.job.model, result))
 
-    def _hand_out(self) -> list[BatchItem]:
-        items, self._ended = self._ended, []
-        if self._order is not None:
-            items = self._order.sort(items)
-        self._handed_out += (item.job_id for item in items if item.job_id)
-        return items
-
-
-def _prepared(one: RowJob, ledger: Ledger) -> PreparedJob:
-    """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
-    envelope = Envelope.for_job(one.job_id, queue_name(str(one.job.model), ledger.tenant), ignore_result=True)
-    return PreparedJob.prepare(NewJob(one.job_id, "job_id", envelope, one.job), ledger)
-
-
-def _result_of(events: Sequence[Event] | RecordUnreadable) -> Result:
-    """The result of a job. Raises RecordUnreadable."""
-    if isinstance(events, RecordUnreadable):
-        raise events
-    return Result.from_events(events)
-
-
-def _readable(streams: list[Any]) -> list[Sequence[Event] | RecordUnreadable]:
-    """The streams; for one that cannot be read, the RecordUnreadable. Raises any other error."""
-    for stream in streams:
-        if isinstance(stream, ResponseError) and not isinstance(stream, RecordUnreadable):
-            raise stream
-    return streams
+    def _prepared(self, one: RowJob) -> PreparedJob:
+        """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
+        queue = queue_name(str(one.job.model), self._core.settings.tenant)
+        envelope = Envelope.for_job(one.job_id, queue, ignore_result=True)
+        return PreparedJob.prepare(NewJob(one.job_id, "job_id", envelope, one.job), self._core.ledger)
