@@ -14,7 +14,7 @@ from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.sse import prepend
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, redis_time_ms
-from llama_herd.tasks.openai.batch_object import FileDeleted, FileList, FileObject
+from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
@@ -69,7 +69,8 @@ async def delete_file(call: Call) -> Response:
 async def get_file_content(call: Call) -> Response:
     """The bytes of a file. Only producers see what was uploaded."""
     files, file = await _file_of(call)
-    headers = {  # with its length, so that it is cut off if the storage loses the bytes on the way
+    headers = {
+        # An answer that the storage cannot end is then cut off, and does not look whole.
         "content-length": str(file.num_bytes),
         "content-disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
         "x-content-type-options": "nosniff",
