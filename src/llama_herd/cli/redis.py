@@ -34,7 +34,7 @@ def redis(
     """
     from llama_herd.cli.environment import read_settings
     from llama_herd.cli.signals import on_signals
-    from llama_herd.local.own_redis import own_redis
+    from llama_herd.local.redis_server import own_redis
     from llama_herd.tasks.settings import Settings
 
     url = read_settings(Settings).redis_url

@@ -14,8 +14,7 @@ from llama_herd.cli.environment import unknown_variables
 from llama_herd.cli.signals import load_torch
 from llama_herd.errors import BadInput, HerdError, RedisUnavailable
 from llama_herd.extras import install_command, missing_modules, own_version
-from llama_herd.local.own_redis import is_port_taken, local_port
-from llama_herd.local.redis_server import find_server
+from llama_herd.local.redis_server import find_server, is_port_taken, local_port
 from llama_herd.model.hub.choice import size_text
 from llama_herd.tasks.connection.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection.connect import connect, redis_errors

@@ -63,7 +63,7 @@ def worker(
     need_extra("worker", "herd worker")
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.worker.children import run_together
-    from llama_herd.local.own_redis import own_redis
+    from llama_herd.local.redis_server import own_redis
     from llama_herd.ops.logs import set_up_logs
     from llama_herd.worker.settings import WorkerSettings
 
