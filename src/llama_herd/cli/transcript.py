@@ -69,16 +69,13 @@ class Transcript:
                 print(f"\n--- {choice.index + 1:d} ---")
                 show(choice.text)
         if self.exit_code and self._form != "events":
-            say(f"job {end.job} ended: {_ending_note(end)}")
+            why = f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason
+            say(f"job {end.job} ended: {why}")
 
     def _show_note(self, note: str) -> None:
         """Show a line on standard error in place of the last one."""
         if sys.stderr.isatty():
             print(f"\r\x1b[K{harmless(note)}", end="", file=sys.stderr, flush=True)
-
-
-def _ending_note(end: End) -> str:
-    return f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason
 
 
 def tell_of_queue(client: "Client", job_id: str) -> None:

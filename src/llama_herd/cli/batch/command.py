@@ -24,7 +24,7 @@ from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.cli.batch.files import BatchPlan
-    from llama_herd.local.worker_process import OwnHerd
+    from llama_herd.local.worker_process import WorkerProcess
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
 
@@ -111,10 +111,8 @@ def batch(
     are for rows that do not set its field; --model is for all. Exit code 0 when all rows are done, 1 when
     some failed, 2 for bad input, 130 or 143 when it was interrupted.
     """
-    if watch is not None:
-        raise typer.Exit(_watch(watch, as_json=as_json))
-    if cancel is not None:
-        return _cancel(cancel)
+    if watch is not None or cancel is not None:
+        return _look_elsewhere(watch, cancel, as_json=as_json)
     from llama_herd.cli.batch.files import BatchPlan
     from llama_herd.cli.batch.sources import RowColumns
     from llama_herd.tasks.batch.row_request import RowOptions
@@ -164,12 +162,11 @@ def _run_local(plan: "BatchPlan", model: str | None, *, as_json: bool) -> int:
     need_extra("worker", "herd batch --local")
     override_settings(model=model)
     with (
-        own_herd(with_model_here(read_settings(WorkerSettings))) as herd,
-        Client(settings=herd.settings) as client,
+        own_herd(with_model_here(read_settings(WorkerSettings))) as own,
+        Client(settings=own.settings) as client,
     ):
-        options = replace(plan.options, model=herd.settings.served_model)
-        plan = replace(plan, options=options)
-        return _run_with(client, herd.settings, plan, as_json=as_json, own=herd)
+        options = replace(plan.options, model=own.settings.served_model)
+        return _run_with(client, own.settings, replace(plan, options=options), as_json=as_json, own=own)
 
 
 def _run_with(
@@ -178,9 +175,9 @@ def _run_with(
     plan: "BatchPlan",
     *,
     as_json: bool,
-    own: "OwnHerd | None" = None,
+    own: "WorkerProcess | None" = None,
 ) -> int:
-    """Run a batch over a client that is connected; `own` is the herd that was started for it, if any."""
+    """Run a batch over a client that is connected; `own` is the worker that was started for it, if any."""
     from llama_herd.cli.batch.files import BatchFiles
     from llama_herd.cli.batch.runner import BatchRunner
     from llama_herd.cli.batch.screen import open_screen
@@ -197,17 +194,13 @@ def _run_with(
         return runner.run()
 
 
-def _cancel(run_id: str) -> None:
-    from llama_herd.cli.batch.runner import end_batch
-
-    with open_client() as client:
-        show(end_batch(client, run_id))
-
-
-def _watch(run_id: str, *, as_json: bool) -> int:
-    from llama_herd.cli.batch.runner import watch_batch
+def _look_elsewhere(watched: str | None, cancelled: str | None, *, as_json: bool) -> None:
+    """Show the run that is watched, or else end the other one; neither runs here."""
+    from llama_herd.cli.batch.runner import end_batch, watch_batch
     from llama_herd.cli.batch.screen import open_screen
 
     with open_client() as client:
-        status = watch_batch(client, run_id, open_screen(as_json=as_json))
-    return int(status.state != "done" or status.num_failed > 0)
+        if watched is None:
+            return show(end_batch(client, cancelled or ""))
+        status = watch_batch(client, watched, open_screen(as_json=as_json))
+    raise typer.Exit(int(status.state != "done" or status.num_failed > 0))

@@ -64,12 +64,6 @@ class BatchPlan:
     def run_file(self) -> Path:
         return self.output.with_name(f"{self.output.name}.run")
 
-    @property
-    def result_options(self) -> Mapping[str, Any]:
-        """The options that change results: a run can only continue with the same ones."""
-        prompts = {"with_prompts": True} if self.has_prompts else {}
-        return {**asdict(self.options), **asdict(self.columns), "in_order": self.in_order, **prompts}
-
 
 @dataclass(frozen=True)
 class RunFile:
@@ -102,11 +96,12 @@ class RunFile:
     @classmethod
     def _from_plan(cls, plan: BatchPlan) -> Self:
         is_stdin = plan.input_name == STDIN
+        prompts = {"with_prompts": True} if plan.has_prompts else {}
         return cls(
             run_id=secrets.token_hex(6),
             input_name=STDIN if is_stdin else Path(plan.input_name).name,
             input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
-            options=plan.result_options,
+            options={**asdict(plan.options), **asdict(plan.columns), "in_order": plan.in_order, **prompts},
         )
 
     @classmethod
