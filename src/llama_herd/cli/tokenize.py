@@ -80,7 +80,8 @@ def _show(
     if is_chat:
         print(harmless(whole) + "\n")
     for token_id, piece in zip(ids, shown, strict=True):
-        print(f"{token_id:>7d}  '{harmless(_visible(piece))}'")
+        visible = "".join(char if char.isprintable() else repr(char)[1:-1] for char in piece)
+        print(f"{token_id:>7d}  '{harmless(visible)}'")
 
 
 def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
@@ -122,7 +123,3 @@ def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", control_tokens: "Con
         raise BadInput("this model has no chat template. Fix: take a model file with one")
     with ChatTemplates(tokenizer.chat_templates, tokenizer, control_tokens) as templates:
         return templates.encode(chat_of(job))
-
-
-def _visible(piece: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in piece)

@@ -16,17 +16,15 @@ from llama_herd.tasks.protocol.result import Result
 if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
 
-#: The text as it grows, each event as a line of JSON, or all of it as one object at the end.
-TranscriptForm = Literal["text", "events", "result"]
-
 
 class Transcript:
-    """Writes a job's events in one form, and keeps the final one.
+    """Writes a job's events, and keeps the final one.
 
-    Of several outputs the first is written as it grows. The others follow at the end, each below a line.
+    As text that grows, as a line of JSON each, or as one object at the end. Of the texts of several outputs
+    the first is written as it grows. The others follow at the end, each below a line.
     """
 
-    def __init__(self, form: TranscriptForm) -> None:
+    def __init__(self, form: Literal["text", "events", "result"]) -> None:
         self._form = form
         self._events: list[Event] = []
 

@@ -207,12 +207,6 @@ class BatchRunner:
         return None
 
 
-#: How often the status of a batch that runs somewhere else is looked up while it is watched.
-WATCH_POLL_S = 1.0
-#: How often to check whether such a batch has ended.
-END_POLL_S = 0.2
-
-
 def watch_batch(client: Client, run_id: str, screen: BatchScreen) -> BatchStatus:
     """Show a batch until it ends, and return its last status. Raises JobNotFound if it does not report."""
     with screen:
@@ -227,7 +221,7 @@ def watch_batch(client: Client, run_id: str, screen: BatchScreen) -> BatchStatus
             if not status.is_running:
                 screen.say(f"{status.state}: {progress_line(status)}")
                 return status
-            sleep(WATCH_POLL_S)
+            sleep(1.0)  # as often as it reports
 
 
 def end_batch(client: Client, run_id: str) -> str:
@@ -237,7 +231,7 @@ def end_batch(client: Client, run_id: str) -> str:
     """
     was_running = client.end_batch(run_id)
     while was_running and any(one.run_id == run_id and one.is_running for one in client.batches()):
-        sleep(END_POLL_S)  # the report of a killed command expires, so this ends
+        sleep(0.2)  # the report of a killed command expires, so this ends
     num_left = client.cancel_jobs(run_id=run_id)
     if not was_running and not num_left:
         raise JobNotFound(f"no batch {run_id} runs, and no job of it waits or runs")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import warnings
 from contextlib import nullcontext
@@ -13,10 +14,6 @@ from llama_herd.cli.job_options import ModelFile
 
 if TYPE_CHECKING:
     from llama_herd.worker.settings import WorkerSettings
-
-APP = "llama_herd.tasks.app"
-#: The exit code of a command that Ctrl-C ends: 128 + SIGINT.
-EXIT_INTERRUPTED = 130
 
 
 def worker(
@@ -95,11 +92,11 @@ def _run_celery_worker(settings: "WorkerSettings", name: str | None, *, waits: b
     # Celery warns about root because of pickles, which are refused here. In containers root is common.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     node = f"{name or f'herd-{os.getpid()}'}@%h"
-    command = ["--app", APP, "--quiet", "worker", "--without-gossip", "--without-mingle"]
+    command = ["--app", "llama_herd.tasks.app", "--quiet", "worker", "--without-gossip", "--without-mingle"]
     try:
         code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)
     except Abort:  # Ctrl-C before Celery handles it
-        return EXIT_INTERRUPTED
+        return 128 + signal.SIGINT
     return int(code or 0)
 
 

@@ -25,9 +25,6 @@ from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
 from llama_herd.tasks.protocol.result import Result
 
-#: What an EventSource waits before it comes again, in milliseconds.
-RECONNECT_MS = 1000
-
 
 class JobView(BaseModel):
     """A job as it is now."""
@@ -144,7 +141,8 @@ async def _event_parts(
     client: TenantClient, facts: RequestFacts, job_id: str, after: int
 ) -> AsyncGenerator[bytes]:
     """The job's events, and between them each new place in the queue, as long as the job has not begun."""
-    yield f"retry: {RECONNECT_MS}\n".encode()  # for some readers a blank line would make it an event
+    # An EventSource waits for a second before it comes again. A blank line would make an event of it.
+    yield b"retry: 1000\n"
     async with client.reading(job_id, after=after, asks_place=True) as reader:
         places = PlaceWatch(client.core.ledger, job_id, after=after)
 

@@ -87,14 +87,13 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._app = app
-        self._settings = settings
         self._on_start = on_start
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         try:
             await super().startup(sockets)
         except SystemExit:  # uvicorn's way to say that the address cannot be had
-            place = f"{self._settings.gateway_host}:{self._settings.gateway_port}"
+            place = f"{self.config.host}:{self.config.port}"
             raise BadInput(f"cannot listen at {place}. Fix: choose another --port or --host") from None
         if self.started:
             self._on_start(self.url)

@@ -1,6 +1,5 @@
 """vLLM's requests to turn text into token ids and back, as jobs that want nothing but their prompt."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -23,8 +22,8 @@ _SAMPLING: Mapping[str, Any] = {"max_tokens": 0}
 #: Fields of a text, and of a conversation.
 OF_TEXT = frozenset(("model", "prompt", "return_token_strs")) | COMPLETION_SAME
 OF_CHAT = frozenset(("model", "messages", "tools", "return_token_strs")) | CHAT_SAME
-#: Fields of a conversation with the one value that they may have.
-NEUTRAL = {"add_special_tokens": False, "add_generation_prompt": True, "continue_final_message": False}
+#: Fields of a conversation with one value that they may have, as in a chat.
+NEUTRAL = ("add_special_tokens", "add_generation_prompt", "continue_final_message")
 
 
 class TokenizeAnswer(AnswerModel):
@@ -57,19 +56,15 @@ class TokenizeRequest:
         """Raises InvalidJob with every wrong field."""
         given = {name: value for name, value in body.items() if value is not None}
         is_chat = "messages" in given
-        known: frozenset[str] = OF_CHAT if is_chat else OF_TEXT
+        known: frozenset[str] = OF_CHAT.union(NEUTRAL) if is_chat else OF_TEXT
         names = (known - {"return_token_strs"}) & given.keys()
         found = RequestBody(CHAT if is_chat else COMPLETIONS, {name: given[name] for name in names})
         if not isinstance(given.get("return_token_strs", False), bool):
             found.errors.append(FieldError("return_token_strs", "must be true or false"))
         if not is_chat and not isinstance(given.get("prompt", ""), str):
             found.errors.append(FieldError("prompt", "must be a text"))
-        neutral: Mapping[str, bool] = NEUTRAL if is_chat else {}
         for name in given.keys() - known:
-            if name not in neutral:
-                found.errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
-            elif given[name] is not neutral[name]:
-                found.errors.append(FieldError(name, f"only supported as {json.dumps(neutral[name])}"))
+            found.errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
         job = found.job(settings, _FIELDS, _SAMPLING)
         return cls(job, "messages" if is_chat else "prompt", given.get("return_token_strs") is True)
 
