@@ -21,11 +21,6 @@ _FOREIGN = ("CELERY_", "REDIS_URL")
 #: How much of the log an error shows.
 NUM_TAIL_LINES = 12
 
-#: Longest time for its start and its end on a busy machine.
-PATIENCE_S = 60.0
-
-POLL_S = 0.01
-
 
 class WorkerDied(HerdError):
     """A worker has ended by itself. The message includes the end of its log."""

@@ -156,8 +156,8 @@ class BatchFiles:
     """
 
     def __init__(self, plan: BatchPlan) -> None:
-        self._plan = plan
-        self._source = open_source(plan.input_name, plan.columns)
+        self.plan = plan
+        self.source = open_source(plan.input_name, plan.columns)
         self._answers = AnswerFile(plan.answers)
         self._errors = AnswerFile(plan.errors)
         self._open = ExitStack()
@@ -165,7 +165,7 @@ class BatchFiles:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._answers)
-            self.run = RunFile.open(self._plan)
+            self.run = RunFile.open(self.plan)
             stack.enter_context(self._errors)
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
@@ -180,32 +180,23 @@ class BatchFiles:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    @property
-    def errors(self) -> Path:
-        """Where the failed rows are."""
-        return self._plan.errors
-
-    def num_rows(self) -> int | None:
-        """The number of rows of the input; None if it can be read only once."""
-        return self._source.num_rows()
-
     def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
         """The rows without an answer; None while the next row has not arrived."""
-        reader = RequestReader(settings, self._plan.options, self.run.run_id)
-        return reader.rows_left(self._source.rows(), self.done)
+        reader = RequestReader(settings, self.plan.options, self.run.run_id)
+        return reader.rows_left(self.source.rows(), self.done)
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write answers to disk. Raises CannotWrite."""
-        run_id, prompts = self.run.run_id, self._plan.has_prompts
+        run_id, prompts = self.run.run_id, self.plan.has_prompts
         done = [one for one in items if one.failure is None]
         self._answers.append([output_line(run_id, one, with_prompt=prompts) for one in done])
         self._errors.append([error_line(run_id, one) for one in items if one.failure is not None])
 
     def write_table(self) -> str:
         """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite."""
-        path, format = self._plan.output, self._plan.format
+        path, format = self.plan.output, self.plan.format
         if format is OutputFormat.OPENAI:
             return ""
-        has_prompts = self._plan.has_prompts
+        has_prompts = self.plan.has_prompts
         num_rows = write_answer_table(self._answers, self.run.run_id, path, format, has_prompts=has_prompts)
         return f"{path}: {num_rows:,} rows"

@@ -93,7 +93,7 @@ class BatchRunner:
         self._is_away = False
         self._named: set[str] = set()
         self._is_ended_elsewhere = self._is_cancelled = False
-        progress = BatchProgress(files.run.run_id, files.run.input_name, files.num_rows(), files.done)
+        progress = BatchProgress(files.run.run_id, files.run.input_name, files.source.num_rows(), files.done)
         self._run = BatchRun(client, batch, progress, self, max_errors=max_errors)
 
     def run(self) -> int:
@@ -195,7 +195,7 @@ class BatchRunner:
         if not progress.num_failed:
             return ""
         why = progress.commonest_failure
-        return f"in {self._files.errors}" + (f", most of them by {why}" if why else "")
+        return f"in {self._files.plan.errors}" + (f", most of them by {why}" if why else "")
 
     def _prefix_cache_hits(self) -> int | None:
         """Hits since the start, of all jobs that the workers ran meanwhile."""

@@ -329,7 +329,12 @@ def run_demo(settings: WorkerSettings, screen: DemoScreen) -> DemoReport:
 
 
 async def _run(settings: WorkerSettings, screen: DemoScreen) -> DemoReport:
-    _cancel_on_signals()
+    # Signals end this task. An exception from a handler could arise anywhere, and an import, for example, can
+    # swallow it.
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with ExitStack() as stack:
         with screen.phase("redis") as phase:
             server = stack.enter_context(EmbeddedRedis())
@@ -362,17 +367,6 @@ def demo_settings(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The settings of the demo's worker: the same model in the same way, at a Redis of the demo's own."""
     own = {"log_format": "console", "unserved_timeout_s": UNSERVED_S}
     return settings_at(settings, redis_url).model_copy(update=own)
-
-
-def _cancel_on_signals() -> None:
-    """End this task when the process must end.
-
-    An exception from a signal handler could arise anywhere, and an import, for example, can swallow it.
-    """
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 def _describe(path: Path) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.file_upload import files_of, store_upload
+from llama_herd.tasks.gateway.file_upload import files_of, in_threads, store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.sse import prepend
 from llama_herd.tasks.ledger.redis_call import both
@@ -84,13 +84,9 @@ async def get_file_content(call: Call) -> Response:
 
 async def _read_pieces(storage: Storage, place: StoragePlace) -> AsyncGenerator[bytes]:
     """The bytes of a file, piece by piece, read in other threads."""
-    opening = storage.read(place)
-    file = await asyncio.to_thread(opening.__enter__)
-    try:
+    async with in_threads(storage.read(place)) as file:
         while part := await asyncio.to_thread(file.read, PIECE_BYTES):
             yield part
-    finally:
-        await asyncio.to_thread(opening.__exit__, None, None, None)
 
 
 async def _file_of(call: Call) -> tuple[StoredFiles, StoredFile]:
