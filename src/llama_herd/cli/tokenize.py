@@ -85,10 +85,21 @@ def _show(
 
 
 def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
-    """The job of a chat's file. Raises BadInput."""
+    """The job of a chat's file, or of standard input for -. Raises BadInput."""
+    from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
     from llama_herd.tasks.protocol.job import GenerationJob
 
-    content = _file_content(path)
+    content: str | bytes
+    if str(path) == "-":
+        content = text_or_stdin("-")
+    else:
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_STDIN_BYTES + 1)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_STDIN_BYTES:
+        raise BadInput(f"{path} is longer than {MAX_STDIN_BYTES:,} bytes. Fix: a shorter chat")
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
@@ -97,22 +108,6 @@ def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     if job.messages is None:
         raise BadInput(f"{path} has no messages")
     return job
-
-
-def _file_content(path: Path) -> str | bytes:
-    """The content of a file, or of standard input for -. Raises BadInput."""
-    from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
-
-    if str(path) == "-":
-        return text_or_stdin("-")
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_STDIN_BYTES + 1)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > MAX_STDIN_BYTES:
-        raise BadInput(f"{path} is longer than {MAX_STDIN_BYTES:,} bytes. Fix: a shorter chat")
-    return content
 
 
 def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", control_tokens: "ControlTokens") -> list[int]:

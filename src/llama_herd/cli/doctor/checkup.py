@@ -149,27 +149,22 @@ def check_queue_lists(url: str) -> Iterator[Finding]:
 
 def _unread_lists(redis: Redis) -> list[tuple[str, int]]:
     """Such lists and their lengths, of the first MAX_KEYS keys."""
-    found = []
-    for key in _list_names(redis):
-        try:
-            message, num = redis.lindex(key, -1), redis.llen(key)
-        except ResponseError:  # it was replaced, or is another tenant's
-            continue
-        routed = _ROUTED.findall(message[-TAIL_BYTES:] if isinstance(message, bytes) else b"")
-        queue = text(routed[-1]) if routed else ""
-        if queue.startswith("herd.") and text(key) not in lists_of(queue):
-            found.append((text(key), num))
+    found: list[tuple[str, int]] = []
+    reply: Any = (0, ())
+    for _ in range(MAX_KEYS // STEP):
+        reply = redis.scan(reply[0], match="*herd.*", count=STEP, _type="list")
+        for key in reply[1]:
+            try:
+                message, num = redis.lindex(key, -1), redis.llen(key)
+            except ResponseError:  # it was replaced, or is another tenant's
+                continue
+            routed = _ROUTED.findall(message[-TAIL_BYTES:] if isinstance(message, bytes) else b"")
+            queue = text(routed[-1]) if routed else ""
+            if queue.startswith("herd.") and text(key) not in lists_of(queue):
+                found.append((text(key), num))
+        if not reply[0]:
+            break
     return found
-
-
-def _list_names(redis: Redis) -> Iterator[Any]:
-    cursor, num_keys = 0, 0
-    while num_keys < MAX_KEYS:
-        cursor, keys = redis.scan(cursor, match="*herd.*", count=STEP, _type="list")
-        num_keys += STEP
-        yield from keys
-        if not cursor:
-            return
 
 
 #: A worker has a few connections, a client two per stream. With fewer files a process of many clients fails.

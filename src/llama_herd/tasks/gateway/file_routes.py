@@ -43,7 +43,8 @@ async def list_files(call: Call) -> Response:
     page = await call.queue.run(files.page(after, limit, cast(Literal["asc", "desc"], order), purpose))
     if page is None:
         raise bad_request("no such file", param="after")
-    return JSONResponse(FileList.from_page(page).model_dump())
+    data = tuple(FileObject.from_file(StoredFile.from_fields(fields)) for fields in page.records)
+    return JSONResponse(FileList(data=data, has_more=page.has_more).model_dump())
 
 
 async def get_file(call: Call) -> Response:

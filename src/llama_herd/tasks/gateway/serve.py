@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from socket import socket
 
 import uvicorn
@@ -52,11 +51,10 @@ def serve_gateway(
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
-    greet = partial(print, file=sys.stderr, flush=True)
     Server(
         make_gateway_app(settings, answers, batches),
         settings,
-        lambda url: greet(f"herd: gateway at {url}{access}"),
+        lambda url: print(f"herd: gateway at {url}{access}", file=sys.stderr, flush=True),
     ).run()
 
 

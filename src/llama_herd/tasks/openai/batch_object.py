@@ -8,7 +8,6 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_records import STATES, BatchRecord, BatchRequest, BatchState
-from llama_herd.tasks.ledger.stored_files import RecordPage
 from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
 from llama_herd.tasks.openai.request_body import Endpoint
 from llama_herd.tasks.protocol.strict_model import StrictModel, at_most
@@ -225,8 +224,3 @@ class BatchList(ObjectList):
     """A page of batches."""
 
     data: tuple[BatchObject, ...] = Field(description="The batches, the newest first.")
-
-    @classmethod
-    def from_page(cls, page: RecordPage) -> Self:
-        data = tuple(BatchObject.from_record(BatchRecord.from_fields(fields)) for fields in page.records)
-        return cls(data=data, has_more=page.has_more)

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from llama_herd.tasks.ledger.stored_files import RecordPage, StoredFile
+from llama_herd.tasks.ledger.stored_files import StoredFile
 from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
 
 
@@ -37,11 +37,6 @@ class FileList(ObjectList):
     """A page of files."""
 
     data: tuple[FileObject, ...] = Field(description="The files.")
-
-    @classmethod
-    def from_page(cls, page: RecordPage) -> Self:
-        data = tuple(FileObject.from_file(StoredFile.from_fields(fields)) for fields in page.records)
-        return cls(data=data, has_more=page.has_more)
 
 
 class FileDeleted(AnswerModel):

@@ -170,7 +170,13 @@ class Echo:
 
     def before(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a completion with the prompt in front of its text and of its scores."""
-        logprobs = _joined_logprobs(self.logprobs, choice["logprobs"], len(self.text))
+        prompt, output = self.logprobs, choice["logprobs"]
+        logprobs = prompt or output
+        if prompt and output:
+            lists = ("tokens", "token_logprobs", "top_logprobs")
+            logprobs = {name: prompt[name] + output[name] for name in lists}
+            behind = [len(self.text) + offset for offset in output["text_offset"]]
+            logprobs["text_offset"] = prompt["text_offset"] + behind
         return {**choice, "text": self.text + choice["text"], "logprobs": logprobs}
 
 
@@ -186,15 +192,3 @@ def _prompt_bytes(ids: Sequence[int], text: str, pieces: Pieces) -> list[bytes]:
 def _num_spaces(text: bytes) -> int:
     """The number of spaces that a text begins with."""
     return len(text) - len(text.lstrip(b" "))
-
-
-def _joined_logprobs(
-    prompt: dict[str, Any] | None, output: dict[str, Any] | None, num_chars: int
-) -> dict[str, Any] | None:
-    """The scores of a prompt and of its output as those of one text. num_chars: length of the prompt."""
-    if prompt is None or output is None:
-        return prompt or output
-    return {
-        **{name: prompt[name] + output[name] for name in ("tokens", "token_logprobs", "top_logprobs")},
-        "text_offset": prompt["text_offset"] + [num_chars + offset for offset in output["text_offset"]],
-    }
