@@ -80,7 +80,14 @@ class RunFile:
 
         Raises BadInput if it has answers of another run, or of an unknown one.
         """
-        asked = cls._from_plan(plan)
+        is_stdin = plan.input_name == STDIN
+        prompts = {"with_prompts": True} if plan.has_prompts else {}
+        asked = cls(
+            run_id=secrets.token_hex(6),
+            input_name=STDIN if is_stdin else Path(plan.input_name).name,
+            input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
+            options={**asdict(plan.options), **asdict(plan.columns), "in_order": plan.in_order, **prompts},
+        )
         try:
             known = cls._read(plan)
             known._check(asked, plan.output)
@@ -92,17 +99,6 @@ class RunFile:
             asked._write(plan.run_file)
             return asked
         return known
-
-    @classmethod
-    def _from_plan(cls, plan: BatchPlan) -> Self:
-        is_stdin = plan.input_name == STDIN
-        prompts = {"with_prompts": True} if plan.has_prompts else {}
-        return cls(
-            run_id=secrets.token_hex(6),
-            input_name=STDIN if is_stdin else Path(plan.input_name).name,
-            input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
-            options={**asdict(plan.options), **asdict(plan.columns), "in_order": plan.in_order, **prompts},
-        )
 
     @classmethod
     def _read(cls, plan: BatchPlan) -> Self:

@@ -47,21 +47,6 @@ class JobView(BaseModel):
     )
     result: Result | None = Field(description="Its result; null until it has ended.")
 
-    @classmethod
-    def from_record(
-        cls, job_id: str, record: JobRecord, place: Place | None, result: Result | None
-    ) -> "JobView":
-        same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
-        return cls(
-            id=job_id,
-            num_events=record.seq,
-            num_tokens=record.n,
-            position=place and place.position,
-            estimated_wait_s=place and place.wait_s,
-            result=result,
-            **{name: getattr(record, name) for name in same},
-        )
-
 
 class Accepted(BaseModel):
     """A job that is in the queue now."""
@@ -102,8 +87,17 @@ async def get_job(call: Call) -> Response:
     events = await call.queue.all_events(job_id) if record.is_final else []
 
     def make() -> str:
-        result = Result.from_events(events) if record.is_final else None
-        return JobView.from_record(job_id, record, place, result).model_dump_json()
+        same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
+        view = JobView(
+            id=job_id,
+            num_events=record.seq,
+            num_tokens=record.n,
+            position=place and place.position,
+            estimated_wait_s=place and place.wait_s,
+            result=Result.from_events(events) if record.is_final else None,
+            **{name: getattr(record, name) for name in same},
+        )
+        return view.model_dump_json()
 
     told = await make_aside(make) if record.is_final else make()
     return Response(told, media_type="application/json")
