@@ -91,8 +91,9 @@ def generate(
     texts = {"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key}
     for name, value in texts.items():
         checked_text(value or "", name)
-    turns = [{"role": "system", "content": system}] if system is not None else []
-    chat_of_it = {"messages": [*turns, {"role": "user", "content": text}]}
+    turns = [{"role": "user", "content": text}]
+    if system is not None:
+        turns.insert(0, {"role": "system", "content": system})
     sampling = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -102,7 +103,7 @@ def generate(
         "stop": stop or None,
     }
     fields = {
-        **(chat_of_it if chat or turns else {"prompt": text}),
+        **({"messages": turns} if chat or system is not None else {"prompt": text}),
         "priority": priority,
         "not_before": not_before,
         "deadline_ms": deadline_ms,
