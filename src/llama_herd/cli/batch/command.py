@@ -183,7 +183,8 @@ def _look_elsewhere(watched: str | None, cancelled: str | None, *, as_json: bool
     from llama_herd.cli.batch.screen import open_screen
 
     with open_client() as client:
-        if watched is None:
-            return show(end_batch(client, cancelled or ""))
-        status = watch_batch(client, watched, open_screen(as_json=as_json))
-    raise typer.Exit(int(status.state != "done" or status.num_failed > 0))
+        if watched is not None:
+            status = watch_batch(client, watched, open_screen(as_json=as_json))
+            raise typer.Exit(int(status.state != "done" or status.num_failed > 0))
+        if cancelled is not None:
+            show(end_batch(client, cancelled))
