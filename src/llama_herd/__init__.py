@@ -6,41 +6,46 @@ from llama_herd import Client, AsyncClient
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from llama_herd.error_code import ErrorCode
+if TYPE_CHECKING:  # `as` makes them public for type checkers
+    from llama_herd.error_code import ErrorCode as ErrorCode
     from llama_herd.errors import (
-        BadInput,
-        DeadlineExceeded,
-        GenerationError,
-        HerdError,
-        InvalidJob,
-        JobConflict,
-        JobNotFound,
-        JobRunning,
-        NotPermitted,
-        QueueFull,
-        RecordUnreadable,
-        RedisUnavailable,
-        SettingsError,
-        UnservedModel,
+        BadInput as BadInput,
+        DeadlineExceeded as DeadlineExceeded,
+        GenerationError as GenerationError,
+        HerdError as HerdError,
+        InvalidJob as InvalidJob,
+        JobConflict as JobConflict,
+        JobNotFound as JobNotFound,
+        JobRunning as JobRunning,
+        NotPermitted as NotPermitted,
+        QueueFull as QueueFull,
+        RecordUnreadable as RecordUnreadable,
+        RedisUnavailable as RedisUnavailable,
+        SettingsError as SettingsError,
+        UnservedModel as UnservedModel,
     )
-    from llama_herd.tasks.client.async_client import AsyncClient
-    from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.client.herds import Herds
-    from llama_herd.tasks.client.job_status import JobStatus
-    from llama_herd.tasks.client.lots import SubmitOutcome
-    from llama_herd.tasks.client.place_watch import Queued
-    from llama_herd.tasks.client.tenant_status import QueueStatus, Status
-    from llama_herd.tasks.ledger.answers import Place
-    from llama_herd.tasks.protocol.chat import ChatMessage
-    from llama_herd.tasks.protocol.events import End, Event, Started, Token
-    from llama_herd.tasks.protocol.job import GenerationJob
-    from llama_herd.tasks.protocol.job_fields import SamplingFields
-    from llama_herd.tasks.protocol.result import Result
-    from llama_herd.tasks.protocol.sampling import SamplingParams
-    from llama_herd.tasks.protocol.worker_status import WorkerStatus
-    from llama_herd.tasks.settings import Settings
+    from llama_herd.tasks.client.async_client import AsyncClient as AsyncClient
+    from llama_herd.tasks.client.batch.batch_row import BatchItem as BatchItem, BatchRow as BatchRow
+    from llama_herd.tasks.client.client import Client as Client
+    from llama_herd.tasks.client.herds import Herds as Herds
+    from llama_herd.tasks.client.job_status import JobStatus as JobStatus
+    from llama_herd.tasks.client.lots import SubmitOutcome as SubmitOutcome
+    from llama_herd.tasks.client.place_watch import Queued as Queued
+    from llama_herd.tasks.client.tenant_status import QueueStatus as QueueStatus, Status as Status
+    from llama_herd.tasks.ledger.answers import Place as Place
+    from llama_herd.tasks.protocol.chat import ChatMessage as ChatMessage
+    from llama_herd.tasks.protocol.events import (
+        End as End,
+        Event as Event,
+        Started as Started,
+        Token as Token,
+    )
+    from llama_herd.tasks.protocol.job import GenerationJob as GenerationJob
+    from llama_herd.tasks.protocol.job_fields import SamplingFields as SamplingFields
+    from llama_herd.tasks.protocol.result import Result as Result
+    from llama_herd.tasks.protocol.sampling import SamplingParams as SamplingParams
+    from llama_herd.tasks.protocol.worker_status import WorkerStatus as WorkerStatus
+    from llama_herd.tasks.settings import Settings as Settings
 
 #: The public names, by the module that each comes from.
 _HOMES = {
@@ -50,7 +55,6 @@ _HOMES = {
         "DeadlineExceeded",
         "GenerationError",
         "HerdError",
-        "Herds",
         "InvalidJob",
         "JobConflict",
         "JobNotFound",
@@ -82,45 +86,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "AsyncClient",
-    "BadInput",
-    "BatchItem",
-    "BatchRow",
-    "ChatMessage",
-    "Client",
-    "DeadlineExceeded",
-    "End",
-    "ErrorCode",
-    "Event",
-    "GenerationError",
-    "GenerationJob",
-    "HerdError",
-    "Herds",
-    "InvalidJob",
-    "JobConflict",
-    "JobNotFound",
-    "JobRunning",
-    "JobStatus",
-    "NotPermitted",
-    "Place",
-    "QueueFull",
-    "QueueStatus",
-    "Queued",
-    "RecordUnreadable",
-    "RedisUnavailable",
-    "Result",
-    "SamplingFields",
-    "SamplingParams",
-    "Settings",
-    "SettingsError",
-    "Started",
-    "Status",
-    "SubmitOutcome",
-    "Token",
-    "UnservedModel",
-    "WorkerStatus",
-]
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,6 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from llama_herd.local.own_redis import KeptRedis
 from llama_herd.local.redis_server import EmbeddedRedis, free_port
 from tests.cli.herd_command import fork_herd, invoke
 from tests.local.processes import PATIENCE_S
@@ -84,11 +83,11 @@ def test_a_port_that_is_taken_is_named(redis_server: EmbeddedRedis) -> None:
 
 @pytest.mark.long
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
-    with KeptRedis(tmp_path / "data"):
+    with EmbeddedRedis(folder=tmp_path / "data"):
         refused = invoke("redis", "--port", "0", "--dir", str(tmp_path / "data"))
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert f"{tmp_path / 'data'}: another server has its data there" in refused.stderr
-    with KeptRedis(tmp_path / "data") as later:
+    with EmbeddedRedis(folder=tmp_path / "data") as later:
         assert later.is_running
 
 

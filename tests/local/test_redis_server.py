@@ -10,7 +10,6 @@ import pytest
 from redis import Redis
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.local.own_redis import KeptRedis
 from llama_herd.local.redis_server import EmbeddedRedis
 from tests.local.processes import wait_until
 
@@ -39,12 +38,12 @@ def test_another_server_at_its_port_is_not_taken_for_it(redis_server: EmbeddedRe
 @pytest.mark.long
 def test_why_it_does_not_start_is_told_in_its_own_words(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with KeptRedis(folder) as server, Redis.from_url(server.url) as redis:
+    with EmbeddedRedis(folder=folder) as server, Redis.from_url(server.url) as redis:
         redis.set("a", "b")
     (log, *_) = [*folder.glob("appendonlydir/*.incr.aof"), *folder.glob("appendonly.aof")]
     log.write_text("no log of commands")
     with pytest.raises(RedisUnavailable, match=r"ended as it started on port \d+: Bad file format"):
-        KeptRedis(folder).start()
+        EmbeddedRedis(folder=folder).start()
 
 
 def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> None:

@@ -1,7 +1,7 @@
 """`herd dead`: jobs that were given up, and messages that could not be read."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,9 @@ def show_dead(
     """Show one as JSON: a job's record and events, or a message's origin."""
     with open_client() as client:
         letter = client.letter(name)
-        found = _job_facts(client.history(name), prompt) if letter is None else _message_facts(letter, prompt)
+        found = _job_facts(client.history(name), prompt) if letter is None else _facts(letter)
+        if letter is not None and prompt:
+            found["raw"] = letter.raw.decode(errors="backslashreplace")
     print(json.dumps(found))
 
 
@@ -82,19 +84,16 @@ def dead_view(found: "Sequence[DeadJob | DeadLetter]") -> "FoldingTable":
 
     names = dict.fromkeys(("worker", "queue", "task"), NAME)
     columns = {"id": WHOLE, "kind": WHOLE, "when (UTC)": WHOLE, "reason": NAME, "attempts": FIGURE, **names}
-    table = FoldingTable(columns | {"task id": WHOLE, "origin": NAME})
-    for facts in map(_facts, found):
-        cells = [facts.get("job_id") or facts["number"], facts["kind"], utc_text(facts["at_ms"])]
-        cells += [str(facts.get(name) or "") for name in ("reason", "attempts", "worker", "queue")]
-        table.add(*cells, *(facts.get(name) or "" for name in ("task", "task_id", "origin")))
-    return table
+    others = ("reason", "attempts", "worker", "queue", "task", "task_id", "origin")
+
+    def cells(facts: dict[str, Any]) -> list[str]:
+        first = [facts.get("job_id") or facts["number"], facts["kind"], utc_text(facts["at_ms"])]
+        return first + [str(facts.get(name) or "") for name in others]
+
+    return FoldingTable(columns | {"task id": WHOLE, "origin": NAME}, map(cells, map(_facts, found)))
 
 
-def _message_facts(letter: "DeadLetter", has_words: bool) -> Mapping[str, Any]:
-    return _facts(letter) | ({"raw": letter.raw.decode(errors="backslashreplace")} if has_words else {})
-
-
-def _job_facts(history: "History", has_words: bool) -> Mapping[str, Any]:
+def _job_facts(history: "History", has_words: bool) -> dict[str, Any]:
     from pydantic_core import to_jsonable_python
 
     body = {name: value for name, value in history.body.items() if has_words or name not in _WORDS}

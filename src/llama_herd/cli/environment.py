@@ -28,8 +28,7 @@ def override_settings(**options: object) -> None:
 def read_settings(kind: type[S]) -> S:
     """Read settings, and warn about unknown variables and exposed secrets. Raises SettingsError."""
     for name, nearest in unknown_variables().items():
-        complaint = f"{name} is not a setting, so it has no effect. The nearest name is {nearest}"
-        say(str(complaint))
+        say(f"{name} is not a setting, so it has no effect. The nearest name is {nearest}")
     settings = kind.read()
     warn_of_exposed_files(kind)
     return settings

@@ -1,6 +1,6 @@
 """Rows under heads; and where a terminal is too narrow for them, a few lines for each row."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 
 from rich.cells import cell_len
@@ -31,22 +31,22 @@ GAP = "  "
 class FoldingTable:
     """A table that cuts off nothing, in whatever width it is shown.
 
-    Where its columns do not fit, each row becomes its first cell, and below it the others with their heads.
+    Where its columns do not fit, each row becomes its first cell, and below it the others with their heads;
+    those without content are left out.
     """
 
-    def __init__(self, columns: ColumnKinds) -> None:
+    def __init__(self, columns: ColumnKinds, rows: Iterable[Sequence[str]]) -> None:
         self._columns = columns
-        self._rows: list[Sequence[str]] = []
-
-    def add(self, *cells: str) -> None:
-        self._rows.append([harmless(cell) for cell in cells])
+        self._rows = [[harmless(cell) for cell in row] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._least_width <= options.max_width:
             yield self._table()
-        else:
-            for row in self._rows:
-                yield from map(Text, (row[0], *_lines(self._facts(row), options.max_width)))
+            return
+        for row in self._rows:
+            told = zip(self._columns, row, strict=True)
+            _, *facts = [f"{head} {cell}" for head, cell in told if cell not in ("", UNKNOWN_TEXT)]
+            yield from map(Text, (row[0], *_lines(facts, options.max_width)))
 
     @property
     def _least_width(self) -> int:
@@ -64,16 +64,6 @@ class FoldingTable:
         for row in self._rows:
             table.add_row(*row)
         return table
-
-    def _facts(self, row: Sequence[str]) -> list[str]:
-        """The cells after the first one, each with its head; empty cells are left out."""
-        return [
-            f"{head} {cell}" for head, cell in zip(self._columns, row, strict=True) if _has_content(cell)
-        ][1:]
-
-
-def _has_content(cell: str) -> bool:
-    return cell not in ("", UNKNOWN_TEXT)
 
 
 def _lines(facts: Sequence[str], width: int) -> Iterator[str]:

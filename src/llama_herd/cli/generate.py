@@ -82,13 +82,18 @@ def generate(
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
     2 for bad input.
     """
-    from llama_herd.cli.terminal import text_or_stdin
+    from llama_herd.cli.terminal import checked_text, text_or_stdin
     from llama_herd.cli.transcript import Transcript
 
     if local and (not_before is not None or idempotency_key is not None):
         raise BadInput("--not-before and --idempotency-key need the queue. Fix: leave out --local")
     text = text_or_stdin(prompt)
-    _check_texts({"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key})
+    texts = {"--system": system, "--stop": "".join(stop or ()), "--idempotency-key": idempotency_key}
+    for name, value in texts.items():
+        checked_text(value or "", name)
+    turns = [{"role": "user", "content": text}]
+    if system is not None:
+        turns.insert(0, {"role": "system", "content": system})
     sampling = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -98,7 +103,7 @@ def generate(
         "stop": stop or None,
     }
     fields = {
-        **(_messages(system, text) if chat or system is not None else {"prompt": text}),
+        **({"messages": turns} if chat or system is not None else {"prompt": text}),
         "priority": priority,
         "not_before": not_before,
         "deadline_ms": deadline_ms,
@@ -114,21 +119,6 @@ def generate(
     else:
         _run_in_queue(given, model, transcript)
     raise typer.Exit(transcript.exit_code)
-
-
-def _check_texts(named: dict[str, str | None]) -> None:
-    """Raise BadInput if the text of an option is not UTF-8."""
-    from llama_herd.cli.terminal import checked_text
-
-    for name, value in named.items():
-        checked_text(value or "", name)
-
-
-def _messages(system: str | None, text: str) -> dict[str, Any]:
-    """The field of a job that is a chat: the system's message, if any, and the user's."""
-    turns = {"system": system, "user": text}
-    said = [{"role": role, "content": content} for role, content in turns.items() if content is not None]
-    return {"messages": said}
 
 
 def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:

@@ -1,10 +1,10 @@
 """`herd inspect`: what is in a model file, and how much memory it would take to run it."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from llama_herd.model.hub.choice import size_text
 
 if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
-    from llama_herd.model.shape.rope_scaling import RopeScaling
     from llama_herd.model.text.token_facts import TokenFacts
     from llama_herd.worker.loading.model_summary import MemorySummary, ModelSummary, TypeShare
 
@@ -61,7 +60,7 @@ def summary_lines(summary: "ModelSummary") -> Iterator[str]:
     yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {size_text(total.num_bytes)}"
     yield from _section("header", summary.header.items())
     yield from _section("shape", _shape_facts(summary.shape))
-    yield from _section("tensors", ((share.type, _share(share)) for share in summary.tensors))
+    yield from _section("tensors", _tensor_facts(summary.tensors))
     if summary.tokenizer is not None:
         yield from _section("tokenizer", _tokenizer_facts(summary.tokenizer))
     yield from _section("outputs", _format_facts(summary))
@@ -88,24 +87,22 @@ def _shape_facts(shape: "LlamaConfig | None") -> Iterator[tuple[str, object]]:
     if shape is None:
         return
     yield "family", shape.family.name
-    plain = {field.name for field in fields(shape) if getattr(shape, field.name) == field.default}
-    special: dict[str, Callable[[Any], str]] = {"rope_scaling": _scaling, "windows": _windows}
     for field in fields(shape):
-        if field.name not in plain and field.name != "family":
-            yield field.name, special.get(field.name, str)(getattr(shape, field.name))
+        value = getattr(shape, field.name)
+        if value == field.default or field.name == "family":
+            continue
+        if field.name == "rope_scaling":
+            slowest = max(value.divisors, default=1.0)
+            value = f"pairs up to {slowest:g} times slower, gain {value.gain:g}"
+        elif field.name == "windows":
+            value = f"of {max(value):,} tokens in {sum(map(bool, value))} of {len(value)} layers"
+        yield field.name, value
 
 
-def _scaling(scaling: "RopeScaling") -> str:
-    slowest = max(scaling.divisors, default=1.0)
-    return f"pairs up to {slowest:g} times slower, gain {scaling.gain:g}"
-
-
-def _windows(windows: tuple[int, ...]) -> str:
-    return f"of {max(windows):,} tokens in {sum(map(bool, windows))} of {len(windows)} layers"
-
-
-def _share(share: "TypeShare") -> str:
-    return f"{share.num_tensors} tensors, {share.num_parameters:,} parameters, {size_text(share.num_bytes)}"
+def _tensor_facts(shares: "Iterable[TypeShare]") -> Iterator[tuple[str, str]]:
+    for one in shares:
+        size = size_text(one.num_bytes)
+        yield one.type, f"{one.num_tensors} tensors, {one.num_parameters:,} parameters, {size}"
 
 
 def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:

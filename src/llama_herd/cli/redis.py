@@ -10,9 +10,6 @@ import typer
 
 from llama_herd.cli.terminal import say, show
 
-#: How often it looks whether the server still runs.
-POLL_S = 0.1
-
 
 def redis(
     port: Annotated[
@@ -34,7 +31,7 @@ def redis(
     """
     from llama_herd.cli.environment import read_settings
     from llama_herd.cli.signals import on_signals
-    from llama_herd.local.own_redis import own_redis
+    from llama_herd.local.redis_server import own_redis
     from llama_herd.tasks.settings import Settings
 
     url = read_settings(Settings).redis_url
@@ -51,7 +48,7 @@ def redis(
         else:
             kept = "is lost when it ends (--dir FOLDER keeps it)" if folder is None else f"stays in {folder}"
             show(f"export HERD_REDIS_URL={where}\n# its data {kept}; Ctrl-C ends it")
-        while server.is_running and not asked.wait(POLL_S):
+        while server.is_running and not asked.wait(0.1):
             pass
         has_died = not asked.is_set()
     if has_died:

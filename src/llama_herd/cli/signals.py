@@ -33,7 +33,8 @@ def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
 def load_torch() -> None:
     """Import torch. A Ctrl-C waits for the end of the import, which it could abort; a second one does not.
 
-    From the main thread only.
+    From the main thread only. What is imported lives to the end: to look through it for garbage again and
+    again takes a quarter second.
     """
     asked = []
 
@@ -42,16 +43,11 @@ def load_torch() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     with on_signals((signal.SIGINT,), first):
-        _import_to_stay("torch")
+        gc.disable()
+        try:
+            import_module("torch")
+            gc.freeze()
+        finally:
+            gc.enable()
     if asked:
         raise KeyboardInterrupt
-
-
-def _import_to_stay(name: str) -> None:
-    """Import what lives to the end: looking through it for garbage again and again takes a quarter second."""
-    gc.disable()
-    try:
-        import_module(name)
-        gc.freeze()
-    finally:
-        gc.enable()

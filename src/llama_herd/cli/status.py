@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.job_status import JobStatus
     from llama_herd.tasks.client.tenant_status import Status
 
-#: Workers report once a second.
-REFRESH_S = 1.0
-
 
 def status(
     job: Annotated[
@@ -44,7 +41,7 @@ def status(
         look = partial(client.job, job) if job else client.status
         show(look())
         while watch:
-            sleep(REFRESH_S)
+            sleep(1.0)  # as often as workers report
             show(look())
 
 

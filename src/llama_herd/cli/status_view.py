@@ -50,6 +50,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
     own = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
+    workers = sorted(found.workers, key=lambda worker: worker.name)
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
     return Group(
@@ -57,9 +58,9 @@ def status_view(whole: Status, model: str | None = None) -> Group:
         *([dead] if found.poisoned or found.dead_letters else []),
         *map(harmless, batches),
         "",
-        _queues(found.queues) if found.queues else "no queue holds anything",
+        FoldingTable(_QUEUE, map(_queue_cells, found.queues)) if found.queues else "no queue holds anything",
         "",
-        _workers(found.workers) if found.workers else "no worker is up",
+        FoldingTable(_WORKER, map(_worker_cells, workers)) if workers else "no worker is up",
         *map(harmless, warning_lines(found, whole.served_models)),
     )
 
@@ -102,56 +103,37 @@ def job_view(job: JobStatus) -> Table:
 
 def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """The view of jobs, a line for each."""
-    table = FoldingTable(_JOB)
-    for job in jobs:
-        age = UNKNOWN_TEXT if job.state == "delayed" else duration_text(job.waited_s)
-        place = "" if job.position is None else f"{job.position:,}"
-        wait = "" if job.estimated_wait_s is None else duration_text(job.estimated_wait_s)
-        table.add(job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or "")
     notes = dict.fromkeys(job.note for job in jobs if job.note)
-    return Group(table, *map(harmless, notes))
+    return Group(FoldingTable(_JOB, map(_job_cells, jobs)), *map(harmless, notes))
 
 
-def _queues(queues: Sequence[QueueStatus]) -> FoldingTable:
-    table = FoldingTable(_QUEUE)
-    for queue in queues:
-        table.add(
-            queue.model,
-            f"{queue.waiting:,}",
-            f"{queue.depth:,}",
-            duration_text(queue.oldest_s),
-            f"{queue.running:,}",
-            *_figures(queue),
-        )
-    return table
+def _job_cells(job: JobStatus) -> Sequence[str]:
+    age = UNKNOWN_TEXT if job.state == "delayed" else duration_text(job.waited_s)
+    place = "" if job.position is None else f"{job.position:,}"
+    wait = "" if job.estimated_wait_s is None else duration_text(job.estimated_wait_s)
+    return job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or ""
 
 
-def _figures(queue: QueueStatus) -> Sequence[str]:
-    """The cells about a queue's workers; those that still load come after a plus."""
+def _queue_cells(queue: QueueStatus) -> Sequence[str]:
+    """Of a queue's workers those that still load come after a plus."""
+    waits = (f"{queue.waiting:,}", f"{queue.depth:,}", duration_text(queue.oldest_s))
+    head = (queue.model, *waits, f"{queue.running:,}")
     if not queue.is_served:
-        return UNKNOWN_TEXT, UNKNOWN_TEXT, UNKNOWN_TEXT, "none"
-    loading = f"+{queue.loading}" if queue.loading else ""
-    speed = f"{queue.tokens_per_s:,.0f}"
+        return *head, UNKNOWN_TEXT, UNKNOWN_TEXT, UNKNOWN_TEXT, "none"
+    up = f"{queue.workers - queue.loading}" + (f"+{queue.loading}" if queue.loading else "")
+    speed, ttft = f"{queue.tokens_per_s:,.0f}", duration_text(queue.ttft_s)
+    return *head, speed, ttft, f"{queue.num_failed:,}", up
+
+
+def _worker_cells(worker: WorkerStatus) -> Sequence[str]:
     return (
-        speed,
-        duration_text(queue.ttft_s),
-        f"{queue.num_failed:,}",
-        f"{queue.workers - queue.loading}{loading}",
+        worker.name,
+        worker.shown_state,
+        worker.model,
+        worker.device,
+        f"{worker.running}/{worker.slots}",
+        f"{worker.waiting}",
+        f"{worker.kv_cache_usage:.0%}",
+        f"{worker.prefix_hit_rate:.0%}",
+        f"{worker.tokens_per_s:,.0f}",
     )
-
-
-def _workers(workers: Sequence[WorkerStatus]) -> FoldingTable:
-    table = FoldingTable(_WORKER)
-    for worker in sorted(workers, key=lambda worker: worker.name):
-        table.add(
-            worker.name,
-            worker.shown_state,
-            worker.model,
-            worker.device,
-            f"{worker.running}/{worker.slots}",
-            f"{worker.waiting}",
-            f"{worker.kv_cache_usage:.0%}",
-            f"{worker.prefix_hit_rate:.0%}",
-            f"{worker.tokens_per_s:,.0f}",
-        )
-    return table

@@ -19,9 +19,6 @@ from llama_herd.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Width of a table that goes to a file or a pipe: wide enough to cut off nothing.
-FILE_WIDTH = 200
-
 #: A book of a thousand pages has 3 MB.
 MAX_STDIN_BYTES = 64 << 20
 
@@ -88,7 +85,8 @@ def table_console() -> "Console":
     """A console that neither colours nor interprets what it is given."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, markup=False)
+    # A file or a pipe gets tables that are wide enough to cut off nothing.
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
 
 
 def utc_text(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:

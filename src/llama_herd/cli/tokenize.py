@@ -80,14 +80,26 @@ def _show(
     if is_chat:
         print(harmless(whole) + "\n")
     for token_id, piece in zip(ids, shown, strict=True):
-        print(f"{token_id:>7d}  '{harmless(_visible(piece))}'")
+        visible = "".join(char if char.isprintable() else repr(char)[1:-1] for char in piece)
+        print(f"{token_id:>7d}  '{harmless(visible)}'")
 
 
 def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
-    """The job of a chat's file. Raises BadInput."""
+    """The job of a chat's file, or of standard input for -. Raises BadInput."""
+    from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
     from llama_herd.tasks.protocol.job import GenerationJob
 
-    content = _file_content(path)
+    content: str | bytes
+    if str(path) == "-":
+        content = text_or_stdin("-")
+    else:
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_STDIN_BYTES + 1)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_STDIN_BYTES:
+        raise BadInput(f"{path} is longer than {MAX_STDIN_BYTES:,} bytes. Fix: a shorter chat")
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
@@ -98,22 +110,6 @@ def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     return job
 
 
-def _file_content(path: Path) -> str | bytes:
-    """The content of a file, or of standard input for -. Raises BadInput."""
-    from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
-
-    if str(path) == "-":
-        return text_or_stdin("-")
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_STDIN_BYTES + 1)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > MAX_STDIN_BYTES:
-        raise BadInput(f"{path} is longer than {MAX_STDIN_BYTES:,} bytes. Fix: a shorter chat")
-    return content
-
-
 def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", control_tokens: "ControlTokens") -> list[int]:
     from llama_herd.model.text.chat import ChatTemplates
     from llama_herd.worker.loading.chats import chat_of
@@ -122,7 +118,3 @@ def _chat_ids(job: "GenerationJob", tokenizer: "Tokenizer", control_tokens: "Con
         raise BadInput("this model has no chat template. Fix: take a model file with one")
     with ChatTemplates(tokenizer.chat_templates, tokenizer, control_tokens) as templates:
         return templates.encode(chat_of(job))
-
-
-def _visible(piece: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in piece)

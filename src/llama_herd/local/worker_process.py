@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
-from typing import NamedTuple, Self
+from typing import Self
 
 from llama_herd.errors import HerdError
 from llama_herd.local.redis_server import END_WITH_PARENT, EmbeddedRedis
@@ -20,11 +20,6 @@ _FOREIGN = ("CELERY_", "REDIS_URL")
 
 #: How much of the log an error shows.
 NUM_TAIL_LINES = 12
-
-#: Longest time for its start and its end on a busy machine.
-PATIENCE_S = 60.0
-
-POLL_S = 0.01
 
 
 class WorkerDied(HerdError):
@@ -55,7 +50,9 @@ class WorkerProcess:
         self.settings = settings
         self.log_path = log_path
         self._command = command
-        self._env = {**_environment(settings), **(env or {})}
+        # The number of OMP's threads too, which start before torch is asked.
+        threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
+        self._env = {**child_environment(settings), **threads, **(env or {})}
         self._cwd = cwd
 
     def start(self) -> Self:
@@ -114,32 +111,17 @@ def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProce
             worker.kill()
 
 
-class OwnHerd(NamedTuple):
-    """The settings to reach a Redis and a worker of one's own, and the worker, which may die."""
-
-    settings: WorkerSettings
-    worker: WorkerProcess
-
-
 @contextmanager
-def own_herd(settings: WorkerSettings) -> Iterator[OwnHerd]:
-    """A Redis and a worker for one run, with everything but Redis as in `settings`; neither outlives it."""
-    with EmbeddedRedis() as server:
-        settings = settings_at(settings, server.url)
-        with starting_worker(settings, "own") as worker:
-            yield OwnHerd(settings, worker)
+def own_herd(settings: WorkerSettings) -> Iterator[WorkerProcess]:
+    """A worker with a Redis for one run, and everything else as in `settings`; neither outlives it."""
+    with EmbeddedRedis() as server, starting_worker(settings_at(settings, server.url), "own") as worker:
+        yield worker
 
 
 def settings_at(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The same settings at a Redis on this machine that needs no password, and has one tenant."""
     own = {"redis_url": redis_url, "model": settings.model.resolve()}
     return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
-
-
-def _environment(settings: WorkerSettings) -> dict[str, str]:
-    """Its settings, and the number of OMP's threads, which start before torch is asked."""
-    threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
-    return child_environment(settings) | threads
 
 
 def child_environment(settings: Settings) -> dict[str, str]:

@@ -20,10 +20,6 @@ log = logging.getLogger(__name__)
 
 #: Shorter than Prometheus's own patience, which is 10 s.
 REDIS_TIMEOUT_S = 2.0
-#: A client that sends no request for this long is cut off.
-REQUEST_S = 5.0
-#: How often the server looks whether it is to stop.
-STOP_POLL_S = 0.2
 
 
 class Exporter:
@@ -37,9 +33,13 @@ class Exporter:
         redis = connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S)
         self._reader = LedgerReader(redis, settings)
         self._registry.register(LedgerCollector(self._reader, settings))
-        self._server = _listening_server(
-            settings.metrics_host, settings.metrics_port, make_wsgi_app(self._registry)
-        )
+        host, port = settings.metrics_host, settings.metrics_port
+        try:
+            self._server = _Server(host, port)
+        except (OSError, OverflowError) as error:
+            message = f"HERD_METRICS_PORT={port}: {host} cannot be listened at ({error}). Fix: another port"
+            raise SettingsError(message) from None
+        self._server.set_app(make_wsgi_app(self._registry))
 
     @classmethod
     def start(cls, settings: ServedSettings) -> Self | None:
@@ -47,7 +47,7 @@ class Exporter:
         if not settings.metrics_port:
             return None
         exporter = cls(settings)
-        serve = partial(exporter._server.serve_forever, poll_interval=STOP_POLL_S)
+        serve = partial(exporter._server.serve_forever, poll_interval=0.2)
         threading.Thread(target=serve, name="metrics", daemon=True).start()
         return exporter
 
@@ -63,7 +63,7 @@ class Exporter:
 
 
 class _MetricsHandler(WSGIRequestHandler):
-    timeout = REQUEST_S
+    timeout = 5.0  # a client that sends no request for so long is cut off
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""
@@ -92,13 +92,3 @@ class _Server(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A scraper that hung up is no fault of ours; any other error is logged as all are."""
         log.debug("scrape failed", exc_info=True)
-
-
-def _listening_server(host: str, port: int, app: Any) -> WSGIServer:
-    try:
-        server = _Server(host, port)
-    except (OSError, OverflowError) as error:
-        message = f"HERD_METRICS_PORT={port}: {host} cannot be listened at ({error}). Fix: another port"
-        raise SettingsError(message) from None
-    server.set_app(app)
-    return server

@@ -1,10 +1,10 @@
 """Gauges of waiting and dead jobs, from the ledger. Every worker tells the same: take the maximum."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -53,7 +53,12 @@ class LedgerReader:
     def __init__(self, redis: Redis, settings: ServedSettings) -> None:
         self._redis = redis
         self._calls: list[RedisCall[TenantCounts]] = [
-            Overview(own.tenant).counts(queue, *_standing_queues(own), max_queues=MAX_QUEUES, max_looks=0)
+            Overview(own.tenant).counts(
+                queue,
+                *(queue_name(model, own.tenant) for model in own.standing_models),  # may have no worker
+                max_queues=MAX_QUEUES,
+                max_looks=0,
+            )
             for queue, own in settings.by_queue.items()
         ]
         self._reports = [Reports(own.tenant).workers() for own in settings.by_queue.values()]
@@ -64,21 +69,16 @@ class LedgerReader:
     def read(self) -> LedgerReading | None:
         """The latest reading, at most STALE_S old; returns after WAIT_S. None: Redis does not answer."""
         if self._last is None or self._last.age_s > FRESH_S:
-            self._under_way = self._under_way or self._thread.submit(self._ask)
-            self._take(self._under_way)
+            asked = self._under_way = self._under_way or self._thread.submit(self._ask)
+            wait([asked], WAIT_S)
+            if asked.done():
+                self._under_way = None
+                if asked.exception() is None:
+                    self._last = asked.result()
         return self._last if self._last is not None and self._last.age_s <= STALE_S else None
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _take(self, asked: "Future[LedgerReading]") -> None:
-        """Take the answer if it comes in time."""
-        wait([asked], WAIT_S)
-        if not asked.done():
-            return
-        self._under_way = None
-        if asked.exception() is None:
-            self._last = asked.result()
 
     def _ask(self) -> LedgerReading:
         """Read the ledger. Raises RedisError. A tenant whose keys are spoilt is left out."""
@@ -92,32 +92,14 @@ class LedgerReader:
         )
 
 
-def _standing_queues(settings: ServedSettings) -> Iterable[str]:
-    """Return the queues of models that may have no worker."""
-    return (queue_name(model, settings.tenant) for model in settings.standing_models)
+def _series_names(sizes: Counter[str], always: Iterable[str] = ()) -> Mapping[str, str]:
+    """What each of these names is called: the busiest ones keep theirs, as do those in `always`."""
+    kept = {name for name, _ in sizes.most_common(MAX_NAMES)} | {*always}
+    return {name: name if name in kept else OTHER for name in sizes}
 
 
-class BusiestNames:
-    """The busiest names, which keep them; the others are called `other`."""
-
-    def __init__(self, sizes: Counter[str], always: Iterable[str] = ()) -> None:
-        self._kept = {name for name, _ in sizes.most_common(MAX_NAMES)} | {*always}
-
-    @classmethod
-    def from_tenants(cls, loads: Iterable[TenantCounts]) -> Self:
-        return cls(Counter({load.tenant: load.num_messages for load in loads}))
-
-    @classmethod
-    def from_models(cls, loads: Iterable[TenantCounts], settings: ServedSettings) -> Self:
-        """The model of this worker, and those that may have no worker, always have their names."""
-        sizes = Counter[str]()
-        for load in loads:
-            for one in load.queues:
-                sizes[model_of(one.queue, load.tenant)] += one.num_messages
-        return cls(sizes, (settings.served_model, *settings.standing_models))
-
-    def __getitem__(self, name: str) -> str:
-        return name if name in self._kept else OTHER
+def _tenant_names(loads: Iterable[TenantCounts]) -> Mapping[str, str]:
+    return _series_names(Counter({load.tenant: load.num_messages for load in loads}))
 
 
 class LedgerCollector(Collector):
@@ -126,10 +108,6 @@ class LedgerCollector(Collector):
     def __init__(self, reader: LedgerReader, settings: ServedSettings) -> None:
         self._reader = reader
         self._settings = settings
-
-    def describe(self) -> Iterable[Metric]:
-        """Return no metric, so that registering the collector does not ask Redis."""
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         reading = self._reader.read()
@@ -141,7 +119,12 @@ class LedgerCollector(Collector):
 
     def _queue_gauges(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
         """What waits, by model and tenant; of a queue's lanes also its depth and its age."""
-        tenants, models = BusiestNames.from_tenants(loads), BusiestNames.from_models(loads, self._settings)
+        sizes = Counter[str]()
+        for load in loads:
+            for one in load.queues:
+                sizes[model_of(one.queue, load.tenant)] += one.num_messages
+        tenants = _tenant_names(loads)
+        models = _series_names(sizes, (self._settings.served_model, *self._settings.standing_models))
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
         due, due_tokens, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(4))
         for load in loads:
@@ -176,7 +159,7 @@ class LedgerCollector(Collector):
 
 
 def _dead_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
-    tenants = BusiestNames.from_tenants(loads)
+    tenants = _tenant_names(loads)
     letters, poisoned = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for load in loads:
         letters[tenants[load.tenant],] += load.num_dead_letters

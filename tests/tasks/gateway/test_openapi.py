@@ -30,6 +30,9 @@ def test_every_route_is_described_and_no_other() -> None:
     }
     described = {(one.method, one.path) for one in OPERATIONS}
     assert routes == described | {("get", path) for path in OF_PAGES}
+    told = [one.what for one in OPERATIONS]
+    assert all(told)
+    assert len(set(told)) == len(told)
 
 
 def properties(schema: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:

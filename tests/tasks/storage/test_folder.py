@@ -7,7 +7,6 @@ import pytest
 
 from llama_herd.errors import StorageUnavailable
 from llama_herd.tasks.storage.folder import Folder
-from llama_herd.tasks.storage.open_storage import open_storage
 from tests.full_disk import room_for
 from tests.tasks.storage.storage_laws import (
     FILE,
@@ -62,10 +61,6 @@ def test_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
     (tmp_path / "acme" / f"{FILE.name}.new").symlink_to("/dev/full")
     with pytest.raises(StorageUnavailable, match=r"No space left on device\. Fix: make room"):
         written(Folder(tmp_path), FILE, b"x" * 100_000)
-
-
-def test_the_setting_names_a_folder(tmp_path: Path) -> None:
-    assert isinstance(open_storage(str(tmp_path)), Folder)
 
 
 def test_a_journal_that_cannot_grow_is_told_and_stays_whole(tmp_path: Path) -> None:

@@ -109,28 +109,21 @@ def _rows(answers: "AnswerFile", run_id: str) -> Iterator[TableRow]:
             yield from _output_rows(lines[place], json.loads(file.readline()))
 
 
-def _output_texts(choice: Mapping[str, Any]) -> dict[str, str | None]:
-    """The text of an output, and beside it the reasoning and the calls, as the text of a list."""
-    message = choice.get("message", {})
-    calls = message.get("tool_calls")
-    return {
-        "text": choice["text"] if "text" in choice else message["content"],
-        "reasoning": message.get("reasoning_content"),
-        "tool_calls": None if calls is None else json.dumps(calls, ensure_ascii=False),
-    }
-
-
 def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[TableRow]:
-    """The outputs of an answer in OpenAI's form. The tokens are those of all of them."""
+    """The outputs of an answer in OpenAI's form: tokens are those of all, calls the text of a list."""
     body = answer["response"]["body"]
     usage = body["usage"] or {}
     for choice in body["choices"]:
+        message = choice.get("message", {})
+        calls = message.get("tool_calls")
         yield {
             "custom_id": answer["custom_id"],
             "line": line,
             "choice": choice["index"],
             "prompt": answer.get("prompt"),
-            **_output_texts(choice),
+            "text": choice["text"] if "text" in choice else message["content"],
+            "reasoning": message.get("reasoning_content"),
+            "tool_calls": None if calls is None else json.dumps(calls, ensure_ascii=False),
             "finish_reason": choice["finish_reason"],
             "model": body["model"],
             "prompt_tokens": usage.get("prompt_tokens"),

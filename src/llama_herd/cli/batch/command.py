@@ -2,6 +2,8 @@
 
 import shlex
 import sys
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,9 +26,7 @@ from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.cli.batch.files import BatchPlan
-    from llama_herd.local.worker_process import OwnHerd
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.settings import Settings
+    from llama_herd.local.worker_process import WorkerProcess
 
 
 Input = Annotated[
@@ -111,10 +111,8 @@ def batch(
     are for rows that do not set its field; --model is for all. Exit code 0 when all rows are done, 1 when
     some failed, 2 for bad input, 130 or 143 when it was interrupted.
     """
-    if watch is not None:
-        raise typer.Exit(_watch(watch, as_json=as_json))
-    if cancel is not None:
-        return _cancel(cancel)
+    if watch is not None or cancel is not None:
+        return _look_elsewhere(watch, cancel, as_json=as_json)
     from llama_herd.cli.batch.files import BatchPlan
     from llama_herd.cli.batch.sources import RowColumns
     from llama_herd.tasks.batch.row_request import RowOptions
@@ -135,58 +133,27 @@ def batch(
     format = OutputFormat.from_suffix(output) if format is None else format
     columns = RowColumns(prompt_column, id_column)
     plan = BatchPlan(input, output, options, columns, window, in_order, max_errors, format, with_prompts)
-    raise typer.Exit(_run_local(plan, model, as_json=as_json) if local else _run(plan, as_json=as_json))
+    raise typer.Exit(_run(plan, model, local=local, as_json=as_json))
 
 
-def _run(plan: "BatchPlan", *, as_json: bool) -> int:
-    """Run a batch on the workers that are up; return the exit code."""
+def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) -> int:
+    """Run a batch on the workers that are up, or on one that is started for it; return the exit code."""
+    from llama_herd.cli.batch.files import BatchFiles
+    from llama_herd.cli.batch.runner import BatchRunner
+    from llama_herd.cli.batch.screen import open_screen
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
 
-    settings = read_settings(Settings)
-    with Client(settings=settings) as client:
+    with ExitStack() as stack:
+        own = stack.enter_context(_own_herd(model)) if local else None
+        settings = read_settings(Settings) if own is None else own.settings
+        if own is not None:
+            plan = replace(plan, options=replace(plan.options, model=own.settings.served_model))
+        client = stack.enter_context(Client(settings=settings))
         client.workers()  # raises where there is no Redis, before a file is made
-        return _run_with(client, settings, plan, as_json=as_json)
-
-
-def _run_local(plan: "BatchPlan", model: str | None, *, as_json: bool) -> int:
-    """Run a batch on a worker that is started for it; return the exit code."""
-    from dataclasses import replace
-
-    from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.extras import need_extra
-    from llama_herd.local.worker_process import own_herd
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.worker.loading.hub_model import with_model_here
-    from llama_herd.worker.settings import WorkerSettings
-
-    need_extra("worker", "herd batch --local")
-    override_settings(model=model)
-    with (
-        own_herd(with_model_here(read_settings(WorkerSettings))) as herd,
-        Client(settings=herd.settings) as client,
-    ):
-        options = replace(plan.options, model=herd.settings.served_model)
-        plan = replace(plan, options=options)
-        return _run_with(client, herd.settings, plan, as_json=as_json, own=herd)
-
-
-def _run_with(
-    client: "Client",
-    settings: "Settings",
-    plan: "BatchPlan",
-    *,
-    as_json: bool,
-    own: "OwnHerd | None" = None,
-) -> int:
-    """Run a batch over a client that is connected; `own` is the herd that was started for it, if any."""
-    from llama_herd.cli.batch.files import BatchFiles
-    from llama_herd.cli.batch.runner import BatchRunner
-    from llama_herd.cli.batch.screen import open_screen
-
-    plan.options.check(settings)
-    with BatchFiles(plan) as files:
+        plan.options.check(settings)
+        files = stack.enter_context(BatchFiles(plan))
         rows = files.rows(settings)
         batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)
         command = shlex.join(["herd", *sys.argv[1:]])
@@ -197,17 +164,27 @@ def _run_with(
         return runner.run()
 
 
-def _cancel(run_id: str) -> None:
-    from llama_herd.cli.batch.runner import end_batch
+def _own_herd(model: str | None) -> "AbstractContextManager[WorkerProcess]":
+    """A worker of the model with a Redis, for this run."""
+    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.extras import need_extra
+    from llama_herd.local.worker_process import own_herd
+    from llama_herd.worker.loading.hub_model import with_model_here
+    from llama_herd.worker.settings import WorkerSettings
 
-    with open_client() as client:
-        show(end_batch(client, run_id))
+    need_extra("worker", "herd batch --local")
+    override_settings(model=model)
+    return own_herd(with_model_here(read_settings(WorkerSettings)))
 
 
-def _watch(run_id: str, *, as_json: bool) -> int:
-    from llama_herd.cli.batch.runner import watch_batch
+def _look_elsewhere(watched: str | None, cancelled: str | None, *, as_json: bool) -> None:
+    """Show the run that is watched, or else end the other one; neither runs here."""
+    from llama_herd.cli.batch.runner import end_batch, watch_batch
     from llama_herd.cli.batch.screen import open_screen
 
     with open_client() as client:
-        status = watch_batch(client, run_id, open_screen(as_json=as_json))
-    return int(status.state != "done" or status.num_failed > 0)
+        if watched is not None:
+            status = watch_batch(client, watched, open_screen(as_json=as_json))
+            raise typer.Exit(int(status.state != "done" or status.num_failed > 0))
+        if cancelled is not None:
+            show(end_batch(client, cancelled))

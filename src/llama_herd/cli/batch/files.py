@@ -64,12 +64,6 @@ class BatchPlan:
     def run_file(self) -> Path:
         return self.output.with_name(f"{self.output.name}.run")
 
-    @property
-    def result_options(self) -> Mapping[str, Any]:
-        """The options that change results: a run can only continue with the same ones."""
-        prompts = {"with_prompts": True} if self.has_prompts else {}
-        return {**asdict(self.options), **asdict(self.columns), "in_order": self.in_order, **prompts}
-
 
 @dataclass(frozen=True)
 class RunFile:
@@ -86,7 +80,14 @@ class RunFile:
 
         Raises BadInput if it has answers of another run, or of an unknown one.
         """
-        asked = cls._from_plan(plan)
+        is_stdin = plan.input_name == STDIN
+        prompts = {"with_prompts": True} if plan.has_prompts else {}
+        asked = cls(
+            run_id=secrets.token_hex(6),
+            input_name=STDIN if is_stdin else Path(plan.input_name).name,
+            input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
+            options={**asdict(plan.options), **asdict(plan.columns), "in_order": plan.in_order, **prompts},
+        )
         try:
             known = cls._read(plan)
             known._check(asked, plan.output)
@@ -98,16 +99,6 @@ class RunFile:
             asked._write(plan.run_file)
             return asked
         return known
-
-    @classmethod
-    def _from_plan(cls, plan: BatchPlan) -> Self:
-        is_stdin = plan.input_name == STDIN
-        return cls(
-            run_id=secrets.token_hex(6),
-            input_name=STDIN if is_stdin else Path(plan.input_name).name,
-            input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
-            options=plan.result_options,
-        )
 
     @classmethod
     def _read(cls, plan: BatchPlan) -> Self:
@@ -161,8 +152,8 @@ class BatchFiles:
     """
 
     def __init__(self, plan: BatchPlan) -> None:
-        self._plan = plan
-        self._source = open_source(plan.input_name, plan.columns)
+        self.plan = plan
+        self.source = open_source(plan.input_name, plan.columns)
         self._answers = AnswerFile(plan.answers)
         self._errors = AnswerFile(plan.errors)
         self._open = ExitStack()
@@ -170,7 +161,7 @@ class BatchFiles:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._answers)
-            self.run = RunFile.open(self._plan)
+            self.run = RunFile.open(self.plan)
             stack.enter_context(self._errors)
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
@@ -185,32 +176,23 @@ class BatchFiles:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    @property
-    def errors(self) -> Path:
-        """Where the failed rows are."""
-        return self._plan.errors
-
-    def num_rows(self) -> int | None:
-        """The number of rows of the input; None if it can be read only once."""
-        return self._source.num_rows()
-
     def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
         """The rows without an answer; None while the next row has not arrived."""
-        reader = RequestReader(settings, self._plan.options, self.run.run_id)
-        return reader.rows_left(self._source.rows(), self.done)
+        reader = RequestReader(settings, self.plan.options, self.run.run_id)
+        return reader.rows_left(self.source.rows(), self.done)
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Write answers to disk. Raises CannotWrite."""
-        run_id, prompts = self.run.run_id, self._plan.has_prompts
+        run_id, prompts = self.run.run_id, self.plan.has_prompts
         done = [one for one in items if one.failure is None]
         self._answers.append([output_line(run_id, one, with_prompt=prompts) for one in done])
         self._errors.append([error_line(run_id, one) for one in items if one.failure is not None])
 
     def write_table(self) -> str:
         """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite."""
-        path, format = self._plan.output, self._plan.format
+        path, format = self.plan.output, self.plan.format
         if format is OutputFormat.OPENAI:
             return ""
-        has_prompts = self._plan.has_prompts
+        has_prompts = self.plan.has_prompts
         num_rows = write_answer_table(self._answers, self.run.run_id, path, format, has_prompts=has_prompts)
         return f"{path}: {num_rows:,} rows"

@@ -22,7 +22,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 if TYPE_CHECKING:
-    from llama_herd.local.worker_process import OwnHerd
+    from llama_herd.local.worker_process import WorkerProcess
 
 
 class Interruption:
@@ -76,9 +76,9 @@ class BatchRunner:
         *,
         command: str,
         max_errors: int | None = None,
-        own: "OwnHerd | None" = None,
+        own: "WorkerProcess | None" = None,
     ) -> None:
-        """`command` continues this run; `own` is the herd that was started for it, if any."""
+        """`command` continues this run; `own` is the worker that was started for it, if any."""
         self._files = files
         self._client = client
         self._screen = screen
@@ -93,7 +93,7 @@ class BatchRunner:
         self._is_away = False
         self._named: set[str] = set()
         self._is_ended_elsewhere = self._is_cancelled = False
-        progress = BatchProgress(files.run.run_id, files.run.input_name, files.num_rows(), files.done)
+        progress = BatchProgress(files.run.run_id, files.run.input_name, files.source.num_rows(), files.done)
         self._run = BatchRun(client, batch, progress, self, max_errors=max_errors)
 
     def run(self) -> int:
@@ -103,7 +103,13 @@ class BatchRunner:
         """
         self._hits_before = {one.name: one.prefix_cache_hits for one in self._client.workers()}
         with self._interruption.listening(), self._screen:
-            self._begin()
+            run_id, num_before = self._files.run.run_id, len(self._files.done)
+            how = f"continues, {num_before:,} rows are done" if num_before else "begins"
+            where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
+            # On a line of its own the command fits into 80 columns, and can be copied whole.
+            self._screen.say(
+                f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
+            )
             try:
                 state = self._run.run()
             except BatchLeft:
@@ -111,19 +117,10 @@ class BatchRunner:
                 self._run.report(state)
             return self._end(state) if state in ("done", "stopped") else self._end_early(state)
 
-    def _begin(self) -> None:
-        run_id, num_before = self._files.run.run_id, len(self._files.done)
-        how = f"continues, {num_before:,} rows are done" if num_before else "begins"
-        where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
-        # On a line of its own the command fits into 80 columns, and can be copied whole.
-        self._screen.say(
-            f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
-        )
-
     def attend(self, run: BatchRun) -> None:
         """Heed signals, and who ends the batch from elsewhere. Raises BatchLeft, WorkerDied."""
         if self._own is not None:
-            self._own.worker.check()
+            self._own.check()
         self._tell_outage(run.outage)
         if self._interruption.num_signals > self._num_heeded:
             self._num_heeded = self._interruption.num_signals
@@ -198,7 +195,7 @@ class BatchRunner:
         if not progress.num_failed:
             return ""
         why = progress.commonest_failure
-        return f"in {self._files.errors}" + (f", most of them by {why}" if why else "")
+        return f"in {self._files.plan.errors}" + (f", most of them by {why}" if why else "")
 
     def _prefix_cache_hits(self) -> int | None:
         """Hits since the start, of all jobs that the workers ran meanwhile."""
@@ -210,32 +207,21 @@ class BatchRunner:
         return None
 
 
-#: How often the status of a batch that runs somewhere else is looked up while it is watched.
-WATCH_POLL_S = 1.0
-#: How often to check whether such a batch has ended.
-END_POLL_S = 0.2
-
-
 def watch_batch(client: Client, run_id: str, screen: BatchScreen) -> BatchStatus:
     """Show a batch until it ends, and return its last status. Raises JobNotFound if it does not report."""
     with screen:
         while True:
-            status = _status(client, run_id)
+            status = next((one for one in client.batches() if one.run_id == run_id), None)
+            if status is None:
+                raise JobNotFound(
+                    f"no batch {run_id}: it never ran, ended over an hour ago, or was killed. Fix if it was "
+                    "killed: run the same command again"
+                )
             screen.show(status)
             if not status.is_running:
                 screen.say(f"{status.state}: {progress_line(status)}")
                 return status
-            sleep(WATCH_POLL_S)
-
-
-def _status(client: Client, run_id: str) -> BatchStatus:
-    for status in client.batches():
-        if status.run_id == run_id:
-            return status
-    raise JobNotFound(
-        f"no batch {run_id}: it never ran, ended over an hour ago, or was killed. Fix if it was killed: run "
-        "the same command again"
-    )
+            sleep(1.0)  # as often as it reports
 
 
 def end_batch(client: Client, run_id: str) -> str:
@@ -245,7 +231,7 @@ def end_batch(client: Client, run_id: str) -> str:
     """
     was_running = client.end_batch(run_id)
     while was_running and any(one.run_id == run_id and one.is_running for one in client.batches()):
-        sleep(END_POLL_S)  # the report of a killed command expires, so this ends
+        sleep(0.2)  # the report of a killed command expires, so this ends
     num_left = client.cancel_jobs(run_id=run_id)
     if not was_running and not num_left:
         raise JobNotFound(f"no batch {run_id} runs, and no job of it waits or runs")

@@ -131,7 +131,6 @@ class StandardInput(Source):
 
 _PIECE_CHARS = 1 << 16
 _SPACES = " \t\r\n"
-_NO_OBJECT = "must be a JSON object"
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,10 @@ class JsonArray(Source):
         with open_unpacked(self.name) as stream:
             elements = _Elements(self.name, io.TextIOWrapper(stream, "utf-8-sig"))
             for number, found in enumerate(elements, 1):
-                is_object = isinstance(found, dict)
-                yield SourceRow(number, found) if is_object else SourceRow(number, None, _NO_OBJECT)
+                if isinstance(found, dict):
+                    yield SourceRow(number, found)
+                else:
+                    yield SourceRow(number, None, "must be a JSON object")
 
 
 class _Elements:

@@ -15,7 +15,6 @@ from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import say
 
 if TYPE_CHECKING:
-    from llama_herd.cli.demo.demo import DemoScreen
     from llama_herd.worker.settings import WorkerSettings
 
 
@@ -45,13 +44,18 @@ def demo(
     if web and as_json:
         raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
 
-    from llama_herd.cli.demo.demo import run_demo, serve_page
+    from rich.console import Console
+
+    from llama_herd.cli.demo.demo import DemoScreen, run_demo, serve_page
     from llama_herd.local.worker_process import WorkerDied
 
     try:
         if web:
             return asyncio.run(serve_page(settings))
-        screen = _screen(as_json)
+        terminal = Console(highlight=False)
+        is_live = terminal.is_interactive and not as_json
+        plain = Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json)
+        screen = DemoScreen(terminal if is_live else plain, is_live=is_live)
         report = run_demo(settings, screen)
     except (WorkerDied, TimeoutError) as error:
         say(str(error))
@@ -63,17 +67,6 @@ def demo(
     else:
         screen.show_report(report, steps)
     raise typer.Exit(report.exit_code)
-
-
-def _screen(as_json: bool) -> "DemoScreen":
-    from rich.console import Console
-
-    from llama_herd.cli.demo.demo import DemoScreen
-
-    terminal = Console(highlight=False)
-    if terminal.is_interactive and not as_json:
-        return DemoScreen(terminal, is_live=True)
-    return DemoScreen(Console(highlight=False, color_system=None, force_terminal=False, quiet=as_json))
 
 
 def next_steps(settings: "WorkerSettings") -> dict[str, str]:

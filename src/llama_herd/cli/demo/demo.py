@@ -329,7 +329,12 @@ def run_demo(settings: WorkerSettings, screen: DemoScreen) -> DemoReport:
 
 
 async def _run(settings: WorkerSettings, screen: DemoScreen) -> DemoReport:
-    _cancel_on_signals()
+    # Signals end this task. An exception from a handler could arise anywhere, and an import, for example, can
+    # swallow it.
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with ExitStack() as stack:
         with screen.phase("redis") as phase:
             server = stack.enter_context(EmbeddedRedis())
@@ -362,17 +367,6 @@ def demo_settings(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The settings of the demo's worker: the same model in the same way, at a Redis of the demo's own."""
     own = {"log_format": "console", "unserved_timeout_s": UNSERVED_S}
     return settings_at(settings, redis_url).model_copy(update=own)
-
-
-def _cancel_on_signals() -> None:
-    """End this task when the process must end.
-
-    An exception from a signal handler could arise anywhere, and an import, for example, can swallow it.
-    """
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 def _describe(path: Path) -> str:
@@ -445,7 +439,11 @@ async def serve_page(settings: WorkerSettings) -> None:
 
     with EmbeddedRedis() as redis:
         settings = _sharing_settings(settings, redis.url)
-        read = _gateway_settings(settings)
+        # A gateway at a free port, for this machine only, and open to all of it.
+        same = {name: getattr(settings, name) for name in ("redis_url", "tenant", *ACCESS)}
+        own = {"gateway_host": "127.0.0.1", "gateway_cert_file": "", "gateway_key_file": ""}
+        own |= {"gateway_request_log": "errors", "model_name": settings.served_model}
+        read = GatewaySettings.read(gateway_port=0, gateway_open=True, gateway_grace_s=GRACE_S, **same, **own)
         server = Server(
             make_gateway_app(read), read, lambda url: show(f"open {url}    Ctrl-C ends all of it")
         )
@@ -469,14 +467,6 @@ def _sharing_settings(settings: WorkerSettings, redis_url: str) -> WorkerSetting
     share = settings.memory_share / len(NAMES)
     own = {"memory_share": share, "threads": settings.threads or max(1, num_cores() // len(NAMES))}
     return demo_settings(settings, redis_url).model_copy(update=own)
-
-
-def _gateway_settings(settings: WorkerSettings) -> GatewaySettings:
-    """Those of a gateway at a free port, for this machine only, and open to all of it."""
-    same = {name: getattr(settings, name) for name in ("redis_url", "tenant", *ACCESS)}
-    own = {"gateway_host": "127.0.0.1", "gateway_port": 0, "gateway_cert_file": "", "gateway_key_file": ""}
-    own |= {"gateway_open": True, "gateway_request_log": "errors"}
-    return GatewaySettings.read(model_name=settings.served_model, gateway_grace_s=GRACE_S, **same, **own)
 
 
 async def _keep_worker_alive(settings: WorkerSettings, name: str) -> None:

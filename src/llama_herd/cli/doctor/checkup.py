@@ -14,8 +14,7 @@ from llama_herd.cli.environment import unknown_variables
 from llama_herd.cli.signals import load_torch
 from llama_herd.errors import BadInput, HerdError, RedisUnavailable
 from llama_herd.extras import install_command, missing_modules, own_version
-from llama_herd.local.own_redis import is_port_taken, local_port
-from llama_herd.local.redis_server import find_server
+from llama_herd.local.redis_server import find_server, is_port_taken, local_port
 from llama_herd.model.hub.choice import size_text
 from llama_herd.tasks.connection.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection.connect import connect, redis_errors
@@ -48,9 +47,9 @@ class Finding(NamedTuple):
     fix: str = ""
 
     @classmethod
-    def from_error(cls, error: HerdError, subject: str, state: FindingState = "fail", fix: str = "") -> Self:
-        """A finding from an error. `fix` is used if the error names none."""
-        detail, _, own_fix = str(error).partition(" Fix: ")
+    def told(cls, what: object, subject: str, state: FindingState = "fail", fix: str = "") -> Self:
+        """A finding from an error or a complaint. `fix` is used if that names none."""
+        detail, _, own_fix = str(what).partition(" Fix: ")
         return cls(subject, state, detail.removesuffix("."), own_fix or fix)
 
 
@@ -59,12 +58,18 @@ def check_redis(url: str) -> list[Finding]:
     try:
         with connect(url, tries=0) as redis, redis_errors(url):
             greeting = _greeting(redis)
-            info = _info(redis)
+            try:
+                info: Mapping[str, Any] | None = redis.info()
+            except NoPermissionError:  # only some users may see Redis's own figures
+                info = None
     except HerdError as error:
-        return [Finding.from_error(error, "redis"), *_check_port(url)]
+        return [Finding.told(error, "redis"), *_check_port(url)]
     if unfit := _UNFIT.get(greeting["mode"]) or _UNFIT.get(greeting["role"]):
-        return [Finding.from_error(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
-    return [_check_version(url, greeting, info), _check_eviction(info), _check_persistence(info)]
+        return [Finding.told(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
+    version = _check_version(url, greeting, info)
+    if info is None:
+        return [version, *(Finding(subject, "warn", *_UNSEEN) for subject in ("eviction", "persistence"))]
+    return [version, _check_eviction(info), _check_persistence(info)]
 
 
 def _greeting(redis: Redis) -> Mapping[str, Any]:
@@ -72,14 +77,6 @@ def _greeting(redis: Redis) -> Mapping[str, Any]:
     reply: Any = redis.execute_command("HELLO")  # type: ignore[no-untyped-call]
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {text(name): text(value) for name, value in pairs if isinstance(value, bytes)}
-
-
-def _info(redis: Redis) -> Mapping[str, Any] | None:
-    """Redis's own figures, which only some users may see; None for the others."""
-    try:
-        return redis.info()
-    except NoPermissionError:
-        return None
 
 
 def _check_version(url: str, greeting: Mapping[str, Any], info: Mapping[str, Any] | None) -> Finding:
@@ -91,25 +88,17 @@ def _check_version(url: str, greeting: Mapping[str, Any], info: Mapping[str, Any
     return Finding("redis", "fail", f"{version} at {masked(url)}", f"take Redis {needed} or newer, or Valkey")
 
 
-def _check_eviction(info: Mapping[str, Any] | None) -> Finding:
-    if info is None:
-        return Finding("eviction", "warn", *_UNSEEN)
+def _check_eviction(info: Mapping[str, Any]) -> Finding:
     policy, max_bytes = info.get("maxmemory_policy", "unknown"), info.get("maxmemory", 0)
     limit = f"maxmemory {max_bytes:,} bytes" if max_bytes else "no maxmemory"
     if policy == "noeviction":
         return Finding("eviction", "ok", f"none, {limit}")
     detail = f"policy {policy}, {limit}: a full Redis drops accepted jobs and streams"
-    return Finding(
-        "eviction",
-        "fail" if max_bytes else "warn",
-        detail,
-        "redis-cli CONFIG SET maxmemory-policy noeviction",
-    )
+    fix = "redis-cli CONFIG SET maxmemory-policy noeviction"
+    return Finding("eviction", "fail" if max_bytes else "warn", detail, fix)
 
 
-def _check_persistence(info: Mapping[str, Any] | None) -> Finding:
-    if info is None:
-        return Finding("persistence", "warn", *_UNSEEN)
+def _check_persistence(info: Mapping[str, Any]) -> Finding:
     if info.get("aof_enabled"):
         return Finding("persistence", "ok", "append-only file")
     detail = "no append-only file: accepted jobs are lost when Redis ends"
@@ -127,7 +116,7 @@ def _check_port(url: str) -> list[Finding]:
     try:
         find_server()
     except HerdError as error:
-        return [Finding.from_error(error, "port", "warn")]
+        return [Finding.told(error, "port", "warn")]
     return [Finding("port", "ok", f"{port} is free: herd redis starts a Redis there")]
 
 
@@ -160,36 +149,26 @@ def check_queue_lists(url: str) -> Iterator[Finding]:
 
 def _unread_lists(redis: Redis) -> list[tuple[str, int]]:
     """Such lists and their lengths, of the first MAX_KEYS keys."""
-    found = []
-    for key in _list_names(redis):
-        try:
-            message, num = redis.lindex(key, -1), redis.llen(key)
-        except ResponseError:  # it was replaced, or is another tenant's
-            continue
-        routed = _ROUTED.findall(message[-TAIL_BYTES:] if isinstance(message, bytes) else b"")
-        queue = text(routed[-1]) if routed else ""
-        if queue.startswith("herd.") and text(key) not in lists_of(queue):
-            found.append((text(key), num))
+    found: list[tuple[str, int]] = []
+    reply: Any = (0, ())
+    for _ in range(MAX_KEYS // STEP):
+        reply = redis.scan(reply[0], match="*herd.*", count=STEP, _type="list")
+        for key in reply[1]:
+            try:
+                message, num = redis.lindex(key, -1), redis.llen(key)
+            except ResponseError:  # it was replaced, or is another tenant's
+                continue
+            routed = _ROUTED.findall(message[-TAIL_BYTES:] if isinstance(message, bytes) else b"")
+            queue = text(routed[-1]) if routed else ""
+            if queue.startswith("herd.") and text(key) not in lists_of(queue):
+                found.append((text(key), num))
+        if not reply[0]:
+            break
     return found
-
-
-def _list_names(redis: Redis) -> Iterator[Any]:
-    cursor, num_keys = 0, 0
-    while num_keys < MAX_KEYS:
-        cursor, keys = redis.scan(cursor, match="*herd.*", count=STEP, _type="list")
-        num_keys += STEP
-        yield from keys
-        if not cursor:
-            return
 
 
 #: A worker has a few connections, a client two per stream. With fewer files a process of many clients fails.
 MIN_OPEN_FILES = 1024
-
-
-def check_python() -> Finding:
-    """Which Python this is; unsupported ones could not have installed this package."""
-    return Finding("python", "ok", f"{platform.python_version()}, llama-herd {own_version()}")
 
 
 def check_open_files() -> Finding:
@@ -213,7 +192,7 @@ def check_torch(settings: WorkerSettings) -> Finding:
     try:
         device = pin_device(settings.device)
     except BadInput as error:
-        return Finding.from_error(error, "torch")
+        return Finding.told(error, "torch")
     load_torch()
     import torch
 
@@ -250,24 +229,22 @@ def _check_cpu(build: str, cuda: str | None) -> Finding:
 
 if TYPE_CHECKING:
     from llama_herd.worker.loading.memory_plan import MemoryPlan
-    from llama_herd.worker.loading.servable_model import ServableModel
 
 
 def check_up() -> Iterator[Finding]:
     """Run all checks; if the settings cannot be read, only those that need none."""
-    yield check_python()
+    yield Finding("python", "ok", f"{platform.python_version()}, llama-herd {own_version()}")
     yield check_open_files()
     for name, nearest in unknown_variables().items():
         yield Finding("settings", "warn", f"{name} is not a setting", f"the nearest name is {nearest}")
     try:
         settings = on_device(WorkerSettings.read())
     except BadInput as error:
-        yield Finding.from_error(error, "settings", fix="set an allowed value, or leave it out")
+        yield Finding.told(error, "settings", fix="set an allowed value, or leave it out")
         return
     yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
     for name, complaint in exposed_files(WorkerSettings).items():
-        detail, _, fix = complaint.partition(". Fix: ")
-        yield Finding("secrets", "warn", f"{name}: {detail}", fix)
+        yield Finding.told(f"{name}: {complaint}", "secrets", "warn")
     of_redis = check_redis(settings.redis_url)
     yield from of_redis
     if all(one.state != "fail" for one in of_redis):
@@ -295,17 +272,21 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
         name = str(settings.model).removeprefix(SCHEME)
         yield Finding("model", "warn", f"{name} is not here yet: a worker fetches it", f"herd pull {name}")
         return
-    settings = here
-    device = torch_name(settings.device)
+    device = torch_name(here.device)
     try:
-        with ServableModel.open(settings, device) as servable:
+        with ServableModel.open(here, device) as servable:
             parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
-            yield Finding("model", "ok", f"{settings.served_model}: {parts}")
+            yield Finding("model", "ok", f"{here.served_model}: {parts}")
             for complaint in servable.tokenizer.complaints:
                 yield Finding("tokens", "warn", complaint, "take a file of the same model that is newer")
-            yield from check_chat(servable)
+            try:
+                servable.check_chat()
+            except BadInput as error:
+                detail = f"jobs with messages are refused: {error}"
+                yield Finding("chat", "warn", detail, "use a model file with a repaired template")
             if device == "cpu":
-                yield _kernels_finding(servable.kernels.note)
+                note = servable.kernels.note  # without them a model is served, but slowly
+                yield Finding.told(note, "kernels", "warn" if " Fix: " in note else "ok")
             subject, fix = "memory", ""
             if has_device:
                 plan = servable.fitting_plan()
@@ -314,26 +295,7 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
                 yield Finding("weights", "ok", f"{types}: {plan.form_note}")
                 yield _memory_finding(plan, device)
     except BadInput as error:
-        yield Finding.from_error(error, subject, fix=fix)
-
-
-def check_chat(servable: "ServableModel") -> Iterator[Finding]:
-    """Whether jobs with messages are refused though the model has a chat template."""
-    try:
-        servable.check_chat()
-    except BadInput as error:
-        yield Finding(
-            "chat",
-            "warn",
-            f"jobs with messages are refused: {error}",
-            "use a model file with a repaired template",
-        )
-
-
-def _kernels_finding(note: str) -> Finding:
-    """The finding about kernels that multiply blocks on a CPU: without them a model is served, but slowly."""
-    detail, _, fix = note.partition(". Fix: ")
-    return Finding("kernels", "warn" if fix else "ok", detail, fix)
+        yield Finding.told(error, subject, fix=fix)
 
 
 def _memory_finding(plan: "MemoryPlan", device: str) -> Finding:

@@ -1,15 +1,12 @@
 """`herd doctor`: what is ready on this machine and what is not, with the fixes."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import show
-
-if TYPE_CHECKING:
-    from llama_herd.cli.doctor.checkup import Finding
 
 COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
@@ -34,15 +31,11 @@ def doctor(
     for finding in check_up():
         findings.append(finding)
         if not as_json:
-            _show(finding)
+            typer.secho(f"{finding.state:<4}", fg=COLOURS[finding.state], nl=False)
+            show(f"  {finding.subject:<11}  {finding.detail}")
+            if finding.fix:
+                show(f"{'':<17}  fix: {finding.fix}")
     has_failed = any(finding.state == "fail" for finding in findings)
     if as_json:
         print(json.dumps({"ok": not has_failed, "findings": [finding._asdict() for finding in findings]}))
     raise typer.Exit(int(has_failed))
-
-
-def _show(finding: "Finding") -> None:
-    typer.secho(f"{finding.state:<4}", fg=COLOURS[finding.state], nl=False)
-    show(f"  {finding.subject:<11}  {finding.detail}")
-    if finding.fix:
-        show(f"{'':<17}  fix: {finding.fix}")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import warnings
 from contextlib import nullcontext
@@ -14,44 +15,31 @@ from llama_herd.cli.job_options import ModelFile
 if TYPE_CHECKING:
     from llama_herd.worker.settings import WorkerSettings
 
-APP = "llama_herd.tasks.app"
-#: The exit code of a command that Ctrl-C ends: 128 + SIGINT.
-EXIT_INTERRUPTED = 130
-
-ServedModelName = Annotated[
-    str | None,
-    typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
-]
-Slots = Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")]
-Name = Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")]
-Gpus = Annotated[
-    str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
-]
-MetricsPort = Annotated[
-    int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
-]
-WithRedis = Annotated[
-    bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
-]
-WaitForRedis = Annotated[
-    bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
-]
-
 
 def worker(
     model: ModelFile = None,
-    served_model_name: ServedModelName = None,
-    device: Device = None,
-    slots: Slots = None,
-    name: Name = None,
-    gpus: Gpus = None,
-    metrics_port: MetricsPort = None,
-    with_redis: WithRedis = False,
-    wait_for_redis: WaitForRedis = False,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
+    ] = None,
+    with_redis: Annotated[
+        bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
+    ] = False,
+    wait_for_redis: Annotated[
+        bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
+    ] = False,
 ) -> None:
     """Take jobs from the model's queue and run them.
 
@@ -63,7 +51,7 @@ def worker(
     need_extra("worker", "herd worker")
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.worker.children import run_together
-    from llama_herd.local.own_redis import own_redis
+    from llama_herd.local.redis_server import own_redis
     from llama_herd.ops.logs import set_up_logs
     from llama_herd.worker.settings import WorkerSettings
 
@@ -104,11 +92,11 @@ def _run_celery_worker(settings: "WorkerSettings", name: str | None, *, waits: b
     # Celery warns about root because of pickles, which are refused here. In containers root is common.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     node = f"{name or f'herd-{os.getpid()}'}@%h"
-    command = ["--app", APP, "--quiet", "worker", "--without-gossip", "--without-mingle"]
+    command = ["--app", "llama_herd.tasks.app", "--quiet", "worker", "--without-gossip", "--without-mingle"]
     try:
         code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)
     except Abort:  # Ctrl-C before Celery handles it
-        return EXIT_INTERRUPTED
+        return 128 + signal.SIGINT
     return int(code or 0)
 
 

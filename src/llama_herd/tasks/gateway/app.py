@@ -3,7 +3,6 @@
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cache
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -77,7 +76,6 @@ class CrossOrigin(CORSMiddleware):
         return JSONResponse(problem.body, problem.status, headers={"Vary": answer.headers["vary"]})
 
 
-@cache
 def _admitted(endpoint: Endpoint, needs: KeyRole | None) -> Callable[[Request], Awaitable[ASGIApp]]:
     """Answers requests by an endpoint. needs: a key's role; None: no key, but none may be wrong."""
 

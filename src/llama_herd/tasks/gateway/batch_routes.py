@@ -65,7 +65,8 @@ async def list_batches(call: Call) -> Response:
     page = await call.queue.run(batches.page(after_of(call), limit_of(call, LIMIT, MAX_LIMIT)))
     if page is None:
         raise bad_request("no such batch", param="after")
-    return JSONResponse(BatchList.from_page(page).model_dump())
+    data = tuple(BatchObject.from_record(BatchRecord.from_fields(fields)) for fields in page.records)
+    return JSONResponse(BatchList(data=data, has_more=page.has_more).model_dump())
 
 
 async def get_batch(call: Call) -> Response:

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from starlette.datastructures import Headers
 
@@ -18,11 +17,7 @@ from llama_herd.tasks.gateway.request_headers import (
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
-from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import MODEL_PATTERN
-
-#: Nobody watches an answer that is not streamed: its events may be few.
-UNWATCHED_MS = 500
 
 #: Longer outputs for one prompt are written aside: they take more than some milliseconds.
 LONG_BYTES = 262_144
@@ -35,54 +30,44 @@ MAX_MODEL_CHARS = 256
 STREAM_OPTIONS = ("include_usage", "include_obfuscation")
 
 
-@dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A request, read and checked.
+    """A request, read and checked. Raises InvalidJob with every wrong field, and Problem.
 
-    key: its idempotency key. keeps_jobs: whether the jobs go on if the client goes away.
+    jobs: one for each prompt. key: its idempotency key. keeps_jobs: whether the jobs go on if the client
+    goes away. num_bytes: of the answer, at its longest.
     """
 
-    endpoint: Endpoint
-    jobs: tuple[GenerationJob, ...]  # one for each prompt
-    model: str
-    is_stream: bool
-    has_usage: bool
-    key: str | None
-    traceparent: str | None
-    keeps_jobs: bool
-    num_bytes: int  # of the answer, at its longest
-
-    @classmethod
-    def read(
-        cls,
+    def __init__(
+        self,
         endpoint: Endpoint,
         body: Mapping[str, Any],
         headers: Headers,
         settings: GatewaySettings,
         caller: Caller,
-    ) -> Self:
-        """Read a request. Raises InvalidJob with every wrong field, and Problem."""
+    ) -> None:
+        self.endpoint = endpoint
         errors: list[FieldError] = []
         rest = {name: value for name, value in body.items() if name not in OWN_FIELDS}
         if not isinstance(body.get("stream"), bool | None):
             errors.append(FieldError("stream", "must be true or false"))
-        is_stream = body.get("stream") is True
-        has_usage = _has_usage(body, is_stream, errors)
+        self.is_stream = body.get("stream") is True
+        self.has_usage = _has_usage(body, self.is_stream, errors)
         foreign = _foreign_model(rest)
         found = RequestBody(endpoint, {**rest, "model": None} if foreign else rest)
         found.errors += errors
         if body.get("priority") is not None:
             found.fields["priority"] = body["priority"]
-        # Under a key the same job may be asked for as a stream.
-        if not is_stream and KEY_HEADER not in headers:
-            found.fields["flush_ms"] = UNWATCHED_MS
-        jobs = found.jobs(settings, settings.gateway_max_prompts)
-        caller.check_priority(jobs[0].priority)
-        key = idempotency_key_of(headers)
-        keeps_jobs = keeps_jobs_of(headers, "stay" if key else settings.gateway_on_disconnect)
-        model = foreign or jobs[0].model or settings.default_model
-        trace, size = traceparent_of(headers), check_answer_size(endpoint, jobs)
-        return cls(endpoint, tuple(jobs), model, is_stream, has_usage, key, trace, keeps_jobs, size)
+        # Nobody watches an answer that is not streamed: its events may be few. But under a key the same job
+        # may be asked for as a stream.
+        if not self.is_stream and KEY_HEADER not in headers:
+            found.fields["flush_ms"] = 500
+        self.jobs = found.jobs(settings, settings.gateway_max_prompts)
+        caller.check_priority(self.jobs[0].priority)
+        self.key = idempotency_key_of(headers)
+        self.keeps_jobs = keeps_jobs_of(headers, "stay" if self.key else settings.gateway_on_disconnect)
+        self.model = foreign or self.jobs[0].model or settings.default_model
+        self.traceparent = traceparent_of(headers)
+        self.num_bytes = check_answer_size(endpoint, self.jobs)
 
     @property
     def is_long(self) -> bool:

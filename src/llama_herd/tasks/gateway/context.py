@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import ceil
+from pathlib import Path
 from time import monotonic
 
 from llama_herd.errors import HerdError
@@ -18,7 +19,9 @@ from llama_herd.tasks.gateway.problem import PASSES, Problem
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient
 from llama_herd.tasks.ledger.stored_files import Quota
-from llama_herd.tasks.storage.open_storage import open_storage
+from llama_herd.tasks.storage.bucket import SCHEME, Bucket
+from llama_herd.tasks.storage.folder import Folder
+from llama_herd.tasks.storage.storage import Storage
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender
 
@@ -45,13 +48,10 @@ class RateLimit:
         left = min(self._most, left + self._per_s * (now_s - seen_s))
         if left <= 0:
             self._left[fingerprint] = left, now_s
-            raise self._too_many(left)
+            message = f"this key may send {self._per_s:g} requests a second. Fix: HERD_GATEWAY_KEY_RATE"
+            wait_s = max(1, ceil((1 - left) / self._per_s))
+            raise Problem(429, "rate_limit_exceeded", message, headers={"Retry-After": str(wait_s)})
         self._left[fingerprint] = left - cost, now_s
-
-    def _too_many(self, left: float) -> Problem:
-        message = f"this key may send {self._per_s:g} requests a second. Fix: HERD_GATEWAY_KEY_RATE"
-        wait_s = max(1, ceil((1 - left) / self._per_s))
-        return Problem(429, "rate_limit_exceeded", message, headers={"Retry-After": str(wait_s)})
 
 
 #: What one slot holds.
@@ -105,7 +105,8 @@ class GatewayContext:
         self._clients: dict[str, TenantClient] = {}  # by tenant
         self.authenticator = Authenticator(settings, self.connections)
         self.concurrency = ConcurrencyLimit(settings)
-        self.storage = open_storage(settings.gateway_files)
+        files = settings.gateway_files or str(Path.home() / ".local/share/llama-herd/files")
+        self.storage: Storage = Bucket(files) if files.startswith(SCHEME) else Folder(Path(files))
         limits = FeederLimits(
             settings.gateway_batches,
             settings.gateway_batch_rows,

@@ -9,12 +9,12 @@ from urllib.parse import quote
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.file_upload import files_of, store_upload
+from llama_herd.tasks.gateway.file_upload import files_of, in_threads, store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.sse import prepend
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, redis_time_ms
-from llama_herd.tasks.openai.batch_object import FileDeleted, FileList, FileObject
+from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
 
@@ -43,7 +43,8 @@ async def list_files(call: Call) -> Response:
     page = await call.queue.run(files.page(after, limit, cast(Literal["asc", "desc"], order), purpose))
     if page is None:
         raise bad_request("no such file", param="after")
-    return JSONResponse(FileList.from_page(page).model_dump())
+    data = tuple(FileObject.from_file(StoredFile.from_fields(fields)) for fields in page.records)
+    return JSONResponse(FileList(data=data, has_more=page.has_more).model_dump())
 
 
 async def get_file(call: Call) -> Response:
@@ -69,7 +70,8 @@ async def delete_file(call: Call) -> Response:
 async def get_file_content(call: Call) -> Response:
     """The bytes of a file. Only producers see what was uploaded."""
     files, file = await _file_of(call)
-    headers = {  # with its length, so that it is cut off if the storage loses the bytes on the way
+    headers = {
+        # An answer that the storage cannot end is then cut off, and does not look whole.
         "content-length": str(file.num_bytes),
         "content-disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
         "x-content-type-options": "nosniff",
@@ -83,13 +85,9 @@ async def get_file_content(call: Call) -> Response:
 
 async def _read_pieces(storage: Storage, place: StoragePlace) -> AsyncGenerator[bytes]:
     """The bytes of a file, piece by piece, read in other threads."""
-    opening = storage.read(place)
-    file = await asyncio.to_thread(opening.__enter__)
-    try:
+    async with in_threads(storage.read(place)) as file:
         while part := await asyncio.to_thread(file.read, PIECE_BYTES):
             yield part
-    finally:
-        await asyncio.to_thread(opening.__exit__, None, None, None)
 
 
 async def _file_of(call: Call) -> tuple[StoredFiles, StoredFile]:

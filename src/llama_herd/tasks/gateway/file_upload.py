@@ -4,8 +4,9 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -18,6 +19,8 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile, StoredFiles
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
 from llama_herd.tasks.storage.storage import Draft, StoragePlace
+
+T = TypeVar("T")
 
 #: Fields of a form, and bytes of one.
 MAX_FIELDS, MAX_FIELD_BYTES = 16, 1024
@@ -47,8 +50,8 @@ class MultipartForm:
             boundary,
             {
                 "on_part_begin": self._begin_part,
-                "on_header_field": self._header_field,
-                "on_header_value": self._header_value,
+                "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
+                "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._end_headers,
                 "on_part_data": self._part_data,
@@ -85,12 +88,6 @@ class MultipartForm:
         if self._num_parts > MAX_FIELDS:
             raise bad_request(f"the form must have at most {MAX_FIELDS} fields", "invalid_form")
         self._disposition = b""
-
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header[0].extend(data[start:end])
-
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header[1].extend(data[start:end])
 
     def _end_header(self) -> None:
         name, value = self._header
@@ -176,12 +173,16 @@ async def store_upload(call: Call) -> StoredFile:
             raise replace(quota_exceeded(full, "delete files", "file"), headers=CLOSE)
 
     try:
-        num_bytes, life_ms = await _write_file(call, form, place, reserve)
+        async with in_threads(call.context.storage.draft(place)) as draft:
+            await _copy_file(call, form, draft, reserve)
+            form.check_complete()
+            life_ms = _life_ms(form, settings)  # wrong fields raise before it is kept
+            await asyncio.to_thread(draft.keep)
     except BaseException:
         with suppress(HerdError):  # else it counts until the upload is known to be left behind
             await call.queue.run(files.drop(place.name))
         raise
-    file = NewFile(place.name, form.filename or "", INPUT, num_bytes, owner, life_ms)
+    file = NewFile(place.name, form.filename or "", INPUT, draft.num_bytes, owner, life_ms)
     added = await call.queue.run(files.add(file, *quotas))
     if isinstance(added, QuotaExceeded):
         await asyncio.to_thread(call.context.storage.delete, place)
@@ -190,20 +191,14 @@ async def store_upload(call: Call) -> StoredFile:
     return added
 
 
-async def _write_file(
-    call: Call, form: MultipartForm, place: StoragePlace, reserve: Reserve
-) -> tuple[int, int | None]:
-    """Write the file; return its bytes and its `life_ms`. Wrong fields raise before it is kept."""
-    opening = call.context.storage.draft(place)
-    draft = await asyncio.to_thread(opening.__enter__)
+@asynccontextmanager
+async def in_threads(block: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """A block of the storage's, which is entered and left in other threads. It does not hear of errors."""
+    found = await asyncio.to_thread(block.__enter__)
     try:
-        await _copy_file(call, form, draft, reserve)
-        form.check_complete()
-        life_ms = _life_ms(form, call.context.settings)
-        await asyncio.to_thread(draft.keep)
-        return draft.num_bytes, life_ms
+        yield found
     finally:
-        await asyncio.to_thread(opening.__exit__, None, None, None)
+        await asyncio.to_thread(block.__exit__, None, None, None)
 
 
 async def _copy_file(call: Call, form: MultipartForm, draft: Draft, reserve: Reserve) -> None:

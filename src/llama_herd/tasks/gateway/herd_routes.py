@@ -94,6 +94,11 @@ async def ready(call: Call) -> Response:
     return Health(status="ready").answer()
 
 
+async def health(call: Call) -> Response:
+    """Whether a job would be run, as /health/ready tells it. Needs no key."""
+    return await ready(call)
+
+
 async def _unready_reason(context: GatewayContext) -> str:
     """Why a job would not be run; empty if one would."""
     if context.is_closing.is_set():

@@ -25,9 +25,6 @@ from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
 from llama_herd.tasks.protocol.result import Result
 
-#: What an EventSource waits before it comes again, in milliseconds.
-RECONNECT_MS = 1000
-
 
 class JobView(BaseModel):
     """A job as it is now."""
@@ -49,21 +46,6 @@ class JobView(BaseModel):
         description="How long it will wait at the recent rate; null if unknown, or if it does not wait."
     )
     result: Result | None = Field(description="Its result; null until it has ended.")
-
-    @classmethod
-    def from_record(
-        cls, job_id: str, record: JobRecord, place: Place | None, result: Result | None
-    ) -> "JobView":
-        same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
-        return cls(
-            id=job_id,
-            num_events=record.seq,
-            num_tokens=record.n,
-            position=place and place.position,
-            estimated_wait_s=place and place.wait_s,
-            result=result,
-            **{name: getattr(record, name) for name in same},
-        )
 
 
 class Accepted(BaseModel):
@@ -105,8 +87,17 @@ async def get_job(call: Call) -> Response:
     events = await call.queue.all_events(job_id) if record.is_final else []
 
     def make() -> str:
-        result = Result.from_events(events) if record.is_final else None
-        return JobView.from_record(job_id, record, place, result).model_dump_json()
+        same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
+        view = JobView(
+            id=job_id,
+            num_events=record.seq,
+            num_tokens=record.n,
+            position=place and place.position,
+            estimated_wait_s=place and place.wait_s,
+            result=Result.from_events(events) if record.is_final else None,
+            **{name: getattr(record, name) for name in same},
+        )
+        return view.model_dump_json()
 
     told = await make_aside(make) if record.is_final else make()
     return Response(told, media_type="application/json")
@@ -144,7 +135,8 @@ async def _event_parts(
     client: TenantClient, facts: RequestFacts, job_id: str, after: int
 ) -> AsyncGenerator[bytes]:
     """The job's events, and between them each new place in the queue, as long as the job has not begun."""
-    yield f"retry: {RECONNECT_MS}\n".encode()  # for some readers a blank line would make it an event
+    # An EventSource waits for a second before it comes again. A blank line would make an event of it.
+    yield b"retry: 1000\n"
     async with client.reading(job_id, after=after, asks_place=True) as reader:
         places = PlaceWatch(client.core.ledger, job_id, after=after)
 

@@ -4,8 +4,7 @@ A request for ids is a job that comes before all others and computes nothing.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,7 +22,6 @@ from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
 from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.tasks.settings import Settings
 
 
 async def create_completion(call: Call) -> CompletionAnswer:
@@ -38,9 +36,7 @@ async def create_chat_completion(call: Call) -> CompletionAnswer:
 
 async def _complete(endpoint: Endpoint, call: Call) -> CompletionAnswer:
     settings, caller = call.queue.settings, call.caller
-    asked = await call.read(
-        lambda body: CompletionRequest.read(endpoint, body, call.headers, settings, caller)
-    )
+    asked = await call.read(lambda body: CompletionRequest(endpoint, body, call.headers, settings, caller))
     call.context.rate_limit.charge(caller, len(asked.jobs) - 1)
     await call.queue.check_model(asked.model)
     return CompletionAnswer(call, asked)
@@ -48,20 +44,18 @@ async def _complete(endpoint: Endpoint, call: Call) -> CompletionAnswer:
 
 async def tokenize_prompt(call: Call) -> ASGIApp:
     """The token ids of a text, or of a conversation."""
-    return await _tell_prompt(call, TokenizeRequest.parse)
+    return await _tell_prompt(call, TokenizeRequest)
 
 
 async def detokenize_ids(call: Call) -> ASGIApp:
     """The text that token ids stand for."""
-    return await _tell_prompt(call, DetokenizeRequest.parse)
+    return await _tell_prompt(call, DetokenizeRequest)
 
 
-async def _tell_prompt(
-    call: Call, read: Callable[[Mapping[str, Any], Settings], TokenizeRequest | DetokenizeRequest]
-) -> ASGIApp:
+async def _tell_prompt(call: Call, kind: type[TokenizeRequest | DetokenizeRequest]) -> ASGIApp:
     """The app that submits the job, and answers with what it says of its prompt."""
     context, client = call.context, call.queue
-    asked = await call.read(lambda body: read(body, client.settings))
+    asked = await call.read(lambda body: kind(body, client.settings))
     await client.check_model(asked.job.model or client.settings.default_model)
     traceparent = traceparent_of(call.headers)
 

@@ -6,13 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import (
-    DeadlineExceeded,
-    GenerationError,
-    HerdError,
-    InvalidJob,
-    NotPermitted,
-)
+from llama_herd.errors import DeadlineExceeded, GenerationError, HerdError, InvalidJob
 from llama_herd.http_status import RETRY_S, http_headers, http_status
 from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
@@ -111,14 +105,6 @@ def not_found(message: str, code: str = "not_found", param: str | None = None) -
 
 def bad_request(message: str, code: str = "bad_request", param: str | None = None) -> Problem:
     return Problem(400, code, message, param)
-
-
-def not_permitted(error: NotPermitted, what: str, param: str | None = None) -> Problem:
-    """The problem of a request that needs a right which the gateway's own user of Redis lacks."""
-    message = (
-        f"this gateway may not {what}: its user of Redis lacks the right. Fix: herd acl, see docs/security.md"
-    )
-    return Problem(403, "not_permitted", message, param, cause=str(error))
 
 
 def quota_exceeded(full: QuotaExceeded, fix: str, param: str | None = None) -> Problem:

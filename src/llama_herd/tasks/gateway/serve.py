@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from socket import socket
 
 import uvicorn
@@ -52,11 +51,10 @@ def serve_gateway(
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
-    greet = partial(print, file=sys.stderr, flush=True)
     Server(
         make_gateway_app(settings, answers, batches),
         settings,
-        lambda url: greet(f"herd: gateway at {url}{access}"),
+        lambda url: print(f"herd: gateway at {url}{access}", file=sys.stderr, flush=True),
     ).run()
 
 
@@ -87,14 +85,13 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._app = app
-        self._settings = settings
         self._on_start = on_start
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         try:
             await super().startup(sockets)
         except SystemExit:  # uvicorn's way to say that the address cannot be had
-            place = f"{self._settings.gateway_host}:{self._settings.gateway_port}"
+            place = f"{self.config.host}:{self.config.port}"
             raise BadInput(f"cannot listen at {place}. Fix: choose another --port or --host") from None
         if self.started:
             self._on_start(self.url)

@@ -1,8 +1,8 @@
 """The gateway's clients of the queue: one for each tenant, all over the same connections."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -14,7 +14,7 @@ from llama_herd.tasks.client.lots import JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.submission import submit_job
-from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found, not_permitted
+from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import Dialogue, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
@@ -71,12 +71,19 @@ class TenantClient:
             lambda: self.run(read_snapshot(self.core.ledger, self.core.queue, MAX_JOBS))
         )
 
-    async def run(self, dialogue: Dialogue[T]) -> T:
-        """Run a dialogue. Raises Problem if the gateway lacks the right, and what the dialogue raises."""
+    async def run(self, dialogue: Dialogue[T], what: str = "", param: str | None = None) -> T:
+        """Run a dialogue. Raises Problem if the gateway lacks the right, and what the dialogue raises.
+
+        what, param: what the gateway may not do then, and for which field.
+        """
         try:
             return await self._connections.run(dialogue)
         except NotPermitted as error:
-            raise not_permitted(error, f"serve the tenant {self.settings.tenant}") from None
+            message = (
+                f"this gateway may not {what or f'serve the tenant {self.settings.tenant}'}: its user of "
+                "Redis lacks the right. Fix: herd acl, see docs/security.md"
+            )
+            raise Problem(403, "not_permitted", message, param, cause=str(error)) from None
 
     async def submit(
         self, job: GenerationJob, job_id: str | None, key: str | None, traceparent: str | None
@@ -91,12 +98,9 @@ class TenantClient:
             idempotency_key=key,
             traceparent=traceparent,
         )
-        try:
-            return (await self._connections.run(sent)).job_id
-        except NotPermitted as error:
-            model, tenant = job.model or self.settings.default_model, self.settings.tenant
-            what = f"take jobs for the model {model} of the tenant {tenant}"
-            raise not_permitted(error, what, "model") from None
+        model, tenant = job.model or self.settings.default_model, self.settings.tenant
+        what = f"take jobs for the model {model} of the tenant {tenant}"
+        return (await self.run(sent, what, "model")).job_id
 
     async def submit_many(self, jobs: Sequence[JobToSubmit]) -> list[SubmitOutcome]:
         """Put jobs into their queues in one round trip; each has its outcome. Raises RedisUnavailable."""
@@ -120,16 +124,12 @@ class TenantClient:
         if model not in models:
             raise model_not_found(model, models)
 
-    @asynccontextmanager
-    async def reading(
+    def reading(
         self, job_id: str, *, after: int = 0, asks_place: bool = False
-    ) -> AsyncIterator[Reader]:
+    ) -> AbstractAsyncContextManager[Reader]:
         """A reader of a job, from the event after number `after` on."""
-        follower = Follower(job_id, after=after, waits=False)
-        async with self._readers.reading(
-            follower, asks_place=asks_place, tick_s=self.settings.gateway_heartbeat_s
-        ) as reader:
-            yield reader
+        follower, tick_s = Follower(job_id, after=after, waits=False), self.settings.gateway_heartbeat_s
+        return self._readers.reading(follower, asks_place=asks_place, tick_s=tick_s)
 
     def events_of(self, reader: Reader) -> AsyncGenerator[list[Event]]:
         """The job's events, in order, each once, up to its end.

@@ -1,4 +1,4 @@
-"""OpenAI's objects of batches and files, and the request that makes a batch."""
+"""OpenAI's objects of batches, and the request that makes one."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_records import STATES, BatchRecord, BatchRequest, BatchState
-from llama_herd.tasks.ledger.stored_files import RecordPage, StoredFile
 from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
 from llama_herd.tasks.openai.request_body import Endpoint
 from llama_herd.tasks.protocol.strict_model import StrictModel, at_most
@@ -225,52 +224,3 @@ class BatchList(ObjectList):
     """A page of batches."""
 
     data: tuple[BatchObject, ...] = Field(description="The batches, the newest first.")
-
-    @classmethod
-    def from_page(cls, page: RecordPage) -> Self:
-        data = tuple(BatchObject.from_record(BatchRecord.from_fields(fields)) for fields in page.records)
-        return cls(data=data, has_more=page.has_more)
-
-
-class FileObject(AnswerModel):
-    """A file."""
-
-    id: str = Field(description="Its id.")
-    object: Literal["file"] = Field(default="file", description="Always `file`.")
-    bytes: int = Field(description="Its length.")
-    created_at: int = Field(description="When it was stored, in unix seconds.")
-    expires_at: int | None = Field(description="When it is deleted, in unix seconds; null: never.")
-    filename: str = Field(description="Its name, as the client said.")
-    purpose: Literal["batch", "batch_output"] = Field(description="Input of batches, or made of answers.")
-    status: Literal["processed"] = Field(default="processed", description="Always `processed`.")
-    status_details: None = Field(default=None, description="Always null.")
-
-    @classmethod
-    def from_file(cls, file: StoredFile) -> Self:
-        return cls(
-            id=file.id,
-            bytes=file.num_bytes,
-            created_at=file.created_ms // 1000,
-            expires_at=None if file.expires_ms is None else file.expires_ms // 1000,
-            filename=file.name,
-            purpose=file.purpose,
-        )
-
-
-class FileList(ObjectList):
-    """A page of files."""
-
-    data: tuple[FileObject, ...] = Field(description="The files.")
-
-    @classmethod
-    def from_page(cls, page: RecordPage) -> Self:
-        data = tuple(FileObject.from_file(StoredFile.from_fields(fields)) for fields in page.records)
-        return cls(data=data, has_more=page.has_more)
-
-
-class FileDeleted(AnswerModel):
-    """The answer to the deletion of a file."""
-
-    id: str = Field(description="Its id.")
-    object: Literal["file"] = Field(default="file", description="Always `file`.")
-    deleted: Literal[True] = Field(default=True, description="Always true.")

@@ -92,10 +92,7 @@ def tokenize_schema() -> dict[str, Any]:
     fields = {
         name: job[name] for name in ("model", "prompt", "messages", *sorted(COMPLETION_SAME | CHAT_SAME))
     }
-    neutral = {
-        name: {**_ignored(Neutral("this holds anyway", (value,))), "default": value}
-        for name, value in TOKENIZE_NEUTRAL.items()
-    }
+    neutral = {name: _ignored(NEUTRAL[name]) for name in TOKENIZE_NEUTRAL}
     told = {"type": "boolean", "description": "Also say what each of them stands for."}
     properties = {**neutral, **fields, "tools": job["tools"], "return_token_strs": told}
     one_of = [{"required": ["prompt"]}, {"required": ["messages"]}]

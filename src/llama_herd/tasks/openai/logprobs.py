@@ -4,7 +4,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 from llama_herd.tasks.protocol.events import Pieces, Started, Token
@@ -44,7 +44,12 @@ def logprobs_of(
     # The lists may differ in length, since others may have written into the job's stream.
     rows = list(zip(scored.ids, scored.logprobs, tops, strict=False))
     if endpoint == CHAT:
-        return _chat_logprobs(rows, pieces)
+        content = [
+            _token_object(token_id, score, pieces)
+            | {"top_logprobs": [_token_object(*pair, pieces) for pair in top]}
+            for token_id, score, top in rows
+        ]
+        return {"content": content, "refusal": None}
     own = [token_bytes(token_id, pieces) for token_id, _, _ in rows]
     return _completion_logprobs(own, rows, pieces, offsets or Offsets())
 
@@ -69,22 +74,17 @@ def token_name(piece: bytes) -> str:
         return "bytes:" + piece.decode(errors="backslashreplace")
 
 
-class OwnToken(NamedTuple):
-    """The token that stands in a place."""
-
-    token_id: int
-    name: str
-    score: float
-
-
-def top_by_name(top: Top, pieces: Pieces | None, own: OwnToken | None = None) -> dict[str, float]:
+def top_by_name(
+    top: Top, pieces: Pieces | None, own: tuple[int, str, float] | None = None
+) -> dict[str, float]:
     """The likeliest tokens by their names, and the place's own token, though it may not be one of them.
 
     Of several with one name the own one has it, else the likeliest; the others are called by their ids.
+    own: its id, its name and its score.
     """
-    found = {} if own is None else {own.name: own.score}
+    own_id, found = (None, {}) if own is None else (own[0], {own[1]: own[2]})
     for token_id, score in top:
-        if own is None or token_id != own.token_id:
+        if token_id != own_id:
             name = token_name(token_bytes(token_id, pieces))
             found[_TOKEN.format(token_id) if name in found else name] = score
     return found
@@ -113,21 +113,11 @@ def _completion_logprobs(
         "tokens": names,
         "token_logprobs": [score for _, score, _ in rows],
         "top_logprobs": [
-            None if score is None else top_by_name(top, pieces, OwnToken(token_id, name, score))
+            None if score is None else top_by_name(top, pieces, (token_id, name, score))
             for (token_id, score, top), name in zip(rows, names, strict=False)
         ],
         "text_offset": [offsets.next(piece) for piece in own],
     }
-
-
-def _chat_logprobs(rows: Sequence[tuple[int, float, Top]], pieces: Pieces | None) -> dict[str, Any]:
-    """One object for each token, as chats have them."""
-    content = [
-        _token_object(token_id, score, pieces)
-        | {"top_logprobs": [_token_object(*pair, pieces) for pair in top]}
-        for token_id, score, top in rows
-    ]
-    return {"content": content, "refusal": None}
 
 
 def _token_object(token_id: int, score: float, pieces: Pieces | None) -> dict[str, Any]:
@@ -180,7 +170,13 @@ class Echo:
 
     def before(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a completion with the prompt in front of its text and of its scores."""
-        logprobs = _joined_logprobs(self.logprobs, choice["logprobs"], len(self.text))
+        prompt, output = self.logprobs, choice["logprobs"]
+        logprobs = prompt or output
+        if prompt and output:
+            lists = ("tokens", "token_logprobs", "top_logprobs")
+            logprobs = {name: prompt[name] + output[name] for name in lists}
+            behind = [len(self.text) + offset for offset in output["text_offset"]]
+            logprobs["text_offset"] = prompt["text_offset"] + behind
         return {**choice, "text": self.text + choice["text"], "logprobs": logprobs}
 
 
@@ -196,15 +192,3 @@ def _prompt_bytes(ids: Sequence[int], text: str, pieces: Pieces) -> list[bytes]:
 def _num_spaces(text: bytes) -> int:
     """The number of spaces that a text begins with."""
     return len(text) - len(text.lstrip(b" "))
-
-
-def _joined_logprobs(
-    prompt: dict[str, Any] | None, output: dict[str, Any] | None, num_chars: int
-) -> dict[str, Any] | None:
-    """The scores of a prompt and of its output as those of one text. num_chars: length of the prompt."""
-    if prompt is None or output is None:
-        return prompt or output
-    return {
-        **{name: prompt[name] + output[name] for name in ("tokens", "token_logprobs", "top_logprobs")},
-        "text_offset": prompt["text_offset"] + [num_chars + offset for offset in output["text_offset"]],
-    }

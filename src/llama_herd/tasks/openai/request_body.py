@@ -61,7 +61,7 @@ class RequestBody:
             self._source: read,
             "model": lambda value: self.fields.update(model=value),
             "tools": self._tools,
-            "stop": self._stop,
+            "stop": lambda value: self.sampling.update(stop=[value] if isinstance(value, str) else value),
             "top_k": lambda value: self.sampling.update(top_k=0 if value == -1 else value),
             "logprobs": self._logprobs,
         }
@@ -82,17 +82,13 @@ class RequestBody:
         if self.fields.get("echo") and self.sampling.get("logprobs"):  # of the prompt, too
             self.sampling.setdefault("prompt_logprobs", self.sampling.get("top_logprobs", 0))
 
-    @property
-    def num_prompts(self) -> int:
-        """The number of prompts in the body; a chat is one."""
-        return max(1, len(self._prompts))
-
     def jobs(self, settings: Settings, max_prompts: int) -> list[GenerationJob]:
         """A job for each prompt. Raises InvalidJob; what is wrong with one of several is named `prompt.3`."""
-        if self.num_prompts == 1:
+        num = len(self._prompts)  # a chat has none here
+        if num < 2:
             return [self.job(settings)]
-        if self.num_prompts > max_prompts:
-            self._refuse("prompt", f"must be at most {max_prompts} prompts, got {self.num_prompts}")
+        if num > max_prompts:
+            self._refuse("prompt", f"must be at most {max_prompts} prompts, got {num}")
             raise InvalidJob(self.errors)
         jobs, errors = list[GenerationJob](), list[FieldError]()
         for number, prompt in enumerate(self._prompts):
@@ -115,8 +111,8 @@ class RequestBody:
 
         Raises InvalidJob. It names every wrong field as the body does.
         """
-        if self.num_prompts > 1:
-            self._refuse("prompt", f"must be exactly one prompt, got {self.num_prompts}")
+        if len(self._prompts) > 1:
+            self._refuse("prompt", f"must be exactly one prompt, got {len(self._prompts)}")
         return self._job(settings, self._prompts[0] if self._prompts else None, fields, sampling)
 
     def _job(
@@ -194,9 +190,6 @@ class RequestBody:
             self._refuse("tools", f"only supported as [] here, and as a list at {CHAT}")
         elif value != []:
             self.fields["tools"] = value
-
-    def _stop(self, value: Any) -> None:
-        self.sampling["stop"] = [value] if isinstance(value, str) else value
 
     def _logprobs(self, value: Any) -> None:
         """A chat has a boolean here, and `top_logprobs` beside it; a completion has their number."""

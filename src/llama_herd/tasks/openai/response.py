@@ -34,7 +34,11 @@ def choices_of(endpoint: Endpoint, result: Result) -> Iterator[dict[str, Any]]:
     for index, one in enumerate(result.choices or (result,)):
         said = {"message": _message(one)} if is_chat else {"text": one.text}
         scores = logprobs_of(endpoint, one, result.pieces)
-        choice = {"index": index, **said, "logprobs": scores, **_reasons(one)}
+        told = finish_reason_of(one.finish_reason, has_calls=bool(one.tool_calls))
+        # vLLM's: the stop string or token id that matched.
+        matched = one.stop_reason if one.finish_reason == "stop" else None
+        ends = {"finish_reason": told, "stop_reason": matched}
+        choice: dict[str, Any] = {"index": index, **said, "logprobs": scores, **ends}
         if echo is not None:
             choice = echo.before(choice)
         elif result.prompt_logprobs is not None:
@@ -79,15 +83,6 @@ def call_object(call: ToolCall) -> dict[str, Any]:
 def finish_reason_of(reason: FinishReason, *, has_calls: bool) -> str:
     """Why an output ended, in OpenAI's words."""
     return "tool_calls" if has_calls and reason == "stop" else reason
-
-
-def _reasons(output: Output) -> dict[str, Any]:
-    """Why the output ended. `stop_reason` is vLLM's: the stop string or token id that matched, else null."""
-    has_stopped = output.finish_reason == "stop"
-    return {
-        "finish_reason": finish_reason_of(output.finish_reason, has_calls=bool(output.tool_calls)),
-        "stop_reason": output.stop_reason if has_stopped else None,
-    }
 
 
 def _prompt_logprobs(result: Result) -> list[dict[str, Any] | None]:

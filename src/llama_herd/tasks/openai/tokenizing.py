@@ -1,9 +1,7 @@
 """vLLM's requests to turn text into token ids and back, as jobs that want nothing but their prompt."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field
 
@@ -23,8 +21,8 @@ _SAMPLING: Mapping[str, Any] = {"max_tokens": 0}
 #: Fields of a text, and of a conversation.
 OF_TEXT = frozenset(("model", "prompt", "return_token_strs")) | COMPLETION_SAME
 OF_CHAT = frozenset(("model", "messages", "tools", "return_token_strs")) | CHAT_SAME
-#: Fields of a conversation with the one value that they may have.
-NEUTRAL = {"add_special_tokens": False, "add_generation_prompt": True, "continue_final_message": False}
+#: Fields of a conversation with one value that they may have, as in a chat.
+NEUTRAL = ("add_special_tokens", "add_generation_prompt", "continue_final_message")
 
 
 class TokenizeAnswer(AnswerModel):
@@ -44,65 +42,50 @@ class DetokenizeAnswer(AnswerModel):
     prompt: str = Field(description="The text.")
 
 
-@dataclass(frozen=True)
 class TokenizeRequest:
-    """A request for ids."""
+    """A request for ids. Raises InvalidJob with every wrong field. source: where it has its prompt."""
 
-    job: GenerationJob
-    source: str  # where the request has its prompt
-    has_texts: bool
-
-    @classmethod
-    def parse(cls, body: Mapping[str, Any], settings: Settings) -> Self:
-        """Raises InvalidJob with every wrong field."""
+    def __init__(self, body: Mapping[str, Any], settings: Settings) -> None:
         given = {name: value for name, value in body.items() if value is not None}
         is_chat = "messages" in given
-        known: frozenset[str] = OF_CHAT if is_chat else OF_TEXT
+        known: frozenset[str] = OF_CHAT.union(NEUTRAL) if is_chat else OF_TEXT
         names = (known - {"return_token_strs"}) & given.keys()
         found = RequestBody(CHAT if is_chat else COMPLETIONS, {name: given[name] for name in names})
         if not isinstance(given.get("return_token_strs", False), bool):
             found.errors.append(FieldError("return_token_strs", "must be true or false"))
         if not is_chat and not isinstance(given.get("prompt", ""), str):
             found.errors.append(FieldError("prompt", "must be a text"))
-        neutral: Mapping[str, bool] = NEUTRAL if is_chat else {}
         for name in given.keys() - known:
-            if name not in neutral:
-                found.errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
-            elif given[name] is not neutral[name]:
-                found.errors.append(FieldError(name, f"only supported as {json.dumps(neutral[name])}"))
-        job = found.job(settings, _FIELDS, _SAMPLING)
-        return cls(job, "messages" if is_chat else "prompt", given.get("return_token_strs") is True)
+            found.errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
+        self.job = found.job(settings, _FIELDS, _SAMPLING)
+        self.source = "messages" if is_chat else "prompt"
+        self._has_texts = given.get("return_token_strs") is True
 
     def answer(self, result: Result) -> TokenizeAnswer:
         ids = result.prompt_ids or ()
-        texts = tuple(token_text(one, result.pieces) for one in ids) if self.has_texts else None
+        texts = tuple(token_text(one, result.pieces) for one in ids) if self._has_texts else None
         return TokenizeAnswer(
             count=len(ids), max_model_len=result.context_tokens or 0, tokens=ids, token_strs=texts
         )
 
 
-@dataclass(frozen=True)
 class DetokenizeRequest:
-    """A request for a text."""
+    """A request for a text. Raises InvalidJob with every wrong field."""
 
-    job: GenerationJob
-    source: str = "tokens"
+    source = "tokens"
 
-    @classmethod
-    def parse(cls, body: Mapping[str, Any], settings: Settings) -> Self:
-        """Raises InvalidJob with every wrong field."""
+    def __init__(self, body: Mapping[str, Any], settings: Settings) -> None:
         errors = [
             FieldError(name if name.isidentifier() else "?", "not supported")
             for name in body.keys() - {"model", "tokens"}
         ]
         given = {"model": body.get("model"), "prompt_ids": body.get("tokens")}
         try:
-            job = GenerationJob.parse({**_FIELDS, **given, "sampling": _SAMPLING}, settings)
+            self.job = GenerationJob.parse({**_FIELDS, **given, "sampling": _SAMPLING}, settings)
         except InvalidJob as error:
             errors += (_in_body(one) for one in error.fields)
         if errors:
             raise InvalidJob(errors)
-        return cls(job)
 
     def answer(self, result: Result) -> DetokenizeAnswer:
         return DetokenizeAnswer(prompt=result.prompt_text or "")

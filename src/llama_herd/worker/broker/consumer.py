@@ -51,10 +51,6 @@ _EMBED = ("callbacks", "errbacks", "chord")
 RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
 
 
-class BadId(ValueError):
-    """A message of a generation has an id that cannot name a job."""
-
-
 class Consumer(consumer.Consumer):  # type: ignore[misc]
     """Celery's consumer, but a message that it cannot handle goes to the dead letters, and into no log.
 
@@ -100,15 +96,17 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         def guarded(message: Message) -> Any:
             try:
                 upgrade_first_protocol(message)
-                _check_headers(message.headers)
+                headers = message.headers
+                if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
+                    return self._refuse(message, "its id cannot name a job", BAD_ID)
+                if not isinstance(headers.get("shadow"), str | None):
+                    raise ValueError("the header `shadow` is not a text")
                 _refuse_stand_in(message)
                 return handle(message)
             except RedisError:
                 raise
             except GenerationError:  # the result of a revoked or expired message cannot be stored
                 return self._refuse(message, "its result cannot be stored")
-            except BadId:
-                return self._refuse(message, "its id cannot name a job", BAD_ID)
             except UNREADABLE as error:
                 return self._refuse(message, type(error).__name__)
 
@@ -168,17 +166,6 @@ def _refuse_stand_in(message: Message) -> None:
     if isinstance(num_bytes, int) and message.headers["task"] == TASK_NAME:
         fix = "Fix: a shorter prompt, or a larger HERD_MAX_MESSAGE_BYTES"
         refuse(message, message.headers["id"], f"must be at most {limit} bytes, got {num_bytes}. {fix}")
-
-
-def _check_headers(headers: Mapping[str, Any]) -> None:
-    """Check the job's id, which becomes part of keys, channels and events, and the task's shown name.
-
-    Raises BadId and ValueError.
-    """
-    if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
-        raise BadId
-    if not isinstance(headers.get("shadow"), str | None):
-        raise ValueError("the header `shadow` is not a text")
 
 
 def upgrade_first_protocol(message: Message) -> None:

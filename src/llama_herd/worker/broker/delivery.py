@@ -36,7 +36,7 @@ class Delivery:
     ) -> None:
         """Make a delivery. time_limit_s: how long the job may take once it is admitted; None: no limit."""
         self._args = args
-        self._request = request
+        self._request = request  # touch it on the hub's thread only
         self._call_soon = call_soon
         self._accepted_s: float | None = None
         self.message = TaskMessage()  # what the body asks for; nothing until it is read
@@ -50,11 +50,6 @@ class Delivery:
     def queue(self) -> str:
         """The queue that the message came from."""
         return str(self._request.delivery_info["routing_key"])
-
-    @property
-    def request(self) -> Request:
-        """Celery's own view of the message; touch it on the hub's thread only."""
-        return self._request
 
     @property
     def headers(self) -> Mapping[str, Any]:

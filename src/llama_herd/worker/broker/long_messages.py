@@ -38,9 +38,6 @@ def _formats() -> dict[str, Callable[[], Any]]:
     return found
 
 
-FORMATS = _formats()
-
-
 #: The header of a stand-in: how long the message was.
 NUM_BYTES = "herd_num_bytes"
 
@@ -51,7 +48,7 @@ class TooLong(ValueError):
 
 def accept_compression(max_bytes: int) -> None:
     """Have kombu unpack messages, but none to more than `max_bytes`."""
-    for name, make in FORMATS.items():
+    for name, make in _formats().items():
         encode, _ = compression.get_encoder(name)
         compression.register(encode, partial(unpack_bounded, make, max_bytes), name)
 

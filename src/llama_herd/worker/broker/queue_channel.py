@@ -24,7 +24,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.worker import process
 from llama_herd.worker.broker.held_messages import UNREADABLE, QoS, RawMessage
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
-from llama_herd.worker.broker.message_lot import MAX_MESSAGES, TakenMessage, message_in, take_messages
+from llama_herd.worker.broker.message_lot import MAX_MESSAGES, message_in, take_messages
 from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
 
@@ -211,17 +211,14 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         with self.conn_or_acquire() as client:
             lot = run_call(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))
         for taken in lot:
-            self._read_taken(taken)
-
-    def _read_taken(self, taken: TakenMessage) -> None:
-        self._last_reply = (taken.list.encode(), taken.raw)
-        self._order.note(self.queue_read)
-        self.noted_tag = taken.tag
-        try:
-            self.connection._deliver(loads(bytes_to_str(taken.raw)), self.queue_read)
-        except (*UNREADABLE, DataError) as error:
-            self.put_aside(type(error).__name__)
-            self.qos.forget(taken.tag)
+            self._last_reply = (taken.list.encode(), taken.raw)
+            self._order.note(self.queue_read)
+            self.noted_tag = taken.tag
+            try:
+                self.connection._deliver(loads(bytes_to_str(taken.raw)), self.queue_read)
+            except (*UNREADABLE, DataError) as error:
+                self.put_aside(type(error).__name__)
+                self.qos.forget(taken.tag)
 
     def put_aside(self, reason: str) -> None:
         """Keep the message that was read last, and cannot be handled, among the dead letters."""

@@ -86,11 +86,8 @@ def _read(name: str, value: object, errors: list[FieldError]) -> Any:
     reader, complaint = _READERS[name]
     try:
         return reader(value)
-    except TooFar as error:
-        errors.append(FieldError(name, str(error)))
-        return None
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        errors.append(FieldError(name, complaint))
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        errors.append(FieldError(name, str(error) if isinstance(error, TooFar) else complaint))
         return None
 
 

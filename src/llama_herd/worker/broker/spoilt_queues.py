@@ -61,13 +61,7 @@ class SpoiltQueues:
             for (queue, key), answer in zip(wrong.items(), types, strict=True)
         }
         for queue in found.keys() - self.names:
-            spoilt = found[queue]
-            log.error(
-                "queue left out, its key is not a list",
-                queue=queue,
-                key=spoilt.key,
-                type=spoilt.type,
-            )
+            log.error("queue left out, its key is not a list", queue=queue, **found[queue]._asdict())
         for queue in self.names - found.keys():
             log.info("queue is read again", queue=queue)
         self.found = found

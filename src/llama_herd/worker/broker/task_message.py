@@ -37,7 +37,11 @@ class TaskMessage(NamedTuple):
     def read(cls, body: bytes | str, headers: Mapping[str, Any], settings: WorkerSettings) -> Self:
         """Read a message's body, which is JSON of [args, kwargs, embed]."""
         try:
-            args, kwargs, embed = _parts(body)
+            match read_json(body):
+                case [list(args), dict(kwargs), dict() | None as embed]:
+                    pass
+                case _:
+                    raise UnreadableJson("it is no such list")
             if not args and not kwargs and _is_ours(headers):
                 return cls(embed=embed)
             envelope = Envelope.from_request(headers, embed, settings.queue, write_json)
@@ -95,11 +99,3 @@ def _not_before(fields: dict[str, Any], due_ms: int | None) -> dict[str, Any]:
     if due_ms is None or not isinstance(given, int) or due_ms <= given:
         return fields
     return {**fields, "not_before": due_ms}
-
-
-def _parts(body: bytes | str) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
-    """Arguments, keyword arguments and embed. Raises UnreadableJson."""
-    match read_json(body):
-        case [list(args), dict(kwargs), dict() | None as embed]:
-            return args, kwargs, embed
-    raise UnreadableJson("it is no such list")
