@@ -64,27 +64,21 @@ class JobFigures:
         """Number of jobs that ended by an error: nobody had asked for their end."""
         return sum(number for outcome, number in self.ends.items() if outcome not in ASKED_FOR)
 
-    def plus(self, **noted: Any) -> "JobFigures":
-        """Add to these fields: a count, or a measured value, which is None where nobody knows it."""
-        changed: dict[str, Any] = {}
-        for name, value in noted.items():
-            before = getattr(self, name)
-            if value is not None:
-                changed[name] = before.plus(value) if isinstance(before, Histogram) else before + value
-        return replace(self, **changed)
-
     def with_end(self, attempt: Attempt) -> "JobFigures":
         """Count the end of a job, whose final event `attempt` has just written."""
         timings = attempt.timings
-        queue_s, first_s, total_s = timings.queue_s, timings.ttft_s, timings.total_s
-        figures = self.plus(ends=Counter([attempt.outcome]), total_s=total_s)
-        if queue_s is None or first_s is None or total_s is None:
+        queue_s, first_s, total_s = timings.queue_s, timings.ttft_s, timings.total_s or 0.0
+        figures = replace(
+            self, ends=self.ends + Counter([attempt.outcome]), total_s=self.total_s.plus(total_s)
+        )
+        if queue_s is None or first_s is None:
             return figures
-        return figures.plus(
-            prefill_s=first_s - queue_s,
-            decode_s=total_s - first_s,
-            num_prompt_tokens=attempt.num_prompt_tokens,
-            num_drawn_tokens=attempt.stream.num_ids,
+        return replace(
+            figures,
+            prefill_s=self.prefill_s.plus(first_s - queue_s),
+            decode_s=self.decode_s.plus(total_s - first_s),
+            num_prompt_tokens=self.num_prompt_tokens.plus(attempt.num_prompt_tokens or 0),
+            num_drawn_tokens=self.num_drawn_tokens.plus(attempt.stream.num_ids),
         )
 
 

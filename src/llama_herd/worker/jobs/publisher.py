@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence as Rows
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from queue import Empty, Full, Queue
 from time import monotonic, sleep
@@ -162,7 +163,7 @@ class Publisher(threading.Thread):
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
-                    self._note(attempt, num_refused=1)
+                    self._note(attempt, lambda one: replace(one, num_refused=one.num_refused + 1))
                     events.append((attempt, attempt.end(output.finish_reason, output.error)))
                 case ReleasedJob(attempt):
                     self._end(attempt, Attempt.acknowledge)
@@ -184,8 +185,8 @@ class Publisher(threading.Thread):
             return []
         was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)
-        if was_silent and attempt.first_token_s is not None:
-            self._note(attempt, first_token_s=attempt.timings.ttft_s)
+        if was_silent and (ttft_s := attempt.timings.ttft_s) is not None:
+            self._note(attempt, lambda one: replace(one, first_token_s=one.first_token_s.plus(ttft_s)))
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
         return [(attempt, entry) for entry in entries]
@@ -203,7 +204,7 @@ class Publisher(threading.Thread):
         self._sending_since_s = None
 
     def _note_call(self, seconds: float) -> None:
-        self.figures = self.figures.plus(call_s=seconds)
+        self.figures = replace(self.figures, call_s=self.figures.call_s.plus(seconds))
         self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
 
     def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
@@ -249,7 +250,7 @@ class Publisher(threading.Thread):
                 raise error
             if not is_temporary(error):
                 raise CallRefused(redis_message(error)[:MAX_REASON]) from None
-            self.figures = self.figures.plus(num_retries=1)
+            self.figures = replace(self.figures, num_retries=self.figures.num_retries + 1)
             if breaks is not None:
                 breaks.note(self._redis, error)
                 if breaks.are_no_accident:
@@ -269,7 +270,7 @@ class Publisher(threading.Thread):
         again: list[Outgoing] = []
         recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
-            self.figures = self.figures.plus(num_retries=1)
+            self.figures = replace(self.figures, num_retries=self.figures.num_retries + 1)
             log.warning("Redis is full, retrying")
             sleep(FULL_S)
         for (attempt, entry), answer in answered:
@@ -286,19 +287,19 @@ class Publisher(threading.Thread):
     def _note_written(self, attempt: Attempt, entry: EmitEntry) -> None:
         if entry.kind == "started":
             if attempt.stream.is_continued:
-                self._note(attempt, num_taken_over=1)
+                self._note(attempt, lambda one: replace(one, num_taken_over=one.num_taken_over + 1))
             else:
-                self._note(attempt, queue_s=attempt.timings.queue_s)
+                queue_s = attempt.timings.queue_s or 0.0
+                self._note(attempt, lambda one: replace(one, queue_s=one.queue_s.plus(queue_s)))
             self._engine.confirm(attempt.sequences)
         elif entry.kind == "end":
-            tenancy = self._tenancies.for_attempt(attempt)
-            tenancy.figures = tenancy.figures.with_end(attempt)
+            self._note(attempt, lambda one: one.with_end(attempt))
             self._end(attempt, self._finish)
 
-    def _note(self, attempt: Attempt, **noted: float | None) -> None:
+    def _note(self, attempt: Attempt, add: Callable[[JobFigures], JobFigures]) -> None:
         """Add to the figures of a job's tenant."""
         tenancy = self._tenancies.for_attempt(attempt)
-        tenancy.figures = tenancy.figures.plus(**noted)
+        tenancy.figures = add(tenancy.figures)
 
     def _recover(self, attempt: Attempt, entry: EmitEntry, answer: Emitted) -> list[EmitEntry]:
         """The events to send after one was refused, as were the job's later events in the same call."""
@@ -324,7 +325,7 @@ class Publisher(threading.Thread):
             self._end(attempt, self._finish)
             return []
         if answer.kind is Emission.FENCED:
-            self._note(attempt, num_fenced=1)
+            self._note(attempt, lambda one: replace(one, num_fenced=one.num_fenced + 1))
         log.warning("job was lost", **attempt.line, answer=answer.kind, reason=answer.reason)
         self._end(attempt, Attempt.let_go)
         return []

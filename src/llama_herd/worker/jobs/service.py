@@ -15,12 +15,13 @@ from llama_herd.worker.jobs.figures import WorkerFigures, summed_figures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
+from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
 from llama_herd.worker.jobs.standing import Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
-from llama_herd.worker.jobs.sweeper import Overflow, Sweeper
+from llama_herd.worker.jobs.sweeper import Sweeper
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import Poller, Watchdog, WatchedPart
