@@ -123,13 +123,10 @@ class WaitQueue:
         self.leave(entry.sequence)
         index = entry.priority - MIN_PRIORITY
         for below in reversed(range(index)):
-            self._note_overtaken(self._levels[below], self._levels[below + 1], num_tokens)
-
-    def _note_overtaken(self, level: PriorityLevel, above: PriorityLevel, num_tokens: int) -> None:
-        if level:
-            level.num_overtaken += num_tokens
-            if level.num_overtaken >= RISE_TOKENS:
-                level.rise_to(above)
+            if level := self._levels[below]:
+                level.num_overtaken += num_tokens
+                if level.num_overtaken >= RISE_TOKENS:
+                    level.rise_to(self._levels[below + 1])
 
     def _level(self, entry: WaitEntry) -> PriorityLevel:
         return self._levels[entry.priority - MIN_PRIORITY]

@@ -197,20 +197,16 @@ def drawn(logits: Tensor, rows: SlotRows, drawing: Drawing) -> Tensor:
     """
     largest, ids = logits.max(dim=-1)  # (B,) each; NaN counts as the largest
     if drawing.is_random:
-        is_random = rows.column("temperature").squeeze(-1) >= LEAST_TEMPERATURE
-        ids = torch.where(is_random, _drawn_at_random(logits, rows, drawing.is_sorted), ids)
+        asked = rows.column("temperature")
+        is_random = asked >= LEAST_TEMPERATURE  # (B, 1)
+        temperature = torch.where(is_random, asked, 1.0)
+        floor = common_floor(logits, temperature, rows.numbers)
+        scaled = mask_below_floor(logits / temperature, floor)  # (B, V)
+        token_ids = torch.arange(scaled.shape[-1], device=scaled.device).expand_as(scaled)
+        if drawing.is_sorted:
+            scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+            scaled = filter_in_order(scaled, rows.numbers)
+        position = rows.next_positions - rows.integers(NUM_PROMPT)  # in the output
+        prefixes = mixed(rows.integers(HASH).to(torch.int32), position.to(torch.int32)).unsqueeze(-1)
+        ids = torch.where(is_random.squeeze(-1), _winners(scaled, token_ids, prefixes), ids)
     return ids.masked_fill(~largest.isfinite(), NO_TOKEN)
-
-
-def _drawn_at_random(logits: Tensor, rows: SlotRows, is_sorted: bool) -> Tensor:
-    """Gumbel-max over the tokens that the filters leave: (B,)."""
-    asked = rows.column("temperature")
-    temperature = torch.where(asked >= LEAST_TEMPERATURE, asked, 1.0)  # (B, 1)
-    scaled = mask_below_floor(logits / temperature, common_floor(logits, temperature, rows.numbers))  # (B, V)
-    token_ids = torch.arange(scaled.shape[-1], device=scaled.device).expand_as(scaled)
-    if is_sorted:
-        scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
-        scaled = filter_in_order(scaled, rows.numbers)
-    position = rows.next_positions - rows.integers(NUM_PROMPT)  # in the output
-    prefixes = mixed(rows.integers(HASH).to(torch.int32), position.to(torch.int32)).unsqueeze(-1)  # (B, 1)
-    return _winners(scaled, token_ids, prefixes)
