@@ -1,7 +1,7 @@
 """Grammars: constraints for jobs that ask for a form of their output."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -42,7 +42,8 @@ class _Pieces:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._num_mark_ids = len(tokenizer.encode(MARK, add_bos=False))
-        self.greedy = self._uncut
+        # Until there is a vocabulary, llguidance only tries whether bytes are taken.
+        self.greedy: Callable[[str], list[int]] = lambda _: []
         # llguidance wants an end: one that cannot be drawn where the model has none.
         given = tokenizer.pieces if tokenizer.eos_ids else (*tokenizer.pieces, b"")
         self.ends = sorted(tokenizer.eos_ids) or [len(tokenizer.pieces)]
@@ -58,10 +59,6 @@ class _Pieces:
         ids = self._tokenizer.encode(MARK + words, add_bos=False)[self._num_mark_ids :]
         pieces = self._tokenizer.pieces
         return ids if b"".join(pieces[one] for one in ids) == text else self.greedy(words)
-
-    def _uncut(self, text: str) -> list[int]:
-        """Encode nothing, until there is a vocabulary: llguidance only tries whether bytes are taken."""
-        return []
 
 
 class FormJudge(Helper):
@@ -154,11 +151,8 @@ class Grammars:
     def _matcher(self, grammar: str) -> LLMatcher | HelperAnswer:
         vocabulary, _ = self._engine
         matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
-        return (
-            HelperAnswer("limit", "is too large for this model's vocabulary")
-            if matcher.is_error()
-            else matcher
-        )
+        too_large = HelperAnswer("limit", "is too large for this model's vocabulary")
+        return too_large if matcher.is_error() else matcher
 
     @cached_property
     def _engine(self) -> tuple[LLTokenizer, LLExecutor]:

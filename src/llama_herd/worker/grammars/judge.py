@@ -11,23 +11,21 @@ from collections.abc import Iterator, Mapping
 from time import thread_time
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
-from llama_herd.worker.grammars.narrowed_schema import json_grammar, narrowed_schema
+from llama_herd.worker.grammars.narrowed_schema import BYTES, json_grammar, narrowed_schema
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, told, values
-from llama_herd.worker.grammars.whole_output import ANSWER, WholeOutput, exactly
+from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
 #: What the engine says of keywords that it does not know.
 _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
-#: A vocabulary of single bytes: what a grammar takes over it, it takes over a model's, too.
-_BYTES = LLTokenizer("byte")
 #: How many bytes a grammar is tried for, each drawn among those that may follow.
 TRIED_BYTES = 32
 #: Most CPU time for one of these bytes; ordinary schemas take 0.2 ms.
@@ -38,14 +36,10 @@ NO_OBJECT = "must be the schema of an object"
 
 def judge_form(kind: str, text: str) -> HelperAnswer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
-    return (
-        _judged_output(WholeOutput.read(text)) if kind == "output" else _if_bearable(_validated(kind, text))
-    )
-
-
-def _if_bearable(answer: HelperAnswer, tried: str | None = None) -> HelperAnswer:
-    """A grammar, if it is bearable; tried: one of the same work over bytes."""
-    return answer if answer.kind != "text" else _tried(answer.text if tried is None else tried) or answer
+    if kind == "output":
+        return _judged_output(WholeOutput.read(text))
+    answer = _validated(kind, text)
+    return answer if answer.kind != "text" else _tried(answer.text) or answer
 
 
 def _validated(kind: str, text: str) -> HelperAnswer:
@@ -58,9 +52,8 @@ def _validated(kind: str, text: str) -> HelperAnswer:
         return HelperAnswer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
     if complaint:
-        return HelperAnswer(
-            "failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint)
-        )
+        reason = _schema_reason(complaint, text) if kind == "json" else _reason(complaint)
+        return HelperAnswer("failed", reason)
     return HelperAnswer("text", grammar)
 
 
@@ -68,10 +61,9 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
     """The grammar of a whole output. What is wrong is told with its field."""
     tools = []
     for tool in output.tools:
-        schema = _narrowed_to_objects(tool.schema)
-        found = (
-            HelperAnswer("failed", NO_OBJECT) if schema is None else _validated("json", json.dumps(schema))
-        )
+        found = HelperAnswer("failed", NO_OBJECT)
+        if isinstance(tool.schema, Mapping) and "object" in _types(tool.schema):
+            found = _validated("json", json.dumps({**tool.schema, "type": "object"}))
         if found.kind != "text" and tool.must_hold:
             return HelperAnswer("failed", f"{tool.field}: {found.text}")
         grammar = found.text if found.kind == "text" else json_grammar(ANY_OBJECT)
@@ -84,21 +76,14 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
         grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
 
     def whole(mark_ids: Mapping[str, int]) -> str:
-        lark = output.grammar(tools, answer, mark_ids)
+        lark = "\n".join(OutputGrammar(output, tools, answer, mark_ids).rules())
         return json.dumps({"grammars": [{"lark_grammar": lark}, *grammars]})
 
     made = whole(output.mark_ids)
     complaint = LLMatcher.validate_grammar(made)
     if complaint:
         return HelperAnswer("failed", f"tools: {_reason(complaint)}")
-    return _if_bearable(HelperAnswer("text", made), whole({}))  # no byte is a control token
-
-
-def _narrowed_to_objects(schema: object) -> dict[str, Any] | None:
-    """Return a schema narrowed to objects; None: no object fits it."""
-    if not isinstance(schema, Mapping) or "object" not in _types(schema):
-        return None
-    return {**schema, "type": "object"}
+    return _tried(whole({})) or HelperAnswer("text", made)  # over bytes, of which none is a control token
 
 
 def _types(schema: Mapping[str, Any]) -> list[object]:
@@ -138,7 +123,7 @@ def _grammar(kind: str, text: str) -> str:
 
 def _tried(grammar: str) -> HelperAnswer | None:
     """What is wrong with a grammar on a way of some bytes; None: it goes so far within the limits."""
-    matcher = LLMatcher(_BYTES, grammar, log_level=0, limits=parser_limits())
+    matcher = LLMatcher(BYTES, grammar, log_level=0, limits=parser_limits())
     rng, too_much = random.Random(0), HelperAnswer("limit", "takes too much work for a token")
     for _ in range(TRIED_BYTES):
         started_s = thread_time()
