@@ -34,12 +34,15 @@ class WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         figures = self._figures()
-        yield gauge("worker_info", "Always 1; the labels say what the worker is.", *self._info(figures))
+        status = figures.status
+        facts = {"model_name": status.model, "worker": status.name, "device": status.device, **self._facts}
+        info = {tuple(facts.values()): 1}
+        yield gauge("worker_info", "Always 1; the labels say what the worker is.", tuple(facts), info)
         yield gauge(
             "worker_state",
             "1 for the state that the worker is in, 0 for the others.",
             ("model_name", "state"),
-            {(figures.status.model, state): figures.status.state == state for state in get_args(WorkerState)},
+            {(status.model, state): status.state == state for state in get_args(WorkerState)},
         )
         yield from _of_model(figures, _engine(figures))
         yield from _of_model(figures, _steps(figures.engine.steps))
@@ -49,11 +52,6 @@ class WorkerCollector(Collector):
         yield _ends("request_success", "Jobs that were done.", "finished_reason", figures, SUCCESSES)
         yield _ends("request_failure", "Jobs that were not done.", "code", figures, codes)
         yield from _of_model(figures, _life(figures))
-
-    def _info(self, figures: WorkerFigures) -> tuple[tuple[str, ...], dict[tuple[str, ...], float]]:
-        status = figures.status
-        facts = {"model_name": status.model, "worker": status.name, "device": status.device, **self._facts}
-        return tuple(facts), {tuple(facts.values()): 1}
 
 
 def _of_model(figures: WorkerFigures, rows: Iterable[Row]) -> Iterator[Metric]:

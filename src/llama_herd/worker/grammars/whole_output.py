@@ -13,14 +13,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.model.parsers.formats import (
-    REASONING_FORMATS,
-    TOOL_FORMATS,
-    OutputFormats,
-    ReasoningFormat,
-    ToolFormat,
-)
+from llama_herd.model.parsers.formats import OutputFormats, ReasoningFormat, ToolFormat
 from llama_herd.model.parsers.output_parser import ARGUMENTS
 from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT, OutputForm
@@ -103,26 +99,13 @@ class WholeOutput:
         """The form from which `Grammars` makes constraints; None: the output is free."""
         if self.format is None and (self.answer is None or self.reasoning is None):
             return self.answer
-        fields = asdict(self) | {
-            "reasoning": None if self.reasoning is None else self.reasoning.name,
-            "format": None if self.format is None else self.format.name,
-        }
         field = "tools" if self.answer is None else self.answer.field
-        return OutputForm("output", json_text(fields), field)
+        return OutputForm("output", json_text(asdict(self)), field)
 
     @classmethod
     def read(cls, text: str) -> Self:
         """Read a whole output from the JSON text of its form."""
-        fields = json.loads(text)
-        return cls(
-            **fields
-            | {
-                "reasoning": REASONING_FORMATS.get(fields["reasoning"]),
-                "format": TOOL_FORMATS.get(fields["format"]),
-                "tools": tuple(ToolRule(**rule) for rule in fields["tools"]),
-                "answer": None if fields["answer"] is None else OutputForm(*fields["answer"]),
-            }
-        )
+        return TypeAdapter(cls).validate_python(json.loads(text))
 
 
 def _check_nothing_must_hold(rules: Sequence[ToolRule], must_call: bool) -> None:

@@ -193,7 +193,8 @@ class EventLog:
     def read_outputs(self, new_parser: NewParser) -> None:
         """Say in events what of the outputs is reasoning, content and calls, as such a parser reads them."""
         for choice in range(self.num_choices):
-            reader = self._output(choice).reader = OutputReader(new_parser, self.job_id, choice)
+            output = self._outputs.setdefault(choice, _Output())
+            reader = output.reader = OutputReader(new_parser, self.job_id, choice)
             text = self._recorded.texts.get(choice, "")
             reader.resume(text, self._recorded.said.get(choice, OutputCount()))
 
@@ -202,14 +203,8 @@ class EventLog:
         choice = step.sequence.choice
         output = self._gathering.get(choice)
         if output is None:
-            output = self._gathering[choice] = self._output(choice)
+            output = self._gathering[choice] = self._outputs.setdefault(choice, _Output())
         output.gather(step)
-
-    def _output(self, choice: int) -> _Output:
-        output = self._outputs.get(choice)
-        if output is None:
-            output = self._outputs[choice] = _Output()
-        return output
 
     @property
     def num_new_ids(self) -> int:
@@ -317,6 +312,12 @@ class EventLog:
         stop_reason: StopReason = None,
     ) -> EmitEntry:
         """Make the final event."""
+        usage = None
+        if num_prompt_tokens is not None:
+            num_tokens = num_prompt_tokens + self.num_ids
+            usage = Usage(
+                prompt_tokens=num_prompt_tokens, completion_tokens=self.num_ids, total_tokens=num_tokens
+            )
         end = End(
             seq=self.seq + 1,
             job=self.job_id,
@@ -324,7 +325,7 @@ class EventLog:
             finish_reason=finish_reason,
             stop_reason=stop_reason if self.num_choices == 1 else None,
             n=self.num_ids,
-            usage=self._usage(num_prompt_tokens),
+            usage=usage,
             text_sha256=self._text_hash.hexdigest(),
             error=error,
             attempts=self._num_starts,
@@ -332,15 +333,6 @@ class EventLog:
             timings=timings,
         )
         return self._number(end)
-
-    def _usage(self, num_prompt_tokens: int | None) -> Usage | None:
-        if num_prompt_tokens is None:
-            return None
-        return Usage(
-            prompt_tokens=num_prompt_tokens,
-            completion_tokens=self.num_ids,
-            total_tokens=num_prompt_tokens + self.num_ids,
-        )
 
     def rewind(self, seq: int, num_ids: int) -> None:
         """Forget the events after `seq`: they were refused and will never be written.

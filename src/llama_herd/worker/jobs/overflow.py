@@ -5,7 +5,7 @@ import structlog
 from llama_herd.tasks.ledger.answers import Release
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
+from llama_herd.worker.jobs.publisher import LeftJob, Publisher
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
@@ -57,4 +57,4 @@ class Overflow:
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
             log.info(log_event, num_jobs=len(released))
-            self._publisher.put(list(map(ReleasedJob, released)))
+            self._publisher.put([LeftJob(one, Attempt.acknowledge) for one in released])

@@ -22,7 +22,7 @@ from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import RecordedOutputs
-from llama_herd.worker.jobs.publisher import LostJob, Publisher, RefusedJob
+from llama_herd.worker.jobs.publisher import LeftJob, Publisher, RefusedJob
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
@@ -72,7 +72,6 @@ class Preparer:
         gate: SuspectGate,
         engine: JobEngine,
     ) -> None:
-        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._maker = maker
         self._publisher = publisher
@@ -129,7 +128,7 @@ class Preparer:
         for opened, is_ours in zip(self._noted, are_ours, strict=True):
             if not is_ours:
                 self._lot.remove(opened)
-                self._publisher.put([LostJob(opened.attempt)])
+                self._publisher.put([LeftJob(opened.attempt, Attempt.let_go)])
         return bool(self._noted)
 
     def _next_lot(self) -> list[OpenedJob]:
@@ -152,14 +151,14 @@ class Preparer:
         """Note which jobs are prepared and which begin; return for each of the latter if it is still ours."""
         calls = [
             prepare(
-                self._owner,
+                self._tenancies.owner,
                 [self._tenancies.for_attempt(one.attempt).held(one.attempt) for one in lot],
                 is_done=lot is done,
             )
             for lot in (done, begun)
             if lot
         ]
-        answers = run_calls(self._redis, calls) if calls else []
+        answers = run_calls(self._tenancies.redis, calls) if calls else []
         are_ours = answers[-1] if begun else []
         if isinstance(are_ours, ResponseError):
             raise are_ours
@@ -169,7 +168,8 @@ class Preparer:
         """Whether a job is over before it has begun; ends one that is cancelled or overdue."""
         if attempt.is_over:
             return True
-        reason = attempt.end_before_start
+        is_overdue = attempt.deadline_s is not None and monotonic() >= attempt.deadline_s
+        reason = attempt.abort or ("deadline" if is_overdue else None)
         if reason in ("cancelled", "deadline"):
             self._publisher.put([RefusedJob(attempt, reason)])
         return reason is not None

@@ -59,20 +59,15 @@ class RefusedJob(NamedTuple):
     error: Failure | None = None
 
 
-class ReleasedJob(NamedTuple):
-    """A job that was released to its queue, under a new message."""
+class LeftJob(NamedTuple):
+    """A job that this worker has no more: it was released under a new message, or is another worker's."""
 
     attempt: Attempt
-
-
-class LostJob(NamedTuple):
-    """A job that belongs to another worker now."""
-
-    attempt: Attempt
+    settle: Callable[[Attempt], None]  # its messages: acknowledged, or let go
 
 
 #: What other threads tell the publisher.
-PublisherInput = StepOutput | RefusedJob | ReleasedJob | LostJob
+PublisherInput = StepOutput | RefusedJob | LeftJob
 
 #: An event that is to be sent, and the attempt that it is of.
 Outgoing = tuple[Attempt, EmitEntry]
@@ -165,10 +160,8 @@ class Publisher(threading.Thread):
                 case RefusedJob(attempt):
                     self._note(attempt, lambda one: replace(one, num_refused=one.num_refused + 1))
                     events.append((attempt, attempt.end(output.finish_reason, output.error)))
-                case ReleasedJob(attempt):
-                    self._end(attempt, Attempt.acknowledge)
-                case LostJob(attempt):
-                    self._end(attempt, Attempt.let_go)
+                case LeftJob(attempt, settle):
+                    self._end(attempt, settle)
         return events + self._due(monotonic())
 
     def _due(self, now_s: float) -> list[Outgoing]:

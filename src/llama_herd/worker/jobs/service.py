@@ -82,10 +82,8 @@ class Service:
         self._overflow = Overflow(tenancies, gate, publisher)
         self._sweeper = Sweeper(tenancies, self._overflow)
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
-        self._watchdog = Watchdog(tenancies, settings.silence_s, parts, self._report_soon)
-        self.standing = Standing(
-            settings, worker, model.plan, tenancies, engine=engine, watchdog=self._watchdog
-        )
+        self._watchdog = Watchdog(tenancies, settings.silence_s, parts, lambda: self._heartbeat.report_soon())
+        self.standing = Standing(settings, worker, model.plan, tenancies, engine, self._watchdog)
         self._heartbeat = Heartbeat(
             tenancies, engine=engine, status=self.standing.status, stall_s=settings.stall_s
         )
@@ -173,9 +171,6 @@ class Service:
 
     def _become(self, phase: WorkerState) -> None:
         self.standing.phase = phase
-        self._report_soon()
-
-    def _report_soon(self) -> None:
         self._heartbeat.report_soon()
 
     def _hand_on(self, outputs: list[StepOutput]) -> None:
