@@ -31,8 +31,6 @@ TRIED_BYTES = 32
 #: Most CPU time for one of these bytes; ordinary schemas take 0.2 ms.
 MAX_BYTE_S = 0.05
 
-NO_OBJECT = "must be the schema of an object"
-
 
 def judge_form(kind: str, text: str) -> HelperAnswer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
@@ -61,7 +59,7 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
     """The grammar of a whole output. What is wrong is told with its field."""
     tools = []
     for tool in output.tools:
-        found = HelperAnswer("failed", NO_OBJECT)
+        found = HelperAnswer("failed", "must be the schema of an object")
         if isinstance(tool.schema, Mapping) and "object" in _types(tool.schema):
             found = _validated("json", json.dumps({**tool.schema, "type": "object"}))
         if found.kind != "text" and tool.must_hold:

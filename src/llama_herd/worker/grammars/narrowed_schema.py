@@ -239,7 +239,11 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
     """Raise SchemaProblem for what cannot be narrowed."""
     if str(schema.get("$schema", "")).startswith("http://json-schema.org/draft-03/"):
         raise SchemaProblem((*path, "$schema"), "is not supported: draft 3 has other keywords")
-    _check_kinds(schema, path)
+    for key, (kind, told) in _KINDS.items():
+        if key in schema and not isinstance(schema[key], kind):
+            raise SchemaProblem((*path, key), f"must be {told}")
+    if not all(isinstance(one, str) for one in schema.get("required", ())):
+        raise SchemaProblem((*path, "required"), "must be a list of texts")
     if schema.get("minProperties", 0) > max(1, len(schema.get("required", ()))) and (
         schema.get("additionalProperties") is not False or schema.get("patternProperties")
     ):
@@ -248,14 +252,6 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
     for key in schema.keys() & {"const", "enum"}:
         for way, value in values(schema[key], (*path, key)):
             _check_constant(value, way)
-
-
-def _check_kinds(schema: Mapping[str, Any], path: Path) -> None:
-    for key, (kind, told) in _KINDS.items():
-        if key in schema and not isinstance(schema[key], kind):
-            raise SchemaProblem((*path, key), f"must be {told}")
-    if not all(isinstance(one, str) for one in schema.get("required", ())):
-        raise SchemaProblem((*path, "required"), "must be a list of texts")
 
 
 def _check_constant(value: object, path: Path) -> None:

@@ -24,12 +24,8 @@ from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT, OutputForm
 #: What a tool takes that names no parameters, as at OpenAI.
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
-#: Any text.
-_ANY = "/(?s:.*)/"
 #: White space that parsers pass over.
 _SPACE = r"[ \t\r\n]*"
-#: White space between reasoning and what follows.
-_PAUSE = r"PAUSE: /[ \n]{1,4}/"
 
 #: The name of the grammar beside this one that an answer has to follow.
 ANSWER = "answer"
@@ -152,8 +148,8 @@ class OutputGrammar:
         return re.compile("|".join(map(re.escape, self.mark_ids)) or r"(?!)")
 
     def rules(self) -> Iterator[str]:
-        yield f"ANY: {_ANY}"
-        yield _PAUSE
+        yield "ANY: /(?s:.*)/"
+        yield r"PAUSE: /[ \n]{1,4}/"  # between reasoning and what follows
         if self.output.reasoning is None:
             yield "start: rest"
         else:

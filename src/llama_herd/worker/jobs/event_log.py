@@ -48,13 +48,9 @@ class EventPace:
     #: When the next event may go, on the clock of time.monotonic.
     due_s: float = -inf
 
-    @property
-    def is_watched(self) -> bool:
-        return self.gather_s < UNWATCHED_S
-
     def begin(self, now_s: float) -> None:
         """An attempt starts: somebody who watches gets its first token at once."""
-        if not self.is_watched:
+        if self.gather_s >= UNWATCHED_S:
             self.due_s = _tick_after(now_s + self.gather_s, UNWATCHED_S)
 
     def sent(self, now_s: float, lag_s: float = 0.0) -> None:

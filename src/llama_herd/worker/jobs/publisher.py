@@ -47,6 +47,9 @@ CALLS_OF_LATE, MAX_CALL_S = 5, 0.5
 #: Most characters of Redis' complaint in a job's error.
 MAX_REASON = 120
 
+#: What helps a job whose event Redis does not accept.
+FEWER = "Fix: ask for fewer logprobs or prompt_logprobs, or raise proto-max-bulk-len in Redis"
+
 #: The reason in the error of a job whose event breaks connections.
 BREAKING = "it breaks the connection"
 
@@ -332,7 +335,9 @@ class Publisher(threading.Thread):
             record = self._insist(self._tenancies.for_attempt(attempt).ledger.record(attempt.job_id))
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
-                return [attempt.end("error", _not_recorded(entry, reason))]
+                message = f"Redis does not accept an event of {num_bytes:,} characters ({reason}). {FEWER}"
+                error = Failure(code=ErrorCode.NOT_RECORDED, message=message)
+                return [attempt.end("error", error)]
         self._end(attempt, Attempt.let_go)
         return []
 
@@ -365,11 +370,3 @@ def _starts(events: Rows[Outgoing]) -> list[RedisCall[Any]]:
 
 def _is_large(entry: EmitEntry) -> bool:
     return len(entry.event) >= LARGE_BYTES
-
-
-def _not_recorded(entry: EmitEntry, reason: str) -> Failure:
-    return Failure(
-        code=ErrorCode.NOT_RECORDED,
-        message=f"Redis does not accept an event of {len(entry.event):,} characters ({reason}). "
-        "Fix: ask for fewer logprobs or prompt_logprobs, or raise proto-max-bulk-len in Redis",
-    )

@@ -107,7 +107,10 @@ def is_apart(row: SamplingRow) -> bool:
 
 def _constrain(logits: Tensor, rows: Mapping[int, SamplingRow], send: Send) -> None:
     """Minus infinity for each token that a row's schema or grammar does not let follow."""
-    masks = masks_for(list(rows.values()))
+    masks = masks_of([row.constraint for row in rows.values() if row.constraint is not None])
+    for row, mask in zip(rows.values(), masks, strict=True):
+        if row.early_ends:  # they go before `min_tokens`, unless nothing else may follow
+            _hold_back(mask, row.early_ends)
     words = send(array("q", masks.tobytes())).view(masks.shape)
     is_forbidden = ~unpacked(words, logits.shape[-1])
     if len(rows) == len(logits):
@@ -115,15 +118,6 @@ def _constrain(logits: Tensor, rows: Mapping[int, SamplingRow], send: Send) -> N
     else:
         picked = send(list(rows))
         logits.index_copy_(0, picked, logits[picked].masked_fill_(is_forbidden, MINUS_INFINITY))
-
-
-def masks_for(rows: Rows[SamplingRow]) -> Masks:
-    """Masks (B, W) of rows with a constraint. One that lets only an end follow goes before `min_tokens`."""
-    masks = masks_of([row.constraint for row in rows if row.constraint is not None])
-    for row, mask in zip(rows, masks, strict=True):
-        if row.early_ends:
-            _hold_back(mask, row.early_ends)
-    return masks
 
 
 def masks_of(constraints: Rows[Constraint]) -> Masks:
