@@ -26,7 +26,7 @@ def gbnf_to_lark(text: str) -> str:
     """The grammar in Lark. Raises ValueError, which quotes nothing of it."""
     rules = _Reader(text).rules()
     uses = {name: set(_USE.findall(rule)) for name, rule in rules.items()}
-    if not rules.keys() >= set[str]().union(*uses.values()):
+    if not rules.keys() >= {"root"}.union(*uses.values()):
         raise ValueError("a rule that is used is not defined")
     tokens = _tokens(uses)
     names = {name: f"{'T' if name in tokens else 'r'}{number}" for number, name in enumerate(rules)}
