@@ -7,7 +7,7 @@ read, built, and followed for some bytes. A request is a form's kind and its tex
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from time import thread_time
 from typing import Any
 
@@ -18,7 +18,7 @@ from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
 from llama_herd.worker.grammars.narrowed_schema import BYTES, json_grammar, narrowed_schema
-from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, told, values
+from llama_herd.worker.grammars.schema_places import SchemaProblem, told, values
 from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
 #: What the engine says of keywords that it does not know.
@@ -140,18 +140,12 @@ def _tried(grammar: str) -> HelperAnswer | None:
 
 def _schema_reason(complaint: str, text: str) -> str:
     """Say why a schema is refused, with the place of the first keyword that is not supported."""
-    places = values(json.loads(text))
-    if found := _UNKNOWN.search(complaint):
-        unknown = set(json.loads(found[1]))
-        return _unsupported(path for path, _ in places if path and path[-1] in unknown)
-    if complaint.startswith("oneOf"):
-        return _unsupported(path for path, _ in places if path[-1:] == ("oneOf",))
-    return _reason(complaint.partition(": ")[0])
-
-
-def _unsupported(paths: Iterator[Path]) -> str:
-    path = next(paths, ())
-    return f"{told(path) if path else 'a keyword'} is not supported"
+    found = _UNKNOWN.search(complaint)
+    if found is None and not complaint.startswith("oneOf"):
+        return _reason(complaint.partition(": ")[0])
+    unknown = {"oneOf"} if found is None else set(json.loads(found[1]))
+    path = next((path for path, _ in values(json.loads(text)) if path and path[-1] in unknown), None)
+    return f"{'a keyword' if path is None else told(path)} is not supported"
 
 
 def _reason(complaint: str) -> str:

@@ -242,24 +242,19 @@ def _outcome(events: Events) -> Result:
 def _log_end(result: Result, attempt: object) -> None:
     """`attempt`: the one that has ended the job; None: it was another worker's."""
     usage, timings = result.usage, result.timings or Timings()
+    num_tokens = usage.completion_tokens if usage else len(result.ids)
+    tokens_per_s = None  # other attempts have drawn some of them, or the job never started
+    if result.attempts == 1 and timings.queue_s is not None and timings.total_s is not None:
+        tokens_per_s = round(num_tokens / max(timings.total_s - timings.queue_s, 1e-6), 1)
     log.info(
         "job ended",
         attempt=result.attempts if attempt is None else attempt,
         finish_reason=result.finish_reason,
         code=result.error.code if result.error else None,
         prompt_tokens=usage.prompt_tokens if usage else None,
-        tokens=usage.completion_tokens if usage else len(result.ids),
+        tokens=num_tokens,
         queue_s=timings.queue_s,
         ttft_s=timings.ttft_s,
         total_s=timings.total_s,
-        tokens_per_s=_tokens_per_s(result),
+        tokens_per_s=tokens_per_s,
     )
-
-
-def _tokens_per_s(result: Result) -> float | None:
-    """Tokens by the time since the start; None where other attempts have drawn some of them."""
-    timings = result.timings
-    if result.attempts != 1 or timings is None or timings.queue_s is None or timings.total_s is None:
-        return None
-    num_tokens = result.usage.completion_tokens if result.usage else len(result.ids)
-    return round(num_tokens / max(timings.total_s - timings.queue_s, 1e-6), 1)

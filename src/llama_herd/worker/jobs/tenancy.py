@@ -47,9 +47,6 @@ class RevokedIds:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._ids
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     def add(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             self._ids.pop(job_id, None)
