@@ -18,9 +18,8 @@ from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.grammars.judge import parser_limits
 
-#: The helper's program.
+#: The program of a helper that makes a grammar of a form, or says why there is none; and its limits.
 JUDGE = "llama_herd.worker.grammars.judge"
-
 JUDGE_LIMITS = HelperLimits(cpu_s=1.0, wall_s=10.0, memory_bytes=256 << 20)
 
 #: Stands before a text that is cut into tokens, so that no codec puts a space there. No token holds it
@@ -61,17 +60,6 @@ class _Pieces:
         return ids if b"".join(pieces[one] for one in ids) == text else self.greedy(words)
 
 
-class FormJudge(Helper):
-    """Judges forms in a helper, so that a bad one can neither hang nor bloat this process."""
-
-    def __init__(self, limits: HelperLimits = JUDGE_LIMITS) -> None:
-        super().__init__(JUDGE, limits)
-
-    def judge(self, form: OutputForm) -> HelperAnswer:
-        """The form's grammar, or why there is none."""
-        return self.ask((form.kind, form.text))
-
-
 BUILDS = Histogram.over(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -99,8 +87,8 @@ class Grammars:
     asks for a form.
     """
 
-    def __init__(self, tokenizer: Tokenizer, num_threads: int, judges: Iterable[FormJudge]) -> None:
-        """`num_threads` compute the masks of a step."""
+    def __init__(self, tokenizer: Tokenizer, num_threads: int, judges: Iterable[Helper]) -> None:
+        """`num_threads` compute the masks of a step. Each of `judges` runs the program JUDGE."""
         self._tokenizer = tokenizer
         self._num_threads = num_threads
         self._judges = HelperPool(judges)
@@ -137,7 +125,7 @@ class Grammars:
         """Have a new form judged, build its grammar, and keep the outcome for further jobs."""
         started_s = monotonic()
         with self._judges.lent() as judge:
-            answer = judge.judge(form)
+            answer = judge.ask((form.kind, form.text))
         made = self._matcher(answer.text) if answer.kind == "text" else answer
         with self._lock:
             build_s = self.figures.build_s.plus(monotonic() - started_s)

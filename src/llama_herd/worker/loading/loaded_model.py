@@ -13,13 +13,14 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.text.chat import ChatTemplates
+from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.worker.engine.device_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.thread import EngineThread
-from llama_herd.worker.grammars.grammars import FormJudge, Grammars
+from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
 from llama_herd.worker.loading.loading_bar import loading_bar
 from llama_herd.worker.loading.machine import device_key, num_threads
 from llama_herd.worker.loading.memory_plan import MemoryPlan, torch_dtype
@@ -80,7 +81,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
                 if not is_lack_of_memory(error):
                     raise
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
-            judges = [FormJudge() for _ in range(servable.num_helpers)]
+            judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
             size = plan.max_length, plan.num_pages
             maker = SequenceMaker(servable.tokenizer, chat, complaint, outputs, grammars, *size)
