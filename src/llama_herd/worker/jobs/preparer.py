@@ -50,17 +50,13 @@ class OpenedJob(NamedTuple):
         head_start_s = HEAD_START_S * urgency_of(self.claimed.lane)
         return self.attempt.is_last, self.attempt.claimed_s - head_start_s
 
-    @property
-    def is_harmless(self) -> bool:
-        """Whether no worker has died of it yet."""
-        return not self.claimed.attempts
-
 
 class Preparer:
     """Holds claimed jobs until the gate lets them in, and submits them to the engine. One thread calls it.
 
-    It begins one job at a time, and first notes in the ledger which. Harmless jobs are noted in lots, any
-    other by itself. A lot is over when all of its jobs have begun, or when a more urgent job arrives.
+    It begins one job at a time, and first notes in the ledger which. Harmless jobs, of which no worker has
+    died yet, are noted in lots, any other by itself. A lot is over when all of its jobs have begun, or when
+    a more urgent job arrives.
     """
 
     def __init__(
@@ -245,6 +241,9 @@ class Preparer:
 
 
 def _may_join(opened: OpenedJob, lot: list[OpenedJob]) -> bool:
-    """Whether a job may be noted with the lot: jobs of another urgency would stay noted for too long."""
-    is_alike = opened.claimed.lane == lot[0].claimed.lane
-    return len(lot) < MAX_LOT and is_alike and opened.is_harmless and lot[0].is_harmless
+    """Whether a job may be noted with the lot: no worker has died of either yet, and they are as urgent.
+
+    Jobs of another urgency would stay noted for too long.
+    """
+    first, claimed = lot[0].claimed, opened.claimed
+    return len(lot) < MAX_LOT and claimed.lane == first.lane and not (claimed.attempts or first.attempts)
