@@ -71,7 +71,9 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
         found = _validated(output.answer.kind, output.answer.text)
         if found.kind != "text":
             return HelperAnswer("failed", f"{output.answer.field}: {found.text}")
-        grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
+        is_lark = not found.text.startswith("{")
+        part = {"lark_grammar": found.text} if is_lark else _only_part(found.text)
+        grammars, answer = [{**part, "name": ANSWER}], f"@{ANSWER}"
 
     def whole(mark_ids: Mapping[str, int]) -> str:
         lark = "\n".join(OutputGrammar(output, tools, answer, mark_ids).rules())
@@ -87,13 +89,6 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
 def _types(schema: Mapping[str, Any]) -> list[object]:
     given = schema.get("type", "object")
     return given if isinstance(given, list) else [given]
-
-
-def _named_answer(grammar: str) -> dict[str, Any]:
-    """The grammar of an answer, to be named by another one."""
-    if grammar.startswith("{"):
-        return {**_only_part(grammar), "name": ANSWER}
-    return {"lark_grammar": grammar, "name": ANSWER}
 
 
 def _only_part(grammar: str) -> dict[str, Any]:

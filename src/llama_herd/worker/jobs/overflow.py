@@ -1,5 +1,7 @@
 """Jobs that wait here for room go to workers that have room."""
 
+from dataclasses import dataclass, field
+
 import structlog
 
 from llama_herd.tasks.ledger.answers import Release
@@ -12,6 +14,7 @@ from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Overflow:
     """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, or while a
     suspect waits to run alone.
@@ -22,19 +25,18 @@ class Overflow:
     jobs would come back to it.
     """
 
-    def __init__(self, tenancies: Tenancies, gate: SuspectGate, publisher: Publisher) -> None:
-        self._tenancies = tenancies
-        self._gate = gate
-        self._publisher = publisher
-        #: Queues of which this worker is to take no messages; who takes them looks within a second.
-        self.paused = set[str]()
+    tenancies: Tenancies
+    gate: SuspectGate
+    publisher: Publisher
+    #: Queues of which this worker is to take no messages; who takes them looks within a second.
+    paused: set[str] = field(default_factory=set)
 
     def shed(self) -> None:
         """Release jobs that other workers have room for, or that must leave this one; called once a second.
 
         Raises RedisError. Jobs that were released before the error stay fenced here.
         """
-        for tenancy in self._tenancies:
+        for tenancy in self.tenancies:
             self._shed(tenancy)
 
     def _shed(self, tenancy: Tenancy) -> None:
@@ -42,13 +44,13 @@ class Overflow:
         in_hand = tenancy.claims.in_hand()
         waiting = [attempt for attempt in in_hand if attempt.waits_for_room]
         num_free = tenancy.num_free_elsewhere if waiting else 0
-        was_paused, is_paused = tenancy.queue in self.paused, num_free > 0 or self._gate.is_closed
+        was_paused, is_paused = tenancy.queue in self.paused, num_free > 0 or self.gate.is_closed
         (self.paused.add if is_paused else self.paused.discard)(tenancy.queue)
         if was_paused and num_free:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
             self._release(tenancy, newest, "jobs released to workers with room")
-        leaving = [attempt for attempt in in_hand if self._gate.must_leave(attempt)]
+        leaving = [attempt for attempt in in_hand if self.gate.must_leave(attempt)]
         if leaving:
             self._release(tenancy, leaving, "jobs released, a suspect must run alone")
 
@@ -57,4 +59,4 @@ class Overflow:
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:
             log.info(log_event, num_jobs=len(released))
-            self._publisher.put([LeftJob(one, Attempt.acknowledge) for one in released])
+            self.publisher.put([LeftJob(one, Attempt.acknowledge) for one in released])

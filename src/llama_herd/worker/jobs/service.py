@@ -73,7 +73,7 @@ class Service:
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
         self._publisher = publisher = Publisher(tenancies, engine, finisher)
-        preparer = Preparer(tenancies, model.maker, publisher=publisher, gate=gate, engine=engine)
+        preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
         self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
         # Beside it: parts that look at the jobs in hand, and at the ledger.
         self._revoker = Revoker(

@@ -147,7 +147,6 @@ class MemoryPlan:
     """The most memory that a worker takes on its device; it allocates most of it when it starts."""
 
     device: str
-    config: LlamaConfig
     step: StepMemory
     dtype: Dtype  # of the arithmetic
     max_length: int  # tokens of the longest sequence
@@ -200,7 +199,6 @@ class MemoryPlan:
         )
         return cls(
             device=device,
-            config=file.config,
             step=step,
             dtype=dtype,
             max_length=_max_length(settings, file.config.context_length),
@@ -217,11 +215,11 @@ class MemoryPlan:
     def parts(self) -> dict[str, int]:
         """The bytes of each part, by the name that people see."""
         longest = min(self.max_length, self.kv_cache_tokens)
-        tables = table_bytes(self.config, longest, consecutive=self.step.consecutive)
+        tables = table_bytes(self.step.config, longest, consecutive=self.step.consecutive)
         is_gpu = self.device != "cpu"
         page_bytes = PAGE_TOKENS * self.kv_bytes_per_token
         # The tokenizer is in the machine's memory, not on a GPU.
-        cpu_bytes = PROCESS_BYTES["cpu"] + TOKEN_BYTES * self.config.vocab_size
+        cpu_bytes = PROCESS_BYTES["cpu"] + TOKEN_BYTES * self.step.config.vocab_size
         process = {"CUDA": PROCESS_BYTES["cuda"]} if is_gpu else {"Python and torch": cpu_bytes}
         return {
             "weights": self.weight_bytes,
