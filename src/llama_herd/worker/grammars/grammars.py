@@ -16,7 +16,7 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.grammars.judge import parser_limits
+from llama_herd.worker.grammars.judge import PARSER_LIMITS
 
 #: The program of a helper that makes a grammar of a form, or says why there is none; and its limits.
 JUDGE = "llama_herd.worker.grammars.judge"
@@ -138,7 +138,7 @@ class Grammars:
 
     def _matcher(self, grammar: str) -> LLMatcher | HelperAnswer:
         vocabulary, _ = self._engine
-        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
+        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=PARSER_LIMITS)
         too_large = HelperAnswer("limit", "is too large for this model's vocabulary")
         return too_large if matcher.is_error() else matcher
 

@@ -26,6 +26,10 @@ _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
+#: The limits of a running grammar: some milliseconds a token, some megabytes an output.
+PARSER_LIMITS = LLParserLimits(
+    step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
+)
 #: How many bytes a grammar is tried for, each drawn among those that may follow.
 TRIED_BYTES = 32
 #: Most CPU time for one of these bytes; ordinary schemas take 0.2 ms.
@@ -96,13 +100,6 @@ def _only_part(grammar: str) -> dict[str, Any]:
     return dict(found)
 
 
-def parser_limits() -> LLParserLimits:
-    """Return the limits of a running grammar: some milliseconds a token, some megabytes an output."""
-    return LLParserLimits(
-        step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
-    )
-
-
 def _grammar(kind: str, text: str) -> str:
     match kind:
         case "json":
@@ -116,7 +113,7 @@ def _grammar(kind: str, text: str) -> str:
 
 def _tried(grammar: str) -> HelperAnswer | None:
     """What is wrong with a grammar on a way of some bytes; None: it goes so far within the limits."""
-    matcher = LLMatcher(BYTES, grammar, log_level=0, limits=parser_limits())
+    matcher = LLMatcher(BYTES, grammar, log_level=0, limits=PARSER_LIMITS)
     rng, too_much = random.Random(0), HelperAnswer("limit", "takes too much work for a token")
     for _ in range(TRIED_BYTES):
         started_s = thread_time()

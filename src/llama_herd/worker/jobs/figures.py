@@ -2,13 +2,11 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from operator import add
 from statistics import median
 from time import monotonic
-from typing import Any
 
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
@@ -63,6 +61,11 @@ class JobFigures:
     def num_failed(self) -> int:
         """Number of jobs that ended by an error: nobody had asked for their end."""
         return sum(number for outcome, number in self.ends.items() if outcome not in ASKED_FOR)
+
+    def __add__(self, other: "JobFigures") -> "JobFigures":
+        """Return the figures of both together."""
+        sums = {one.name: add(getattr(self, one.name), getattr(other, one.name)) for one in fields(self)}
+        return JobFigures(**sums)
 
     def with_end(self, attempt: Attempt) -> "JobFigures":
         """Count the end of a job, whose final event `attempt` has just written."""
@@ -148,12 +151,3 @@ class WorkerFigures:
     num_put_back: int  # jobs whose message this worker's sweeps have pushed again
     num_waiting_steps: int  # steps that wait for Redis
     lag_s: float  # age of the oldest events that Redis does not have
-
-
-def summed_figures(parts: Iterable[JobFigures]) -> JobFigures:
-    """The figures of the publisher's calls and of all tenants' jobs as one."""
-    every = [JobFigures(), *parts]
-    sums: dict[str, Any] = {
-        each.name: reduce(add, (getattr(one, each.name) for one in every)) for each in fields(JobFigures)
-    }
-    return JobFigures(**sums)

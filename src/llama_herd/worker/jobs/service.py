@@ -11,7 +11,7 @@ from llama_herd.tasks.protocol.worker_status import WorkerState
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import JobEngine, Sink, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.figures import WorkerFigures, summed_figures
+from llama_herd.worker.jobs.figures import WorkerFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
@@ -162,7 +162,7 @@ class Service:
         return WorkerFigures(
             status=self.standing.status(),
             engine=self._engine.stats,
-            jobs=summed_figures([publisher.figures, *(tenancy.figures for tenancy in tenancies)]),
+            jobs=sum((tenancy.figures for tenancy in tenancies), publisher.figures),
             grammars=self._model.maker.grammars.figures,
             num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
             num_waiting_steps=publisher.num_waiting,
