@@ -17,7 +17,6 @@ from structlog.contextvars import bound_contextvars
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -36,7 +35,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SettlingAnswer = Settling | Busy | Settled
-Events = list[Event] | ResponseError
 
 NUM_THREADS = 2
 
@@ -201,20 +199,13 @@ class Finisher:
 
     def _begin(
         self, reader: StreamReader, job_id: str, ask: RedisCall[SettlingAnswer]
-    ) -> tuple[SettlingAnswer, Events]:
+    ) -> tuple[SettlingAnswer, list[Event]]:
         """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
         calls: list[RedisCall[Any]] = [ask, reader.part(job_id)]
         turn, part = run_calls(self._redis, calls)
         if isinstance(turn, ResponseError):
             raise turn
-        if not isinstance(turn, Settling):
-            return turn, []
-        try:
-            return turn, list(reader.events(job_id, part))
-        except ResponseError as error:
-            if is_temporary(error):
-                raise
-            return turn, error
+        return turn, list(reader.events(job_id, part)) if isinstance(turn, Settling) else []
 
     def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
@@ -231,9 +222,7 @@ class Finisher:
             self._redis.delete(ledger.result_key(job_id))
 
 
-def _outcome(events: Events) -> Result:
-    if isinstance(events, ResponseError):
-        raise events
+def _outcome(events: list[Event]) -> Result:
     if not events:
         raise GenerationError(ErrorCode.FORGOTTEN, "the job has ended, but its stream is no longer kept")
     return Result.from_events(events)
