@@ -69,7 +69,7 @@ def test_what_a_job_is_told_of_is_settled_before_any_other_rule() -> None:
 
 def test_a_parameter_is_off_by_default_and_filters_in_one_way_at_most() -> None:
     default = SamplingParams()
-    assert not [one.field for one in PARAMETERS if one.is_on(default)]
+    assert not [one.field for one in PARAMETERS if one.value_in(default) != one.off]
     assert not set(FLOORS) & set(IN_ORDER)
 
 

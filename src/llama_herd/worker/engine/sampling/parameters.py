@@ -19,12 +19,11 @@ MINUS_INFINITY = float("-inf")
 
 Probs = Callable[[], Tensor]
 
-
-#: How far below a row's largest logit, after the temperature, another may be: (B, 1), negative. By logits
-#: (B, V) before the temperature, this, and the number: (B, 1) each.
+#: How far below a row's largest logit, after the temperature, another may be: (B, 1), negative. It takes
+#: logits (B, V) before the temperature, the temperature, and the number, (B, 1) each.
 Floor = Callable[[Tensor, Tensor, Tensor], Tensor]
-#: Which tokens stay, where these are in order: (B, N) bool. By values (B, N) after the temperature, what
-#: gives their probabilities (B, N), and the number (B, 1).
+#: Which tokens stay, where these are in order: (B, N) bool. It takes values (B, N) after the temperature,
+#: what gives their probabilities (B, N), and the number (B, 1).
 Keeps = Callable[[Tensor, Probs, Tensor], Tensor]
 
 
@@ -42,9 +41,6 @@ class Parameter(NamedTuple):
     def value_in(self, params: SamplingParams) -> float:
         number: float = getattr(params, self.field)
         return number
-
-    def is_on(self, params: SamplingParams) -> bool:
-        return self.value_in(params) != self.off
 
 
 def _sigmas_below(logits: Tensor, temperature: Tensor, number: Tensor) -> Tensor:
@@ -124,4 +120,4 @@ def filter_in_order(values: Tensor, numbers: Numbers, probs: Probs | None = None
 
 def is_sorting(params: SamplingParams) -> bool:
     """Whether a filter needs tokens in order."""
-    return any(one.is_on(params) for one in IN_ORDER)
+    return any(one.value_in(params) != one.off for one in IN_ORDER)
