@@ -1,6 +1,7 @@
 """A worker's own figures, as Prometheus wants them. It only reads values that are frozen."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from prometheus_client.metrics_core import Metric
@@ -20,22 +21,21 @@ ENDED_EARLY = ("cancelled", "deadline")
 Row = tuple[Callable[..., Metric], str, str, Any]
 
 
+@dataclass(eq=False)
 class WorkerCollector(Collector):
     """Asks for the figures at each scrape."""
 
-    def __init__(self, figures: Callable[[], WorkerFigures], facts: dict[str, str]) -> None:
-        """`facts` never change: they are the labels of one sample, beside the model."""
-        self._figures = figures
-        self._facts = facts
+    figures: Callable[[], WorkerFigures]
+    facts: dict[str, str]  # never change: the labels of one sample, beside the model
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the names are known to differ, and a worker that starts has no figures yet."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._figures()
+        figures = self.figures()
         status = figures.status
-        facts = {"model_name": status.model, "worker": status.name, "device": status.device, **self._facts}
+        facts = {"model_name": status.model, "worker": status.name, "device": status.device, **self.facts}
         info = {tuple(facts.values()): 1}
         yield gauge("worker_info", "Always 1; the labels say what the worker is.", tuple(facts), info)
         yield gauge(

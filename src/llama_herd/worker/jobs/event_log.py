@@ -242,7 +242,7 @@ class EventLog:
         if self.prompt is not None and not self.is_continued:
             pieces = self._known(self.prompt.prompt_ids)
             started = started.model_copy(update={**self.prompt._asdict(), "pieces": pieces})
-        return self._number(started)
+        return self._keep(EmitEntry.from_event(started, self.num_ids))
 
     def flush(self, lag_s: float = 0.0) -> list[EmitEntry]:
         """One event for each output that has gathered tokens; the next are due `lag_s` later at least."""
@@ -328,7 +328,7 @@ class EventLog:
             worker=self.author.worker,
             timings=timings,
         )
-        return self._number(end)
+        return self._keep(EmitEntry.from_event(end, self.num_ids))
 
     def rewind(self, seq: int, num_ids: int) -> None:
         """Forget the events after `seq`: they were refused and will never be written.
@@ -359,19 +359,14 @@ class EventLog:
         follows = not kept or kept[0].i == num_ids
         return kept if follows and len(kept) == self.seq - seq else None
 
-    def _number(self, event: Started | End) -> EmitEntry:
-        """Give an event its number in the stream."""
-        entry = EmitEntry.from_event(event, self.num_ids)
-        self._keep(entry)
-        return entry
-
-    def _keep(self, entry: EmitEntry) -> None:
-        """Count an event as sent, and keep it for a while."""
+    def _keep(self, entry: EmitEntry) -> EmitEntry:
+        """Count an event as sent, and keep it for a while. Returns it."""
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()
         self._sent.append(_SentEvent(now_s, entry, self._text_hash))
         self.seq, self.num_ids = entry.seq, self.num_ids + entry.num_ids
+        return entry
 
 
 def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:
