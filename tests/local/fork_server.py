@@ -36,7 +36,7 @@ LIBRARIES = [
     *("jinja2", "kombu.transport.redis", "pydantic_settings", "structlog", "tokenizers", "torch"),
     *("llama_herd.tasks.client.client", "llama_herd.tasks.gateway.serve"),
     *("llama_herd.cli.batch.runner", "llama_herd.cli.app"),
-    *("llama_herd.worker.loading.neighbours", "llama_herd.worker.loading.loaded_kernels"),
+    *("llama_herd.worker.loading.neighbours", "llama_herd.model.kernels.native"),
     *("llama_herd.worker.loading.loaded_model", "llama_herd.ops.logs"),
     *("llama_herd.ops.exporter", "llama_herd.cli.gateway_collector", "uvicorn"),
 ]

@@ -1,6 +1,7 @@
 """A worker is to be seen while it loads its model, which takes minutes, with how far it is."""
 
 import json
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.worker import process, startup
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from llama_herd.worker.startup import LoadingReport, start_service
+from llama_herd.worker.startup import loading_report, start_service
 from tests.cli.herd_command import invoke
 from tests.local.processes import wait_until
 
@@ -65,8 +66,8 @@ def test_what_is_loaded_is_seen_while_the_rest_is_on_its_way(
 
 def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: WorkerSettings) -> None:
     settings = tiny_settings.model_copy(update={"redis_url": redis_url, "tenants": "acme,globex"})
-    with LoadingReport(redis, settings, NAME) as report:
-        report.note_bytes(1, 3)
+    with loading_report(redis, settings, NAME) as note_bytes:
+        note_bytes(1, 3)
         told = [[("loading", 33)]] * 2
         wait_until(lambda: [shown(redis_url, name) for name in ("acme", "globex")] == told, "both are told")
     found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url, HERD_TENANT="acme").stdout)
@@ -75,6 +76,6 @@ def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: Worker
 
 @pytest.mark.long
 def test_it_ends_with_the_block_and_passes_errors_on(redis: Redis, tiny_settings: WorkerSettings) -> None:
-    with pytest.raises(ModelFileError), LoadingReport(redis, tiny_settings, NAME) as report:
+    with pytest.raises(ModelFileError), loading_report(redis, tiny_settings, NAME):
         raise ModelFileError("broken")
-    assert not report.is_alive()
+    assert "loading report" not in {thread.name for thread in threading.enumerate()}

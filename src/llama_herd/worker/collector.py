@@ -1,6 +1,7 @@
 """A worker's own figures, as Prometheus wants them. It only reads values that are frozen."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from prometheus_client.metrics_core import Metric
@@ -20,26 +21,28 @@ ENDED_EARLY = ("cancelled", "deadline")
 Row = tuple[Callable[..., Metric], str, str, Any]
 
 
+@dataclass(eq=False)
 class WorkerCollector(Collector):
     """Asks for the figures at each scrape."""
 
-    def __init__(self, figures: Callable[[], WorkerFigures], facts: dict[str, str]) -> None:
-        """`facts` never change: they are the labels of one sample, beside the model."""
-        self._figures = figures
-        self._facts = facts
+    figures: Callable[[], WorkerFigures]
+    facts: dict[str, str]  # never change: the labels of one sample, beside the model
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the names are known to differ, and a worker that starts has no figures yet."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._figures()
-        yield gauge("worker_info", "Always 1; the labels say what the worker is.", *self._info(figures))
+        figures = self.figures()
+        status = figures.status
+        facts = {"model_name": status.model, "worker": status.name, "device": status.device, **self.facts}
+        info = {tuple(facts.values()): 1}
+        yield gauge("worker_info", "Always 1; the labels say what the worker is.", tuple(facts), info)
         yield gauge(
             "worker_state",
             "1 for the state that the worker is in, 0 for the others.",
             ("model_name", "state"),
-            {(figures.status.model, state): figures.status.state == state for state in get_args(WorkerState)},
+            {(status.model, state): status.state == state for state in get_args(WorkerState)},
         )
         yield from _of_model(figures, _engine(figures))
         yield from _of_model(figures, _steps(figures.engine.steps))
@@ -49,11 +52,6 @@ class WorkerCollector(Collector):
         yield _ends("request_success", "Jobs that were done.", "finished_reason", figures, SUCCESSES)
         yield _ends("request_failure", "Jobs that were not done.", "code", figures, codes)
         yield from _of_model(figures, _life(figures))
-
-    def _info(self, figures: WorkerFigures) -> tuple[tuple[str, ...], dict[tuple[str, ...], float]]:
-        status = figures.status
-        facts = {"model_name": status.model, "worker": status.name, "device": status.device, **self._facts}
-        return tuple(facts), {tuple(facts.values()): 1}
 
 
 def _of_model(figures: WorkerFigures, rows: Iterable[Row]) -> Iterator[Metric]:

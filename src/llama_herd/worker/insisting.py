@@ -26,18 +26,12 @@ def refuse_lasting(error: Exception) -> None:
         raise error
 
 
-def never_stop(pause_s: float) -> bool:
-    """Sleep, and go on."""
-    sleep(pause_s)
-    return False
-
-
 def insist(
     act: Callable[[], T],
     what: str,
     *,
     judge: Callable[[Exception], None] = refuse_lasting,
-    pause: Callable[[float], bool | None] = never_stop,
+    pause: Callable[[float], bool | None] = sleep,
 ) -> T:
     """Call until it succeeds; `what` Redis did not take is logged at the first failure.
 

@@ -145,8 +145,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._side.shutdown()
         self._pump()
 
-    def on_terminate(self) -> None:
-        self.on_stop()
+    on_terminate = on_stop
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """Do nothing: a signal tells the intake of a revoke, and there is no process to kill."""

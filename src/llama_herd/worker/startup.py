@@ -1,10 +1,9 @@
 """The start of a worker: Redis is asked, the model loaded and warmed up, and said what came of it."""
 
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic
-from types import TracebackType
-from typing import Self
 
 import structlog
 from redis import Redis
@@ -39,8 +38,8 @@ def start_service(settings: WorkerSettings, worker: str) -> Service:
         if settings.device != "cpu":
             take_card(pinned_card(), worker, is_shared=settings.memory_share < 1)
         started_s = monotonic()
-        with LoadingReport(redis, settings, worker) as report:
-            model = LoadedModel.load(settings, process.device(), report.note_bytes)
+        with loading_report(redis, settings, worker) as note_bytes:
+            model = LoadedModel.load(settings, process.device(), note_bytes)
             loaded_s = monotonic()
             service = Service(model, settings, worker)
             service.start_engine()
@@ -76,49 +75,40 @@ def _complain(settings: WorkerSettings, model: LoadedModel) -> None:
         log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)
 
 
-class LoadingReport(threading.Thread):
-    """Reports once a second to each tenant while its block runs. After that the heartbeats report.
+@contextmanager
+def loading_report(
+    redis: Redis, settings: WorkerSettings, worker: str
+) -> Iterator[Callable[[int, int], None]]:
+    """Report once a second to each tenant while the block runs. After that the heartbeats report.
 
-    with LoadingReport(redis, settings, "gpu0@host") as report:
-        LoadedModel.load(settings, device, report.note_bytes)
+    with loading_report(redis, settings, "gpu0@host") as note_bytes:
+        LoadedModel.load(settings, device, note_bytes)
     """
+    percent = 0
+    has_ended = threading.Event()
 
-    def __init__(self, redis: Redis, settings: WorkerSettings, worker: str) -> None:
-        super().__init__(name="loading report", daemon=True)
-        self._redis = redis
-        self._settings = settings
-        self._worker = worker
-        self._percent = 0
-        self._has_ended = threading.Event()
+    def note_bytes(num_done: int, num_bytes: int) -> None:
+        nonlocal percent
+        percent = 100 * num_done // num_bytes
 
-    def note_bytes(self, num_done: int, num_bytes: int) -> None:
-        """So much of the model's weights is laid out."""
-        self._percent = 100 * num_done // num_bytes
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the last report, so that it cannot overwrite a later one of the heartbeat."""
-        self._has_ended.set()
-        self.join()
-
-    def run(self) -> None:
-        while not self._has_ended.wait(INTERVAL_S):  # a model that is refused at once is never reported
-            for own in self._settings.by_queue.values():
+    def report() -> None:
+        while not has_ended.wait(INTERVAL_S):  # a model that is refused at once is never reported
+            status = WorkerStatus(
+                name=worker,
+                state="loading",
+                loaded_percent=percent,
+                model=settings.served_model,
+                device=settings.device,
+                slots=settings.slots,
+            )
+            for own in settings.by_queue.values():
                 with suppress(RedisError):  # the next report comes soon
-                    run_call(self._redis, Reports(own.tenant).report_worker(self._status))
+                    run_call(redis, Reports(own.tenant).report_worker(status))
 
-    @property
-    def _status(self) -> WorkerStatus:
-        return WorkerStatus(
-            name=self._worker,
-            state="loading",
-            loaded_percent=self._percent,
-            model=self._settings.served_model,
-            device=self._settings.device,
-            slots=self._settings.slots,
-        )
+    thread = threading.Thread(target=report, name="loading report", daemon=True)
+    thread.start()
+    try:
+        yield note_bytes
+    finally:
+        has_ended.set()
+        thread.join()  # so that the last report cannot overwrite a later one of the heartbeat

@@ -166,5 +166,5 @@ def test_the_line_holds_who_has_joined_and_not_left_in_any_traffic(
         assert ranks == sorted(ranks, reverse=True)
         assert all(place.priority >= place.sequence.priority for place in places)
         for tenant in TENANTS:
-            own = [(-place.priority, place.number) for place in places if place.tenant == tenant]
+            own = [(-place.priority, place.number) for place in places if place.sequence.tenant == tenant]
             assert own == sorted(own)

@@ -10,10 +10,11 @@ import pytest
 
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.open_model import read_tokens
+from llama_herd.model.text.helper import Helper
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.grammars.grammars import FormJudge, Grammars
+from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
 from tests.examples import seeds
 from tests.worker.grammars.test_grammars import write_vocabulary
 from tests.worker.grammars.verdicts import problem
@@ -29,7 +30,7 @@ class Law:
 
     def __init__(self, path: Path) -> None:
         tokenizer, _ = read_tokens(path)
-        self.grammars = Grammars(tokenizer, 1, [FormJudge()])
+        self.grammars = Grammars(tokenizer, 1, [Helper(JUDGE, JUDGE_LIMITS)])
         self._walker = Walker(tokenizer)
         self.num_crashes = 0
 

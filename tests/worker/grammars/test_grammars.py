@@ -18,6 +18,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.open_model import read_tokens
+from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -26,7 +27,7 @@ from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.rules import masks_of, unpacked, unpacked_there
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.grammars.grammars import FormJudge, Grammars
+from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.examples import seeds
@@ -155,7 +156,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def grammars(tokenizer: Tokenizer) -> Iterator[Grammars]:
-    made = Grammars(tokenizer, 2, [FormJudge()])
+    made = Grammars(tokenizer, 2, [Helper(JUDGE, JUDGE_LIMITS)])
     yield made
     made.close()
 
@@ -166,9 +167,9 @@ def allowed(constraint: Constraint) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[FormJudge]:
+def judge() -> Iterator[Helper]:
     """Of several vocabularies: a process takes longer to start than most forms to judge."""
-    judge = FormJudge()
+    judge = Helper(JUDGE, JUDGE_LIMITS)
     yield judge
     judge.close()
 
@@ -177,7 +178,7 @@ def judge() -> Iterator[FormJudge]:
 @pytest.mark.parametrize("seed", seeds(1, 20))
 @pytest.mark.parametrize("name", FORMS)
 def test_after_each_token_a_new_worker_lets_the_same_tokens_follow(
-    grammars: Grammars, tokenizer: Tokenizer, judge: FormJudge, name: str, seed: int
+    grammars: Grammars, tokenizer: Tokenizer, judge: Helper, name: str, seed: int
 ) -> None:
     """Also where a crash cuts an emoji inside its bytes."""
     rng, elsewhere = random.Random(f"{name} {seed}"), Grammars(tokenizer, 1, [judge])
@@ -204,9 +205,7 @@ def write_vocabulary(path: Path, vocab_size: int) -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [319, 320, 321, 351, 352, 353])
-def test_a_vocabulary_may_have_any_number_of_tokens(
-    judge: FormJudge, vocab_size: int, tmp_path: Path
-) -> None:
+def test_a_vocabulary_may_have_any_number_of_tokens(judge: Helper, vocab_size: int, tmp_path: Path) -> None:
     """Masks are words of 64 bits, of which llguidance fills those of 32 bits that it needs."""
     path = tmp_path / "vocabulary.gguf"
     write_vocabulary(path, vocab_size)
@@ -224,7 +223,7 @@ def test_a_vocabulary_may_have_any_number_of_tokens(
 
 @pytest.mark.long
 def test_the_figures_count_what_was_asked_refused_and_built(tokenizer: Tokenizer) -> None:
-    counted = Grammars(tokenizer, 1, [FormJudge()])
+    counted = Grammars(tokenizer, 1, [Helper(JUDGE, JUDGE_LIMITS)])
     try:
         for _ in range(3):
             counted.constraints(FORMS["regex"], 2)

@@ -12,11 +12,11 @@ import pytest
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.text.helper import HelperLimits
+from llama_herd.model.text.helper import Helper, HelperLimits
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
-from llama_herd.worker.grammars.grammars import JUDGE, FormJudge, Grammars
+from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
 from tests.chaos.harness.patience import wait_until
 from tests.model.text.helper_processes import helpers
 from tests.worker.grammars.test_grammars import FORMS
@@ -33,7 +33,7 @@ def tokenizer() -> Tokenizer:
     "limits", [HelperLimits(0.05, 10.0, 256 << 20), HelperLimits(5.0, 10.0, 4 << 20)], ids=["time", "memory"]
 )
 def test_a_form_that_takes_too_much_ends_alone(tokenizer: Tokenizer, limits: HelperLimits) -> None:
-    bounded = Grammars(tokenizer, 1, [FormJudge(limits)])
+    bounded = Grammars(tokenizer, 1, [Helper(JUDGE, limits)])
     large = OutputForm("choice", json.dumps([f"choice {number}" for number in range(16_000)]), "f")
     try:
         with pytest.raises(GenerationError) as caught:
@@ -58,7 +58,7 @@ def standing_judge(grammars: Grammars) -> Iterator[psutil.Process]:
 @pytest.mark.long
 def test_a_form_that_takes_its_time_holds_up_nobody_else(tokenizer: Tokenizer) -> None:
     """As if its helper stood still: the other thread has its own."""
-    shared = Grammars(tokenizer, 1, [FormJudge(), FormJudge()])
+    shared = Grammars(tokenizer, 1, [Helper(JUDGE, JUDGE_LIMITS), Helper(JUDGE, JUDGE_LIMITS)])
     with standing_judge(shared) as standing, ThreadPoolExecutor() as threads:
         slow = threads.submit(shared.constraints, FORMS["record"], 1)
         wait_until(lambda: len(shared._judges._idle) == 1, "the form is judged")
@@ -70,7 +70,7 @@ def test_a_form_that_takes_its_time_holds_up_nobody_else(tokenizer: Tokenizer) -
 
 @pytest.mark.long
 def test_what_was_refused_is_not_judged_again(tokenizer: Tokenizer) -> None:
-    refused = Grammars(tokenizer, 1, [FormJudge()])
+    refused = Grammars(tokenizer, 1, [Helper(JUDGE, JUDGE_LIMITS)])
     wrong = OutputForm("regex", "(", "f")
     with standing_judge(refused) as standing:
         standing.send_signal(signal.SIGCONT)
@@ -84,7 +84,7 @@ def test_what_was_refused_is_not_judged_again(tokenizer: Tokenizer) -> None:
 @pytest.mark.long
 def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
     """The machine may have been busy."""
-    judged = Grammars(tokenizer, 1, [FormJudge(HelperLimits(1.0, 0.5, 256 << 20))])
+    judged = Grammars(tokenizer, 1, [Helper(JUDGE, HelperLimits(1.0, 0.5, 256 << 20))])
     with standing_judge(judged):
         with pytest.raises(GenerationError, match="takes longer"):
             judged.constraints(FORMS["record"], 1)
@@ -93,7 +93,7 @@ def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.long
 def test_a_crash_of_the_judge_refuses_the_form_and_nothing_else(tokenizer: Tokenizer) -> None:
-    crashed = Grammars(tokenizer, 1, [FormJudge()])
+    crashed = Grammars(tokenizer, 1, [Helper(JUDGE, JUDGE_LIMITS)])
     with standing_judge(crashed) as helper, ThreadPoolExecutor() as threads:
         asked = threads.submit(crashed.constraints, FORMS["record"], 1)
         wait_until(lambda: not crashed._judges._idle, "the form is judged")

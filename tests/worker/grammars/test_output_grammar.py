@@ -15,11 +15,12 @@ from jsonschema import Draft202012Validator
 from llama_herd.errors import InvalidJob
 from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser, ParsedCall
+from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.rules import masks_of
-from llama_herd.worker.grammars.grammars import FormJudge, Grammars
+from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
 from llama_herd.worker.grammars.whole_output import WholeOutput
 from tests.examples import for_any, seeds
 from tests.worker.grammars.random_schemas import random_schema
@@ -66,7 +67,7 @@ class Models:
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, str, bool], Model] = {}
-        self.judge = FormJudge()
+        self.judge = Helper(JUDGE, JUDGE_LIMITS)
 
     def get(self, tools: str, reasoning: str, has_tokens: bool) -> Model:
         key = (tools, reasoning, has_tokens)

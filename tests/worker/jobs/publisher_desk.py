@@ -17,7 +17,7 @@ from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import JobEngine, SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
-from llama_herd.worker.jobs.figures import JobFigures, summed_figures
+from llama_herd.worker.jobs.figures import JobFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.publisher import Publisher
 from tests.worker.jobs.tenancies import alone, new_tenancy
@@ -107,7 +107,7 @@ class Desk:
     @property
     def figures(self) -> JobFigures:
         """Of its calls and of its one tenant's jobs."""
-        return summed_figures([self.publisher.figures, self.tenancy.figures])
+        return self.publisher.figures + self.tenancy.figures
 
     @property
     def in_hand(self) -> list[Attempt]:

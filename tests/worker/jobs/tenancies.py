@@ -7,11 +7,9 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.worker.jobs.event_log import EventAuthor
-from llama_herd.worker.jobs.stream_reader import StreamBounds, StreamReader
+from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.tenancy import ClaimedJobs, RevokedIds, Tenancies, Tenancy
 from llama_herd.worker.settings import WorkerSettings
-
-BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=4096)
 
 
 def new_tenancy(
@@ -31,7 +29,7 @@ def new_tenancy(
         ledger,
         owner,
         ClaimedJobs(),
-        StreamReader(redis, ledger, BOUNDS),
+        StreamReader(redis, ledger, max_tokens=4096, max_prompt_tokens=4096),
         EventAuthor("w@test", "m", ledger.tenant),
         cast(Celery, app),
         RevokedIds(max_ids),

@@ -7,7 +7,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.worker.jobs.figures import JobFigures, summed_figures
+from llama_herd.worker.jobs.figures import JobFigures
 from llama_herd.worker.jobs.publisher import RefusedJob
 from tests.worker.jobs.publisher_desk import Desk, LosesReplies, new_attempt
 
@@ -76,7 +76,7 @@ def test_the_figures_of_two_tenants_are_their_sum(redis: Redis) -> None:
     desk = Desk(redis)
     run_job(desk, "a")
     figures = desk.figures
-    both = summed_figures([figures, figures])
+    both = figures + figures
     assert both.total_s == figures.total_s + figures.total_s
     assert dict(both.ends) == {"stop": 2}
-    assert summed_figures([]) == JobFigures()
+    assert JobFigures() + JobFigures() == JobFigures()

@@ -19,7 +19,7 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
+from llama_herd.worker.jobs.publisher import LeftJob, Publisher
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
@@ -92,7 +92,7 @@ class Crowd:
         release = self.ledger.release(attempt.job_id, self.tenancy.owner, attempt.stream.epoch)
         if run_call(self.redis, release) is Release.RELEASED:
             if self.rng.random() < 0.5:
-                self.service._publisher.put([ReleasedJob(attempt)])
+                self.service._publisher.put([LeftJob(attempt, Attempt.acknowledge)])
             self.take(attempt.job_id)
 
     def is_stolen(self, job_id: str) -> bool:

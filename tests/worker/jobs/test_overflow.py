@@ -23,9 +23,9 @@ from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import SequenceInfo
 from llama_herd.worker.jobs.attempt import PATIENCE_S, Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
-from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
+from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.publisher import LeftJob, Publisher
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
-from llama_herd.worker.jobs.sweeper import Overflow
 from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
 from tests.worker.jobs.tenancies import alone, new_tenancy
@@ -54,7 +54,7 @@ class FullWorker:
         self.closed: list[bool] = []
         self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self))
 
-    def put(self, released: Sequence[ReleasedJob]) -> None:
+    def put(self, released: Sequence[LeftJob]) -> None:
         """What the publisher hears."""
         self.released.extend(one.attempt.job_id for one in released)
 

@@ -12,7 +12,8 @@ from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
 from llama_herd.worker.engine.interface import StepOutput
-from llama_herd.worker.jobs.publisher import RefusedJob, ReleasedJob, _lots
+from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.publisher import LeftJob, RefusedJob, _lots
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
@@ -268,7 +269,7 @@ def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk
 def test_a_job_that_was_given_back_is_closed_without_an_event(desk: Desk) -> None:
     attempt = desk.open("job")
     assert run_call(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch)) is Release.RELEASED
-    desk.publisher.put([ReleasedJob(attempt)])
+    desk.publisher.put([LeftJob(attempt, Attempt.acknowledge)])
     desk.send()
     assert (desk.released, desk.lost, desk.in_hand) == (["job"], [], [])
     assert desk.events("job") == []
@@ -278,7 +279,7 @@ def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
     attempt = desk.open("job")
     run_call(desk.redis, desk.ledger.release("job", OWNER, attempt.stream.epoch))
     desk.start(attempt)
-    desk.publisher.put([ReleasedJob(attempt)])
+    desk.publisher.put([LeftJob(attempt, Attempt.acknowledge)])
     desk.send()
     assert desk.events("job") == []
     assert (desk.released, desk.lost) == (["job"], [])

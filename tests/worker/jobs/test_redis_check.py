@@ -13,7 +13,7 @@ from redis import Redis
 from llama_herd.errors import SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis, find_server
 from llama_herd.tasks.connection.connect import connect
-from llama_herd.worker.jobs.redis_check import refuse_eviction, wait_for_usable_redis
+from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import run_forked
@@ -38,7 +38,7 @@ def redis(redis: Redis) -> Iterator[Redis]:
 def test_a_redis_that_keeps_what_waits_is_good(redis: Redis, policy: str, max_bytes: int) -> None:
     redis.config_set("maxmemory", max_bytes)
     redis.config_set("maxmemory-policy", policy)
-    refuse_eviction(redis)
+    wait_for_usable_redis(redis, WorkerSettings())
 
 
 def test_a_redis_that_drops_any_key_is_refused_with_the_fix(redis: Redis) -> None:
@@ -48,7 +48,7 @@ def test_a_redis_that_drops_any_key_is_refused_with_the_fix(redis: Redis) -> Non
         SettingsError,
         match=r"\(maxmemory-policy allkeys-lru\)\. Fix: redis-cli CONFIG SET maxmemory-policy noeviction",
     ):
-        refuse_eviction(redis)
+        wait_for_usable_redis(redis, WorkerSettings())
 
 
 KINDS = {

@@ -13,11 +13,10 @@ from llama_herd.tasks.ledger.redis_call import UnreadableReply
 from llama_herd.tasks.protocol.events import Event, Started, Token
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.event_log import RecordedOutputs
-from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamBounds, StreamReader
+from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
 
-BOUNDS = StreamBounds(max_tokens=4096, max_prompt_tokens=8192)
 LEDGER = Ledger()
 JOB = "job"
 #: Of a forged stream, and what reading it may take.
@@ -26,7 +25,7 @@ FORGED_BYTES, MAX_BYTES = 25_000_000, 13_000_000
 
 @pytest.fixture
 def reader(redis: Redis) -> StreamReader:
-    return StreamReader(redis, LEDGER, BOUNDS)
+    return StreamReader(redis, LEDGER, max_tokens=4096, max_prompt_tokens=8192)
 
 
 def write(redis: Redis, events: Sequence[Event], n: int) -> None:
@@ -70,7 +69,7 @@ def test_a_long_job_of_our_own_is_gone_on_with(redis: Redis) -> None:
     num_tokens, num_choices = 100_000, 2
     events = list(long_job(num_tokens, num_choices, per_event=500))
     write(redis, events, num_tokens * num_choices)
-    reader = StreamReader(redis, LEDGER, StreamBounds(num_tokens, 8192))
+    reader = StreamReader(redis, LEDGER, num_tokens, 8192)
     recorded = RecordedOutputs.from_events(reader.events(JOB, with_scores=False))
     assert recorded.ids == {choice: list(range(num_tokens)) for choice in range(num_choices)}
     assert recorded.text_hash.digest() == RecordedOutputs.from_events(events).text_hash.digest()
@@ -105,7 +104,7 @@ def test_a_start_with_the_longest_prompt_is_read_whole_and_gone_on_with(redis: R
     start = started(1).model_copy(update={**told, "pieces": {5: "x"}})
     events: list[Event] = [start, token(2, 0, [5], "a")]
     write(redis, events, 1)
-    reader = StreamReader(redis, LEDGER, StreamBounds(16, 16, num))
+    reader = StreamReader(redis, LEDGER, 16, 16, num)
     assert list(reader.events(JOB)) == events
     assert list(reader.events(JOB, with_scores=False)) == [started(1), events[1]]
 

@@ -13,7 +13,8 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
 from llama_herd.tasks.protocol.message import Envelope
-from llama_herd.worker.jobs.sweeper import Overflow, Sweeper
+from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.sweeper import Sweeper
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, started
 from tests.worker.jobs.tenancies import alone, new_tenancy

@@ -14,8 +14,7 @@ from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
 from llama_herd.model.kernels.native import load_kernels
 from llama_herd.model.weights.linear import BlockSegment, DenseSegment, NativeSegment
-from llama_herd.worker.loading.kernels import kernels_folder as folder_of, kernels_of
-from llama_herd.worker.loading.loaded_kernels import needs_of
+from llama_herd.worker.loading.kernels import kernels_folder as folder_of, kernels_of, needs_of
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings

@@ -5,15 +5,15 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from llama_herd.worker.loading.loading_bar import LoadingBar
+from llama_herd.worker.loading.loading_bar import loading_bar
 
 
 def shown(is_terminal: bool, delay_s: float) -> str:
     screen = StringIO()
     console = Console(file=screen, force_terminal=is_terminal, width=80)
-    with LoadingBar("loading tales", "bytes", console, delay_s) as bar:
+    with loading_bar("loading tales", "bytes", console, delay_s) as note:
         for num_done in (1_000_000, 2_000_000, 4_000_000):
-            bar.note(num_done, 4_000_000)
+            note(num_done, 4_000_000)
     return screen.getvalue()
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_a_cache_of_no_stated_size_leaves_room_for_the_rest(
         found = plan(settings)
         found.check("tiny")
         assert found.num_bytes <= num_bytes
-        assert found._with_pages(found.num_pages + 1).num_bytes > min(num_bytes, whole.num_bytes)
+        assert replace(found, num_pages=found.num_pages + 1).num_bytes > min(num_bytes, whole.num_bytes)
 
 
 def test_weights_stay_in_blocks_when_asked_or_where_numbers_have_no_room(

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from llama_herd.worker.loading import machine
 from llama_herd.worker.loading.machine import free_bytes, machine_bytes
-from llama_herd.worker.loading.neighbours import PlanNotes
+from llama_herd.worker.loading.neighbours import PlanNotes, process_name
 from tests.tiny import write_tiny_gguf
 from tests.worker.loading.forked_loader import ForkedLoader
 
@@ -75,7 +75,7 @@ def test_a_note_counts_as_long_as_its_process_lives(folder: Path) -> None:
         other.kill()
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
         assert notes.others() == {}, "dead, not yet buried"
-    assert [path.name for path in (folder / "cpu").glob("*-*")] == [notes._own_note.name]
+    assert [path.name for path in (folder / "cpu").glob("*-*")] == [process_name()]
 
 
 def test_a_note_of_a_process_whose_id_is_used_again_is_thrown_away(folder: Path) -> None:

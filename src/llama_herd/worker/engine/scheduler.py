@@ -105,8 +105,11 @@ class Scheduler:
         ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
         can_wait = all(sequence.can_wait for sequence in (*self.running, *self.waiting))
-        if can_wait and self._pays_to_wait(running, prefilling):
-            self._num_idle += len(prefilling)
+        some_decode = len(prefilling) < len(running)
+        num_idle = self._num_idle + len(prefilling)
+        # A later step with more prompts in it may save more than the rows of these lose until then.
+        if can_wait and some_decode and self.prefill.pays_to_wait(num_idle, len(running)):
+            self._num_idle = num_idle
             return [Row.of(sequence, 1) for sequence in running if sequence.num_uncached == 1]
         self._num_idle = 0
         usual = self._prompt_tokens(running, prefilling, can_wait=can_wait)
@@ -114,11 +117,6 @@ class Scheduler:
         whole = min(of_oldest + _watched_tokens(running), self.prefill.most)
         shares = dict.fromkeys(running, 1) | _shares(prefilling, max(usual, whole), of_oldest)
         return [Row.of(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
-
-    def _pays_to_wait(self, running: list[Sequence], prefilling: list[Sequence]) -> bool:
-        """Whether a later step with more prompts in it saves more than the rows of these lose until then."""
-        some_decode = len(prefilling) < len(running)
-        return some_decode and self.prefill.pays_to_wait(self._num_idle + len(prefilling), len(running))
 
     def _prompt_tokens(self, running: list[Sequence], prefilling: list[Sequence], *, can_wait: bool) -> int:
         """Most prompt tokens of a usual step: few where somebody would wait for the end of it."""

@@ -14,7 +14,7 @@ from llama_herd.model.attention_inputs import Seen, SeenSpans
 from llama_herd.model.batch import StepBatch
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.worker.engine.prefill import SPAN_TOKENS
-from llama_herd.worker.engine.sampling.noise import hash_prefix_of
+from llama_herd.worker.engine.sampling.noise import hash_prefix
 from llama_herd.worker.engine.sampling.parameters import PARAMETERS, Parameter
 from llama_herd.worker.engine.sequence import Sequence
 
@@ -57,7 +57,7 @@ class Slots:
         """Return the words of a slot for a sequence that begins: parameters, pages, and its ids so far."""
         params, length = sequence.params, sequence.length
         ids = sequence.tokens(0, length)
-        prefix = hash_prefix_of(sequence.seed, sequence.choice)
+        prefix = hash_prefix(sequence.seed, sequence.choice)
         at = (ids[-1], length - 1, sequence.num_reserved - 1, len(sequence.prompt_ids))
         words = array("q", (*at, prefix))
         words.frombytes(array("d", [one.value_in(params) for one in PARAMETERS]).tobytes())

@@ -23,10 +23,6 @@ class WaitEntry:
     num_passed: int = 0  # tokens admitted from behind while this was first
     awaited: Digest | None = None  # a page of its prompt that another sequence was computing at the last look
 
-    @property
-    def tenant(self) -> str:
-        return self.sequence.tenant
-
 
 class PriorityLevel:
     """Sequences of one priority: the least served tenant first, and within a tenant first come, first served.
@@ -60,10 +56,10 @@ class PriorityLevel:
             line.sort(key=attrgetter("number"))
 
     def remove(self, entry: WaitEntry) -> None:
-        line = self._lines[entry.tenant]
+        line = self._lines[entry.sequence.tenant]
         line.remove(entry)
         if not line:
-            del self._lines[entry.tenant]
+            del self._lines[entry.sequence.tenant]
         if not self._lines:
             self._served.clear()
             self.num_overtaken = 0
@@ -109,7 +105,7 @@ class WaitQueue:
     def join(self, sequence: Sequence) -> None:
         entry = WaitEntry(sequence, next(self._numbers), sequence.priority)
         self._entries[sequence] = entry
-        self._level(entry).add(entry.tenant, [entry])
+        self._level(entry).add(entry.sequence.tenant, [entry])
 
     def leave(self, sequence: Sequence) -> None:
         """Remove a sequence that was not admitted."""
@@ -119,17 +115,14 @@ class WaitQueue:
     def admit(self, entry: WaitEntry) -> None:
         """Admit one, charge its tenant what it reserves, and let those rise that it has overtaken."""
         num_tokens = entry.sequence.num_reserved
-        self._level(entry).charge(entry.tenant, num_tokens)
+        self._level(entry).charge(entry.sequence.tenant, num_tokens)
         self.leave(entry.sequence)
         index = entry.priority - MIN_PRIORITY
         for below in reversed(range(index)):
-            self._note_overtaken(self._levels[below], self._levels[below + 1], num_tokens)
-
-    def _note_overtaken(self, level: PriorityLevel, above: PriorityLevel, num_tokens: int) -> None:
-        if level:
-            level.num_overtaken += num_tokens
-            if level.num_overtaken >= RISE_TOKENS:
-                level.rise_to(above)
+            if level := self._levels[below]:
+                level.num_overtaken += num_tokens
+                if level.num_overtaken >= RISE_TOKENS:
+                    level.rise_to(self._levels[below + 1])
 
     def _level(self, entry: WaitEntry) -> PriorityLevel:
         return self._levels[entry.priority - MIN_PRIORITY]

@@ -49,7 +49,8 @@ def narrowed_bounds(schema: Mapping[str, Any], path: Path) -> dict[str, int | fl
     if low > high:
         raise SchemaProblem((*path, *given[:1]), "leaves no number that can be followed")
     bounds = {"minimum": low, "maximum": high}
-    return {key: _plain(value) for key, value in bounds.items() if not math.isinf(value)}
+    finite = {key: value for key, value in bounds.items() if not math.isinf(value)}
+    return {key: int(value) if value == int(value) else value for key, value in finite.items()}
 
 
 def check_divisors(found: Iterable[tuple[Path, object]]) -> None:
@@ -103,7 +104,10 @@ def _least(bound: int | float, is_exclusive: bool, *, is_whole: bool) -> float:
         if not is_exclusive and _is_its_digits(least):
             return least
         given = Decimal(least)
-    return _least_of_few_digits(given, is_exclusive)
+    last = max(given.adjusted() - MOST_DIGITS + 1, -LAST_PLACE)  # of few digits
+    step = Decimal(1).scaleb(last) if given else NEXT_TO_0
+    found = given.quantize(step, ROUND_CEILING, context=Context(prec=1000))
+    return float(found + step if is_exclusive and found == given else found)
 
 
 def _given(bound: int | float) -> Decimal:
@@ -112,13 +116,6 @@ def _given(bound: int | float) -> Decimal:
         return Decimal(bound)
     digits = Decimal(repr(bound))
     return digits if abs(bound) < _GAPS else max(digits, Decimal(bound))
-
-
-def _least_of_few_digits(given: Decimal, is_exclusive: bool) -> float:
-    last = max(given.adjusted() - MOST_DIGITS + 1, -LAST_PLACE)
-    step = Decimal(1).scaleb(last) if given else NEXT_TO_0
-    found = given.quantize(step, ROUND_CEILING, context=Context(prec=1000))
-    return float(found + step if is_exclusive and found == given else found)
 
 
 def _least_double(number: int) -> float:
@@ -130,10 +127,6 @@ def _least_double(number: int) -> float:
 def _is_its_digits(number: float) -> bool:
     """Whether the fewest digits that name a double are all that it has."""
     return Decimal(repr(number)) == Decimal(number)
-
-
-def _plain(value: float) -> int | float:
-    return int(value) if value == int(value) else value
 
 
 def _is_number(value: object) -> bool:

@@ -1,7 +1,6 @@
 """Grammars in GBNF, llama.cpp's notation, as Lark."""
 
 import re
-from typing import NamedTuple
 
 _IS_GBNF = re.compile(r"(?m)^[ \t]*root[ \t]*::=")
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
@@ -11,6 +10,8 @@ _COUNT = re.compile(r"([*+?])|\{\s*([0-9]+)\s*(?:(,)\s*([0-9]*)\s*)?\}")
 _CHAR = re.compile(
     r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\"\\\[\]]))|([^\\])", re.DOTALL
 )
+#: A rule's name in what is read of another one: all that could be taken for it is escaped.
+_USE = re.compile("<(.*?)>")
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
 #: Groups within one another.
 MOST_NESTED = 100
@@ -24,52 +25,33 @@ def is_gbnf(text: str) -> bool:
 def gbnf_to_lark(text: str) -> str:
     """The grammar in Lark. Raises ValueError, which quotes nothing of it."""
     rules = _Reader(text).rules()
-    for rule in rules.values():
-        if not rule.uses <= rules.keys():
-            raise ValueError("a rule that is used is not defined")
-    tokens = _tokens(rules)
+    uses = {name: set(_USE.findall(rule)) for name, rule in rules.items()}
+    if not rules.keys() >= {"root"}.union(*uses.values()):
+        raise ValueError("a rule that is used is not defined")
+    tokens = _tokens(uses)
     names = {name: f"{'T' if name in tokens else 'r'}{number}" for number, name in enumerate(rules)}
-    lines = [
-        f"{names[name]}: {''.join(_named(piece, names) for piece in rule.pieces)}"
-        for name, rule in rules.items()
-    ]
+    lines = [f"{names[name]}: {_USE.sub(lambda use: names[use[1]], rule)}" for name, rule in rules.items()]
     return "\n".join(["%llguidance {}", f"start: {names['root']}", *lines])
 
 
-class _Use(NamedTuple):
-    """A rule that another one uses."""
-
-    name: str
-
-
-class _Rule(NamedTuple):
-    pieces: list[str | _Use]
-
-    @property
-    def uses(self) -> set[str]:
-        return {piece.name for piece in self.pieces if isinstance(piece, _Use)}
-
-
-def _named(piece: str | _Use, names: dict[str, str]) -> str:
-    return piece if isinstance(piece, str) else names[piece.name]
-
-
-def _tokens(rules: dict[str, _Rule]) -> set[str]:
+def _tokens(uses: dict[str, set[str]]) -> set[str]:
     """The rules that never come back to themselves: each is one expression."""
     found = set[str]()
-    while more := {name for name, rule in rules.items() if name not in found and rule.uses <= found}:
+    while more := {name for name, used in uses.items() if name not in found and used <= found}:
         found |= more
     return found
 
 
 class _Reader:
+    """Reads rules as expressions of Lark, but for the names of rules in them."""
+
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._nested = 0
 
-    def rules(self) -> dict[str, _Rule]:
-        found = dict[str, _Rule]()
+    def rules(self) -> dict[str, str]:
+        found = dict[str, str]()
         self._pass(_SPACE_AND_LINES)
         while self._at < len(self._text):
             name = self._expect(_NAME, "a rule's name")
@@ -78,56 +60,57 @@ class _Reader:
             self._pass(_SPACE_AND_LINES)
             if name in found:
                 raise self._error("a rule is defined twice")
-            found[name] = _Rule(self._alternatives())
+            found[name] = self._alternatives()
             self._pass(_SPACE)
             if self._at < len(self._text):
                 self._expect(re.compile(r"[\r\n]"), "the end of the line")
             self._pass(_SPACE_AND_LINES)
         return found
 
-    def _alternatives(self) -> list[str | _Use]:
-        pieces = self._sequence()
+    def _alternatives(self) -> str:
+        found = [self._sequence()]
         while self._is_at("|"):
             self._at += 1
             self._pass(_SPACE_AND_LINES)
-            pieces += [" | ", *self._sequence()]
-        return pieces
+            found.append(self._sequence())
+        return " | ".join(found)
 
-    def _sequence(self) -> list[str | _Use]:
+    def _sequence(self) -> str:
         """What follows one another up to a bar, a closing parenthesis or the end of the rule."""
-        pieces = list[str | _Use]()
+        found = list[str]()
         while self._at < len(self._text) and self._text[self._at] not in "|)\r\n":
-            pieces += [*self._counted(self._item()), " "]
+            found.append(self._counted(self._item()))
             self._pass(_SPACE_AND_LINES if self._nested else _SPACE)
-        return pieces or ['""']
+        return " ".join(found) or '""'
 
-    def _item(self) -> list[str | _Use]:
+    def _item(self) -> str:
         if self._is_at('""'):
             self._at += 2
-            return ['""']
+            return '""'
         if self._is_at('"'):
-            return [f"/{self._literal()}/"]
+            return f"/{self._literal()}/"
         if self._is_at("["):
-            return [f"/{self._class()}/"]
+            return f"/{self._class()}/"
         if self._is_at("("):
             return self._group()
         if self._is_at("."):
             self._at += 1
-            return ["/(?s:.)/"]
-        return [_Use(self._expect(_NAME, "a literal, a class, a group or a rule's name"))]
+            return "/(?s:.)/"
+        name = self._expect(_NAME, "a literal, a class, a group or a rule's name")
+        return f"<{name}>"
 
-    def _group(self) -> list[str | _Use]:
+    def _group(self) -> str:
         self._at += 1
         self._nested += 1
         if self._nested > MOST_NESTED:
             raise self._error("groups are nested too deeply")
         self._pass(_SPACE_AND_LINES)
-        pieces = self._alternatives()
+        found = self._alternatives()
         self._expect(re.compile(r"\)"), "a closing parenthesis")
         self._nested -= 1
-        return ["(", *pieces, ")"]
+        return f"({found})"
 
-    def _counted(self, item: list[str | _Use]) -> list[str | _Use]:
+    def _counted(self, item: str) -> str:
         """An item, as often as it says."""
         self._pass(_SPACE)
         while found := _COUNT.match(self._text, self._at):
@@ -137,9 +120,9 @@ class _Reader:
             if sign is None and most and int(most) < int(low):
                 raise self._error("a count ends below its beginning")
             if sign is None and most and int(most) == 0:
-                item = ['""']
+                item = '""'
             else:
-                item = ["(", *item, f"){sign or f'{{{int(low)},{most and int(most)}}}'}"]
+                item = f"({item}){sign or f'{{{int(low)},{most and int(most)}}}'}"
         return item
 
     def _literal(self) -> str:

@@ -1,7 +1,7 @@
 """Grammars: constraints for jobs that ask for a form of their output."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -16,11 +16,10 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.grammars.judge import parser_limits
+from llama_herd.worker.grammars.judge import PARSER_LIMITS
 
-#: The helper's program.
+#: The program of a helper that makes a grammar of a form, or says why there is none; and its limits.
 JUDGE = "llama_herd.worker.grammars.judge"
-
 JUDGE_LIMITS = HelperLimits(cpu_s=1.0, wall_s=10.0, memory_bytes=256 << 20)
 
 #: Stands before a text that is cut into tokens, so that no codec puts a space there. No token holds it
@@ -42,7 +41,8 @@ class _Pieces:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._num_mark_ids = len(tokenizer.encode(MARK, add_bos=False))
-        self.greedy = self._uncut
+        # Until there is a vocabulary, llguidance only tries whether bytes are taken.
+        self.greedy: Callable[[str], list[int]] = lambda _: []
         # llguidance wants an end: one that cannot be drawn where the model has none.
         given = tokenizer.pieces if tokenizer.eos_ids else (*tokenizer.pieces, b"")
         self.ends = sorted(tokenizer.eos_ids) or [len(tokenizer.pieces)]
@@ -58,21 +58,6 @@ class _Pieces:
         ids = self._tokenizer.encode(MARK + words, add_bos=False)[self._num_mark_ids :]
         pieces = self._tokenizer.pieces
         return ids if b"".join(pieces[one] for one in ids) == text else self.greedy(words)
-
-    def _uncut(self, text: str) -> list[int]:
-        """Encode nothing, until there is a vocabulary: llguidance only tries whether bytes are taken."""
-        return []
-
-
-class FormJudge(Helper):
-    """Judges forms in a helper, so that a bad one can neither hang nor bloat this process."""
-
-    def __init__(self, limits: HelperLimits = JUDGE_LIMITS) -> None:
-        super().__init__(JUDGE, limits)
-
-    def judge(self, form: OutputForm) -> HelperAnswer:
-        """The form's grammar, or why there is none."""
-        return self.ask((form.kind, form.text))
 
 
 BUILDS = Histogram.over(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -102,8 +87,8 @@ class Grammars:
     asks for a form.
     """
 
-    def __init__(self, tokenizer: Tokenizer, num_threads: int, judges: Iterable[FormJudge]) -> None:
-        """`num_threads` compute the masks of a step."""
+    def __init__(self, tokenizer: Tokenizer, num_threads: int, judges: Iterable[Helper]) -> None:
+        """`num_threads` compute the masks of a step. Each of `judges` runs the program JUDGE."""
         self._tokenizer = tokenizer
         self._num_threads = num_threads
         self._judges = HelperPool(judges)
@@ -140,7 +125,7 @@ class Grammars:
         """Have a new form judged, build its grammar, and keep the outcome for further jobs."""
         started_s = monotonic()
         with self._judges.lent() as judge:
-            answer = judge.judge(form)
+            answer = judge.ask((form.kind, form.text))
         made = self._matcher(answer.text) if answer.kind == "text" else answer
         with self._lock:
             build_s = self.figures.build_s.plus(monotonic() - started_s)
@@ -153,12 +138,9 @@ class Grammars:
 
     def _matcher(self, grammar: str) -> LLMatcher | HelperAnswer:
         vocabulary, _ = self._engine
-        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=parser_limits())
-        return (
-            HelperAnswer("limit", "is too large for this model's vocabulary")
-            if matcher.is_error()
-            else matcher
-        )
+        matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=PARSER_LIMITS)
+        too_large = HelperAnswer("limit", "is too large for this model's vocabulary")
+        return too_large if matcher.is_error() else matcher
 
     @cached_property
     def _engine(self) -> tuple[LLTokenizer, LLExecutor]:

@@ -7,45 +7,41 @@ read, built, and followed for some bytes. A request is a form's kind and its tex
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from time import thread_time
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
-from llama_herd.worker.grammars.narrowed_schema import json_grammar, narrowed_schema
-from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, told, values
-from llama_herd.worker.grammars.whole_output import ANSWER, WholeOutput, exactly
+from llama_herd.worker.grammars.narrowed_schema import BYTES, json_grammar, narrowed_schema
+from llama_herd.worker.grammars.schema_places import SchemaProblem, told, values
+from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
 #: What the engine says of keywords that it does not know.
 _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
-#: A vocabulary of single bytes: what a grammar takes over it, it takes over a model's, too.
-_BYTES = LLTokenizer("byte")
+#: The limits of a running grammar: some milliseconds a token, some megabytes an output.
+PARSER_LIMITS = LLParserLimits(
+    step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
+)
 #: How many bytes a grammar is tried for, each drawn among those that may follow.
 TRIED_BYTES = 32
 #: Most CPU time for one of these bytes; ordinary schemas take 0.2 ms.
 MAX_BYTE_S = 0.05
 
-NO_OBJECT = "must be the schema of an object"
-
 
 def judge_form(kind: str, text: str) -> HelperAnswer:
     """The grammar of a form as llguidance reads it; or why there is none, by the path in a schema."""
-    return (
-        _judged_output(WholeOutput.read(text)) if kind == "output" else _if_bearable(_validated(kind, text))
-    )
-
-
-def _if_bearable(answer: HelperAnswer, tried: str | None = None) -> HelperAnswer:
-    """A grammar, if it is bearable; tried: one of the same work over bytes."""
-    return answer if answer.kind != "text" else _tried(answer.text if tried is None else tried) or answer
+    if kind == "output":
+        return _judged_output(WholeOutput.read(text))
+    answer = _validated(kind, text)
+    return answer if answer.kind != "text" else _tried(answer.text) or answer
 
 
 def _validated(kind: str, text: str) -> HelperAnswer:
@@ -58,9 +54,8 @@ def _validated(kind: str, text: str) -> HelperAnswer:
         return HelperAnswer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
     if complaint:
-        return HelperAnswer(
-            "failed", _schema_reason(complaint, text) if kind == "json" else _reason(complaint)
-        )
+        reason = _schema_reason(complaint, text) if kind == "json" else _reason(complaint)
+        return HelperAnswer("failed", reason)
     return HelperAnswer("text", grammar)
 
 
@@ -68,10 +63,9 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
     """The grammar of a whole output. What is wrong is told with its field."""
     tools = []
     for tool in output.tools:
-        schema = _narrowed_to_objects(tool.schema)
-        found = (
-            HelperAnswer("failed", NO_OBJECT) if schema is None else _validated("json", json.dumps(schema))
-        )
+        found = HelperAnswer("failed", "must be the schema of an object")
+        if isinstance(tool.schema, Mapping) and "object" in _types(tool.schema):
+            found = _validated("json", json.dumps({**tool.schema, "type": "object"}))
         if found.kind != "text" and tool.must_hold:
             return HelperAnswer("failed", f"{tool.field}: {found.text}")
         grammar = found.text if found.kind == "text" else json_grammar(ANY_OBJECT)
@@ -81,24 +75,19 @@ def _judged_output(output: WholeOutput) -> HelperAnswer:
         found = _validated(output.answer.kind, output.answer.text)
         if found.kind != "text":
             return HelperAnswer("failed", f"{output.answer.field}: {found.text}")
-        grammars, answer = [_named_answer(found.text)], f"@{ANSWER}"
+        is_lark = not found.text.startswith("{")
+        part = {"lark_grammar": found.text} if is_lark else _only_part(found.text)
+        grammars, answer = [{**part, "name": ANSWER}], f"@{ANSWER}"
 
     def whole(mark_ids: Mapping[str, int]) -> str:
-        lark = output.grammar(tools, answer, mark_ids)
+        lark = "\n".join(OutputGrammar(output, tools, answer, mark_ids).rules())
         return json.dumps({"grammars": [{"lark_grammar": lark}, *grammars]})
 
     made = whole(output.mark_ids)
     complaint = LLMatcher.validate_grammar(made)
     if complaint:
         return HelperAnswer("failed", f"tools: {_reason(complaint)}")
-    return _if_bearable(HelperAnswer("text", made), whole({}))  # no byte is a control token
-
-
-def _narrowed_to_objects(schema: object) -> dict[str, Any] | None:
-    """Return a schema narrowed to objects; None: no object fits it."""
-    if not isinstance(schema, Mapping) or "object" not in _types(schema):
-        return None
-    return {**schema, "type": "object"}
+    return _tried(whole({})) or HelperAnswer("text", made)  # over bytes, of which none is a control token
 
 
 def _types(schema: Mapping[str, Any]) -> list[object]:
@@ -106,23 +95,9 @@ def _types(schema: Mapping[str, Any]) -> list[object]:
     return given if isinstance(given, list) else [given]
 
 
-def _named_answer(grammar: str) -> dict[str, Any]:
-    """The grammar of an answer, to be named by another one."""
-    if grammar.startswith("{"):
-        return {**_only_part(grammar), "name": ANSWER}
-    return {"lark_grammar": grammar, "name": ANSWER}
-
-
 def _only_part(grammar: str) -> dict[str, Any]:
     (found,) = json.loads(grammar)["grammars"]
     return dict(found)
-
-
-def parser_limits() -> LLParserLimits:
-    """Return the limits of a running grammar: some milliseconds a token, some megabytes an output."""
-    return LLParserLimits(
-        step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
-    )
 
 
 def _grammar(kind: str, text: str) -> str:
@@ -138,7 +113,7 @@ def _grammar(kind: str, text: str) -> str:
 
 def _tried(grammar: str) -> HelperAnswer | None:
     """What is wrong with a grammar on a way of some bytes; None: it goes so far within the limits."""
-    matcher = LLMatcher(_BYTES, grammar, log_level=0, limits=parser_limits())
+    matcher = LLMatcher(BYTES, grammar, log_level=0, limits=PARSER_LIMITS)
     rng, too_much = random.Random(0), HelperAnswer("limit", "takes too much work for a token")
     for _ in range(TRIED_BYTES):
         started_s = thread_time()
@@ -157,18 +132,12 @@ def _tried(grammar: str) -> HelperAnswer | None:
 
 def _schema_reason(complaint: str, text: str) -> str:
     """Say why a schema is refused, with the place of the first keyword that is not supported."""
-    places = values(json.loads(text))
-    if found := _UNKNOWN.search(complaint):
-        unknown = set(json.loads(found[1]))
-        return _unsupported(path for path, _ in places if path and path[-1] in unknown)
-    if complaint.startswith("oneOf"):
-        return _unsupported(path for path, _ in places if path[-1:] == ("oneOf",))
-    return _reason(complaint.partition(": ")[0])
-
-
-def _unsupported(paths: Iterator[Path]) -> str:
-    path = next(paths, ())
-    return f"{told(path) if path else 'a keyword'} is not supported"
+    found = _UNKNOWN.search(complaint)
+    if found is None and not complaint.startswith("oneOf"):
+        return _reason(complaint.partition(": ")[0])
+    unknown = {"oneOf"} if found is None else set(json.loads(found[1]))
+    path = next((path for path, _ in values(json.loads(text)) if path and path[-1] in unknown), None)
+    return f"{'a keyword' if path is None else told(path)} is not supported"
 
 
 def _reason(complaint: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from types import UnionType
@@ -15,6 +14,9 @@ from llguidance import LLMatcher, LLTokenizer
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
 from llama_herd.worker.grammars.patterns import as_llguidance
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
+
+#: A vocabulary of single bytes: what a grammar takes over it, it takes over a model's, too.
+BYTES = LLTokenizer("byte")
 
 #: With little white space, since a model may draw it without end, and as schemas say, whatever a schema's own
 #: `x-guidance` wants. Each text has one spelling: an escape of another character would spell a name that a
@@ -132,9 +134,8 @@ def _read(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def _leaves_names(taken: Iterable[str], patterns: Mapping[str, bool], *, others: bool) -> bool:
     """Whether there are names beside the taken ones."""
     properties = dict.fromkeys(taken, False)
-    matcher = _matcher(
-        {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
-    )
+    schema = {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
+    matcher = _matcher(schema)
     if matcher.is_error() or not matcher.consume_token(ord("{")):
         return True  # the schema's own complaint tells more
     mask = matcher.compute_bitmask()
@@ -149,12 +150,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _matcher(schema: Mapping[str, Any]) -> LLMatcher:
-    return LLMatcher(_bytes(), json_grammar({"type": "object", **schema}), log_level=0)
-
-
-@cache
-def _bytes() -> LLTokenizer:
-    return LLTokenizer("byte")
+    return LLMatcher(BYTES, json_grammar({"type": "object", **schema}), log_level=0)
 
 
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
@@ -243,7 +239,11 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
     """Raise SchemaProblem for what cannot be narrowed."""
     if str(schema.get("$schema", "")).startswith("http://json-schema.org/draft-03/"):
         raise SchemaProblem((*path, "$schema"), "is not supported: draft 3 has other keywords")
-    _check_kinds(schema, path)
+    for key, (kind, told) in _KINDS.items():
+        if key in schema and not isinstance(schema[key], kind):
+            raise SchemaProblem((*path, key), f"must be {told}")
+    if not all(isinstance(one, str) for one in schema.get("required", ())):
+        raise SchemaProblem((*path, "required"), "must be a list of texts")
     if schema.get("minProperties", 0) > max(1, len(schema.get("required", ()))) and (
         schema.get("additionalProperties") is not False or schema.get("patternProperties")
     ):
@@ -252,14 +252,6 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
     for key in schema.keys() & {"const", "enum"}:
         for way, value in values(schema[key], (*path, key)):
             _check_constant(value, way)
-
-
-def _check_kinds(schema: Mapping[str, Any], path: Path) -> None:
-    for key, (kind, told) in _KINDS.items():
-        if key in schema and not isinstance(schema[key], kind):
-            raise SchemaProblem((*path, key), f"must be {told}")
-    if not all(isinstance(one, str) for one in schema.get("required", ())):
-        raise SchemaProblem((*path, "required"), "must be a list of texts")
 
 
 def _check_constant(value: object, path: Path) -> None:

@@ -60,7 +60,11 @@ class _Reader:
         if char == "[":
             return self._brackets()
         if char == "(":
-            return self._group()
+            found = _GROUP.match(self._pattern, self._at)
+            if found is None:
+                raise ValueError("is not supported: (? that begins no group")
+            self._at = found.end()
+            return "(?:"
         if char == "\\":
             return f"[{self._part(is_negated=False)[0]}]"
         self._at += 1
@@ -69,13 +73,6 @@ class _Reader:
         if char == ".":
             return r"[^\n\r\u{2028}\u{2029}]"
         return char if char in "^$|)" else _literal(char)
-
-    def _group(self) -> str:
-        found = _GROUP.match(self._pattern, self._at)
-        if found is None:
-            raise ValueError("is not supported: (? that begins no group")
-        self._at = found.end()
-        return "(?:"
 
     def _brackets(self) -> str:
         self._at += 1

@@ -10,16 +10,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.model.parsers.formats import (
-    REASONING_FORMATS,
-    TOOL_FORMATS,
-    OutputFormats,
-    ReasoningFormat,
-    ToolFormat,
-)
+from llama_herd.model.parsers.formats import OutputFormats, ReasoningFormat, ToolFormat
 from llama_herd.model.parsers.output_parser import ARGUMENTS
 from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT, OutputForm
@@ -27,12 +24,8 @@ from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT, OutputForm
 #: What a tool takes that names no parameters, as at OpenAI.
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
-#: Any text.
-_ANY = "/(?s:.*)/"
 #: White space that parsers pass over.
 _SPACE = r"[ \t\r\n]*"
-#: White space between reasoning and what follows.
-_PAUSE = r"PAUSE: /[ \n]{1,4}/"
 
 #: The name of the grammar beside this one that an answer has to follow.
 ANSWER = "answer"
@@ -102,35 +95,13 @@ class WholeOutput:
         """The form from which `Grammars` makes constraints; None: the output is free."""
         if self.format is None and (self.answer is None or self.reasoning is None):
             return self.answer
-        fields = asdict(self) | {
-            "reasoning": None if self.reasoning is None else self.reasoning.name,
-            "format": None if self.format is None else self.format.name,
-        }
         field = "tools" if self.answer is None else self.answer.field
-        return OutputForm("output", json_text(fields), field)
+        return OutputForm("output", json_text(asdict(self)), field)
 
     @classmethod
     def read(cls, text: str) -> Self:
         """Read a whole output from the JSON text of its form."""
-        fields = json.loads(text)
-        return cls(
-            **fields
-            | {
-                "reasoning": REASONING_FORMATS.get(fields["reasoning"]),
-                "format": TOOL_FORMATS.get(fields["format"]),
-                "tools": tuple(ToolRule(**rule) for rule in fields["tools"]),
-                "answer": None if fields["answer"] is None else OutputForm(*fields["answer"]),
-            }
-        )
-
-    def grammar(
-        self, tools: Sequence[tuple[str, str]], answer: str | None, mark_ids: Mapping[str, int]
-    ) -> str:
-        """A grammar in Lark: reasoning, then calls of tools among free text, or an answer.
-
-        tools: names, and grammars of their arguments. answer: the grammar of what is no call; None: any text.
-        """
-        return "\n".join(_Writer(self, tools, answer, mark_ids).rules())
+        return TypeAdapter(cls).validate_python(json.loads(text))
 
 
 def _check_nothing_must_hold(rules: Sequence[ToolRule], must_call: bool) -> None:
@@ -163,33 +134,29 @@ def _rules(
     return rules
 
 
-class _Writer:
-    """Writes the rules of a whole output."""
+@dataclass(frozen=True)
+class OutputGrammar:
+    """A grammar in Lark: reasoning, then calls of tools among free text, or an answer."""
 
-    def __init__(
-        self,
-        output: WholeOutput,
-        tools: Sequence[tuple[str, str]],
-        answer: str | None,
-        mark_ids: Mapping[str, int],
-    ) -> None:
-        self._output = output
-        self._mark_ids = mark_ids
-        self._mark = re.compile("|".join(map(re.escape, mark_ids)) or r"(?!)")
-        self._form = output.format
-        self._tools = tools
-        self._answer = answer
+    output: WholeOutput
+    tools: Sequence[tuple[str, str]]  # names, and grammars of their arguments
+    answer: str | None  # the grammar of what is no call; None: any text
+    mark_ids: Mapping[str, int]
+
+    @cached_property
+    def _mark(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self.mark_ids)) or r"(?!)")
 
     def rules(self) -> Iterator[str]:
-        yield f"ANY: {_ANY}"
-        yield _PAUSE
-        if self._output.reasoning is None:
+        yield "ANY: /(?s:.*)/"
+        yield r"PAUSE: /[ \n]{1,4}/"  # between reasoning and what follows
+        if self.output.reasoning is None:
             yield "start: rest"
         else:
-            yield from self._reasoning(self._output.reasoning, self._output.begins_in_reasoning)
+            yield from self._reasoning(self.output.reasoning, self.output.begins_in_reasoning)
         yield from self._rest("rest", ())
-        if self._form is not None:
-            yield from self._calls(self._form)
+        if self.output.format is not None:
+            yield from self._calls(self.output.format)
 
     def _reasoning(self, form: ReasoningFormat, is_begun: bool) -> Iterator[str]:
         opening = "" if is_begun else self._text(form.opening)
@@ -201,19 +168,19 @@ class _Writer:
             yield "start: thoughts"
         else:
             yield "start: thoughts | other"
-            text = () if form.opening in self._mark_ids else (exactly(form.opening),)
+            text = () if form.opening in self.mark_ids else (exactly(form.opening),)
             yield from self._rest("other", text)
 
     def _rest(self, name: str, heads: Sequence[str]) -> Iterator[str]:
         """Calls and an answer, which does not begin as one of these expressions says."""
-        form = self._form
-        if form is None or self._output.must_call or self._answer is not None:
-            answer = self._answer if self._answer is not None else "ANY"
-            choices = [*(["calls"] if form else []), *([] if form and self._output.must_call else [answer])]
+        form = self.output.format
+        if form is None or self.output.must_call or self.answer is not None:
+            answer = self.answer if self.answer is not None else "ANY"
+            choices = [*(["calls"] if form else []), *([] if form and self.output.must_call else [answer])]
             yield f"{name}: {' | '.join(choices)}"
             return
         if form.begins_open:
-            heads = [*heads, *(_open_call(form, tool) for tool, _ in self._tools)]
+            heads = [*heads, *(_open_call(form, tool) for tool, _ in self.tools)]
         open_calls = " | calls" if form.begins_open else ""
         yield self._free(f"{name.upper()}_FREE", heads)
         use, rules = self._up_to_call(f"{name}_trigger", form, f"{name.upper()}_FREE")
@@ -226,7 +193,7 @@ class _Writer:
         again = self._text(form.openings[0] if form.reopening is None else form.reopening)
         last = self._text(form.last_ending)
         separator = self._text(form.separator)
-        repeats = self._output.is_parallel and form.shape != "list"  # a list holds several
+        repeats = self.output.is_parallel and form.shape != "list"  # a list holds several
         further = f"({separator} {again} call)*" if repeats else ""
         yield f"calls: {first} call {further} {last}"
         if form.begins_open and form.reopening == "":
@@ -235,21 +202,21 @@ class _Writer:
             use, rules = self._up_to_call("trigger", form, "ANY")
             go_on = f"(ANY | {use} behind)"
             yield from rules
-            yield f"behind: call {further if last else ''} {last} {go_on if self._output.is_parallel else ''}"
+            yield f"behind: call {further if last else ''} {last} {go_on if self.output.is_parallel else ''}"
             if form.no_call:
                 yield f"    | {self._text(form.no_call)} /\\n/ {go_on}"
         yield from self._call(form)
 
     def _call(self, form: ToolFormat) -> Iterator[str]:
-        names = " | ".join(f"call_{number}" for number in range(len(self._tools)))
+        names = " | ".join(f"call_{number}" for number in range(len(self.tools)))
         gap, ending = self._text(form.gap), self._text(form.ending)
         if form.shape == "list":
-            more = '(", " one)*' if self._output.is_parallel else ""
+            more = '(", " one)*' if self.output.is_parallel else ""
             yield f'call: " "? "[" one {more} "]" {ending}'
             yield f"one: {names}"
         else:
             yield f"call: {gap} ({names}) {gap} {ending}"
-        for number, (name, arguments) in enumerate(self._tools):
+        for number, (name, arguments) in enumerate(self.tools):
             head = self._head(form, name)
             tail = "" if form.shape == "named" else '"}"'
             yield f"call_{number}: {head} {arguments} {tail}"
@@ -276,9 +243,8 @@ class _Writer:
         if texts == [form.openings[0]] or not texts:
             use, rule = self._up_to(name, form.openings[0], free)
             return use, [rule]
-        found = (
-            f"{name}_text[lazy]: {free} ({' | '.join(json.dumps(one, ensure_ascii=False) for one in texts)})"
-        )
+        marks = " | ".join(map(_quoted, texts))
+        found = f"{name}_text[lazy]: {free} ({marks})"
         if form.openings[0] in texts:
             return f"{name}_text", [found]
         use, rule = self._up_to(name, form.openings[0], free)
@@ -291,7 +257,7 @@ class _Writer:
             return f"{name} {self._text(mark)}", f"{name}: {free}"
         head = self._mark.search(mark)
         text, rest = (mark, "") if head is None else (mark[: head.start()], mark[head.start() :])
-        return f"{name} {self._text(rest)}", f"{name}[lazy]: {free} {json.dumps(text, ensure_ascii=False)}"
+        return f"{name} {self._text(rest)}", f"{name}[lazy]: {free} {_quoted(text)}"
 
     def _text(self, text: str) -> str:
         """A text in a rule, its control tokens as such."""
@@ -301,10 +267,12 @@ class _Writer:
             at = found.end()
         parts.append(text[at:])
         return " ".join(
-            f"<[{self._mark_ids[part]}]>" if part in self._mark_ids else json.dumps(part, ensure_ascii=False)
-            for part in parts
-            if part
+            f"<[{self.mark_ids[part]}]>" if part in self.mark_ids else _quoted(part) for part in parts if part
         )
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _open_call(form: ToolFormat, name: str) -> str:

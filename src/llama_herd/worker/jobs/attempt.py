@@ -80,12 +80,6 @@ class Attempt:
         may_run = not (self.is_last or self.has_ended or self.started_s)
         return has_waited and may_run and bool(not self.sequences or self.unended)
 
-    @property
-    def end_before_start(self) -> Abort | None:
-        """Why the job must end before it starts: it is cancelled or overdue; None: it may start."""
-        is_overdue = self.deadline_s is not None and monotonic() >= self.deadline_s
-        return self.abort or ("deadline" if is_overdue else None)
-
     def let_go(self) -> None:
         """Give the messages up: the job is another worker's now."""
         for delivery in self.deliveries:

@@ -48,13 +48,9 @@ class EventPace:
     #: When the next event may go, on the clock of time.monotonic.
     due_s: float = -inf
 
-    @property
-    def is_watched(self) -> bool:
-        return self.gather_s < UNWATCHED_S
-
     def begin(self, now_s: float) -> None:
         """An attempt starts: somebody who watches gets its first token at once."""
-        if not self.is_watched:
+        if self.gather_s >= UNWATCHED_S:
             self.due_s = _tick_after(now_s + self.gather_s, UNWATCHED_S)
 
     def sent(self, now_s: float, lag_s: float = 0.0) -> None:
@@ -193,7 +189,8 @@ class EventLog:
     def read_outputs(self, new_parser: NewParser) -> None:
         """Say in events what of the outputs is reasoning, content and calls, as such a parser reads them."""
         for choice in range(self.num_choices):
-            reader = self._output(choice).reader = OutputReader(new_parser, self.job_id, choice)
+            output = self._outputs.setdefault(choice, _Output())
+            reader = output.reader = OutputReader(new_parser, self.job_id, choice)
             text = self._recorded.texts.get(choice, "")
             reader.resume(text, self._recorded.said.get(choice, OutputCount()))
 
@@ -202,14 +199,8 @@ class EventLog:
         choice = step.sequence.choice
         output = self._gathering.get(choice)
         if output is None:
-            output = self._gathering[choice] = self._output(choice)
+            output = self._gathering[choice] = self._outputs.setdefault(choice, _Output())
         output.gather(step)
-
-    def _output(self, choice: int) -> _Output:
-        output = self._outputs.get(choice)
-        if output is None:
-            output = self._outputs[choice] = _Output()
-        return output
 
     @property
     def num_new_ids(self) -> int:
@@ -251,7 +242,7 @@ class EventLog:
         if self.prompt is not None and not self.is_continued:
             pieces = self._known(self.prompt.prompt_ids)
             started = started.model_copy(update={**self.prompt._asdict(), "pieces": pieces})
-        return self._number(started)
+        return self._keep(EmitEntry.from_event(started, self.num_ids))
 
     def flush(self, lag_s: float = 0.0) -> list[EmitEntry]:
         """One event for each output that has gathered tokens; the next are due `lag_s` later at least."""
@@ -317,6 +308,12 @@ class EventLog:
         stop_reason: StopReason = None,
     ) -> EmitEntry:
         """Make the final event."""
+        usage = None
+        if num_prompt_tokens is not None:
+            num_tokens = num_prompt_tokens + self.num_ids
+            usage = Usage(
+                prompt_tokens=num_prompt_tokens, completion_tokens=self.num_ids, total_tokens=num_tokens
+            )
         end = End(
             seq=self.seq + 1,
             job=self.job_id,
@@ -324,23 +321,14 @@ class EventLog:
             finish_reason=finish_reason,
             stop_reason=stop_reason if self.num_choices == 1 else None,
             n=self.num_ids,
-            usage=self._usage(num_prompt_tokens),
+            usage=usage,
             text_sha256=self._text_hash.hexdigest(),
             error=error,
             attempts=self._num_starts,
             worker=self.author.worker,
             timings=timings,
         )
-        return self._number(end)
-
-    def _usage(self, num_prompt_tokens: int | None) -> Usage | None:
-        if num_prompt_tokens is None:
-            return None
-        return Usage(
-            prompt_tokens=num_prompt_tokens,
-            completion_tokens=self.num_ids,
-            total_tokens=num_prompt_tokens + self.num_ids,
-        )
+        return self._keep(EmitEntry.from_event(end, self.num_ids))
 
     def rewind(self, seq: int, num_ids: int) -> None:
         """Forget the events after `seq`: they were refused and will never be written.
@@ -371,19 +359,14 @@ class EventLog:
         follows = not kept or kept[0].i == num_ids
         return kept if follows and len(kept) == self.seq - seq else None
 
-    def _number(self, event: Started | End) -> EmitEntry:
-        """Give an event its number in the stream."""
-        entry = EmitEntry.from_event(event, self.num_ids)
-        self._keep(entry)
-        return entry
-
-    def _keep(self, entry: EmitEntry) -> None:
-        """Count an event as sent, and keep it for a while."""
+    def _keep(self, entry: EmitEntry) -> EmitEntry:
+        """Count an event as sent, and keep it for a while. Returns it."""
         now_s = monotonic()
         while self._sent and self._sent[0].at_s < now_s - KEPT_S:
             self._sent.popleft()
         self._sent.append(_SentEvent(now_s, entry, self._text_hash))
         self.seq, self.num_ids = entry.seq, self.num_ids + entry.num_ids
+        return entry
 
 
 def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:

@@ -2,13 +2,11 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from operator import add
 from statistics import median
 from time import monotonic
-from typing import Any
 
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
@@ -64,27 +62,26 @@ class JobFigures:
         """Number of jobs that ended by an error: nobody had asked for their end."""
         return sum(number for outcome, number in self.ends.items() if outcome not in ASKED_FOR)
 
-    def plus(self, **noted: Any) -> "JobFigures":
-        """Add to these fields: a count, or a measured value, which is None where nobody knows it."""
-        changed: dict[str, Any] = {}
-        for name, value in noted.items():
-            before = getattr(self, name)
-            if value is not None:
-                changed[name] = before.plus(value) if isinstance(before, Histogram) else before + value
-        return replace(self, **changed)
+    def __add__(self, other: "JobFigures") -> "JobFigures":
+        """Return the figures of both together."""
+        sums = {one.name: add(getattr(self, one.name), getattr(other, one.name)) for one in fields(self)}
+        return JobFigures(**sums)
 
     def with_end(self, attempt: Attempt) -> "JobFigures":
         """Count the end of a job, whose final event `attempt` has just written."""
         timings = attempt.timings
-        queue_s, first_s, total_s = timings.queue_s, timings.ttft_s, timings.total_s
-        figures = self.plus(ends=Counter([attempt.outcome]), total_s=total_s)
-        if queue_s is None or first_s is None or total_s is None:
+        queue_s, first_s, total_s = timings.queue_s, timings.ttft_s, timings.total_s or 0.0
+        figures = replace(
+            self, ends=self.ends + Counter([attempt.outcome]), total_s=self.total_s.plus(total_s)
+        )
+        if queue_s is None or first_s is None:
             return figures
-        return figures.plus(
-            prefill_s=first_s - queue_s,
-            decode_s=total_s - first_s,
-            num_prompt_tokens=attempt.num_prompt_tokens,
-            num_drawn_tokens=attempt.stream.num_ids,
+        return replace(
+            figures,
+            prefill_s=self.prefill_s.plus(first_s - queue_s),
+            decode_s=self.decode_s.plus(total_s - first_s),
+            num_prompt_tokens=self.num_prompt_tokens.plus(attempt.num_prompt_tokens or 0),
+            num_drawn_tokens=self.num_drawn_tokens.plus(attempt.stream.num_ids),
         )
 
 
@@ -154,12 +151,3 @@ class WorkerFigures:
     num_put_back: int  # jobs whose message this worker's sweeps have pushed again
     num_waiting_steps: int  # steps that wait for Redis
     lag_s: float  # age of the oldest events that Redis does not have
-
-
-def summed_figures(parts: Iterable[JobFigures]) -> JobFigures:
-    """The figures of the publisher's calls and of all tenants' jobs as one."""
-    every = [JobFigures(), *parts]
-    sums: dict[str, Any] = {
-        each.name: reduce(add, (getattr(one, each.name) for one in every)) for each in fields(JobFigures)
-    }
-    return JobFigures(**sums)

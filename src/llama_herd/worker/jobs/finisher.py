@@ -17,7 +17,6 @@ from structlog.contextvars import bound_contextvars
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -36,7 +35,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SettlingAnswer = Settling | Busy | Settled
-Events = list[Event] | ResponseError
 
 NUM_THREADS = 2
 
@@ -201,20 +199,13 @@ class Finisher:
 
     def _begin(
         self, reader: StreamReader, job_id: str, ask: RedisCall[SettlingAnswer]
-    ) -> tuple[SettlingAnswer, Events]:
+    ) -> tuple[SettlingAnswer, list[Event]]:
         """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
         calls: list[RedisCall[Any]] = [ask, reader.part(job_id)]
         turn, part = run_calls(self._redis, calls)
         if isinstance(turn, ResponseError):
             raise turn
-        if not isinstance(turn, Settling):
-            return turn, []
-        try:
-            return turn, list(reader.events(job_id, part))
-        except ResponseError as error:
-            if is_temporary(error):
-                raise
-            return turn, error
+        return turn, list(reader.events(job_id, part)) if isinstance(turn, Settling) else []
 
     def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
@@ -231,9 +222,7 @@ class Finisher:
             self._redis.delete(ledger.result_key(job_id))
 
 
-def _outcome(events: Events) -> Result:
-    if isinstance(events, ResponseError):
-        raise events
+def _outcome(events: list[Event]) -> Result:
     if not events:
         raise GenerationError(ErrorCode.FORGOTTEN, "the job has ended, but its stream is no longer kept")
     return Result.from_events(events)
@@ -242,24 +231,19 @@ def _outcome(events: Events) -> Result:
 def _log_end(result: Result, attempt: object) -> None:
     """`attempt`: the one that has ended the job; None: it was another worker's."""
     usage, timings = result.usage, result.timings or Timings()
+    num_tokens = usage.completion_tokens if usage else len(result.ids)
+    tokens_per_s = None  # other attempts have drawn some of them, or the job never started
+    if result.attempts == 1 and timings.queue_s is not None and timings.total_s is not None:
+        tokens_per_s = round(num_tokens / max(timings.total_s - timings.queue_s, 1e-6), 1)
     log.info(
         "job ended",
         attempt=result.attempts if attempt is None else attempt,
         finish_reason=result.finish_reason,
         code=result.error.code if result.error else None,
         prompt_tokens=usage.prompt_tokens if usage else None,
-        tokens=usage.completion_tokens if usage else len(result.ids),
+        tokens=num_tokens,
         queue_s=timings.queue_s,
         ttft_s=timings.ttft_s,
         total_s=timings.total_s,
-        tokens_per_s=_tokens_per_s(result),
+        tokens_per_s=tokens_per_s,
     )
-
-
-def _tokens_per_s(result: Result) -> float | None:
-    """Tokens by the time since the start; None where other attempts have drawn some of them."""
-    timings = result.timings
-    if result.attempts != 1 or timings is None or timings.queue_s is None or timings.total_s is None:
-        return None
-    num_tokens = result.usage.completion_tokens if result.usage else len(result.ids)
-    return round(num_tokens / max(timings.total_s - timings.queue_s, 1e-6), 1)

@@ -2,7 +2,7 @@
 
 import hashlib
 import string
-from dataclasses import dataclass
+from operator import add
 from typing import Any, NamedTuple, Self
 
 from llama_herd.model.parsers.output_parser import OutputDelta
@@ -29,8 +29,7 @@ class OutputCount(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class OutputParts:
+class OutputParts(NamedTuple):
     """Reasoning, content and tool calls that one event brings of an output."""
 
     reasoning: str = ""
@@ -38,7 +37,7 @@ class OutputParts:
     calls: tuple[ToolCall, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.reasoning or self.content or self.calls)
+        return any(self)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -48,9 +47,7 @@ class OutputParts:
         return {**reasoning, "content": self.content, **calls}
 
     def plus(self, more: Self) -> "OutputParts":
-        return OutputParts(
-            self.reasoning + more.reasoning, self.content + more.content, self.calls + more.calls
-        )
+        return OutputParts(*map(add, self, more))
 
 
 class OutputReader:

@@ -4,6 +4,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Sequence as Rows
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import RecordedOutputs
-from llama_herd.worker.jobs.publisher import LostJob, Publisher, RefusedJob
+from llama_herd.worker.jobs.publisher import LeftJob, Publisher, RefusedJob
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
@@ -50,37 +51,24 @@ class OpenedJob(NamedTuple):
         head_start_s = HEAD_START_S * urgency_of(self.claimed.lane)
         return self.attempt.is_last, self.attempt.claimed_s - head_start_s
 
-    @property
-    def is_harmless(self) -> bool:
-        """Whether no worker has died of it yet."""
-        return not self.claimed.attempts
 
-
+@dataclass(eq=False)
 class Preparer:
     """Holds claimed jobs until the gate lets them in, and submits them to the engine. One thread calls it.
 
-    It begins one job at a time, and first notes in the ledger which. Harmless jobs are noted in lots, any
-    other by itself. A lot is over when all of its jobs have begun, or when a more urgent job arrives.
+    It begins one job at a time, and first notes in the ledger which. Harmless jobs, of which no worker has
+    died yet, are noted in lots, any other by itself. A lot is over when all of its jobs have begun, or when
+    a more urgent job arrives.
     """
 
-    def __init__(
-        self,
-        tenancies: Tenancies,
-        maker: SequenceMaker,
-        *,
-        publisher: Publisher,
-        gate: SuspectGate,
-        engine: JobEngine,
-    ) -> None:
-        self._redis, self._owner = tenancies.redis, tenancies.owner
-        self._tenancies = tenancies
-        self._maker = maker
-        self._publisher = publisher
-        self._gate = gate
-        self._engine = engine
-        self._held: list[OpenedJob] = []  # in the order of their turns
-        self._noted: list[OpenedJob] = []
-        self._lot = deque[OpenedJob]()  # noted jobs that have not begun
+    tenancies: Tenancies
+    maker: SequenceMaker
+    publisher: Publisher
+    gate: SuspectGate
+    engine: JobEngine
+    _held: list[OpenedJob] = field(init=False, default_factory=list)  # in the order of their turns
+    _noted: list[OpenedJob] = field(init=False, default_factory=list)
+    _lot: deque[OpenedJob] = field(init=False, default_factory=deque)  # noted jobs that have not begun
 
     @property
     def is_holding(self) -> bool:
@@ -112,7 +100,7 @@ class Preparer:
     def _hold_again(self) -> None:
         """Hold the jobs of the lot again that have not begun."""
         for opened in self._lot:
-            self._gate.leave(opened.attempt)
+            self.gate.leave(opened.attempt)
             self.hold(opened)
         self._lot.clear()
 
@@ -129,7 +117,7 @@ class Preparer:
         for opened, is_ours in zip(self._noted, are_ours, strict=True):
             if not is_ours:
                 self._lot.remove(opened)
-                self._publisher.put([LostJob(opened.attempt)])
+                self.publisher.put([LeftJob(opened.attempt, Attempt.let_go)])
         return bool(self._noted)
 
     def _next_lot(self) -> list[OpenedJob]:
@@ -144,7 +132,7 @@ class Preparer:
                 continue
             is_next = not others and (not lot or _may_join(opened, lot))
             may_ask = is_next or opened.attempt.is_last
-            (lot if may_ask and self._gate.enter(opened.attempt) else others).append(opened)
+            (lot if may_ask and self.gate.enter(opened.attempt) else others).append(opened)
         self._held = others
         return lot
 
@@ -152,14 +140,14 @@ class Preparer:
         """Note which jobs are prepared and which begin; return for each of the latter if it is still ours."""
         calls = [
             prepare(
-                self._owner,
-                [self._tenancies.for_attempt(one.attempt).held(one.attempt) for one in lot],
+                self.tenancies.owner,
+                [self.tenancies.for_attempt(one.attempt).held(one.attempt) for one in lot],
                 is_done=lot is done,
             )
             for lot in (done, begun)
             if lot
         ]
-        answers = run_calls(self._redis, calls) if calls else []
+        answers = run_calls(self.tenancies.redis, calls) if calls else []
         are_ours = answers[-1] if begun else []
         if isinstance(are_ours, ResponseError):
             raise are_ours
@@ -169,9 +157,10 @@ class Preparer:
         """Whether a job is over before it has begun; ends one that is cancelled or overdue."""
         if attempt.is_over:
             return True
-        reason = attempt.end_before_start
+        is_overdue = attempt.deadline_s is not None and monotonic() >= attempt.deadline_s
+        reason = attempt.abort or ("deadline" if is_overdue else None)
         if reason in ("cancelled", "deadline"):
-            self._publisher.put([RefusedJob(attempt, reason)])
+            self.publisher.put([RefusedJob(attempt, reason)])
         return reason is not None
 
     def _begin(self, opened: OpenedJob) -> None:
@@ -200,14 +189,14 @@ class Preparer:
             raise GenerationError(
                 ErrorCode.UNREADABLE, "the job's stream is broken, so the job cannot continue"
             )
-        settings = self._tenancies.for_attempt(attempt).settings
+        settings = self.tenancies.for_attempt(attempt).settings
         job = GenerationJob.parse(claimed.body, settings)
         if job.model not in (None, settings.served_model):
             message = f"must be {settings.served_model}, the model that this queue's workers serve"
             raise InvalidJob([FieldError("model", message)])
         since_ms = round(1000 * (monotonic() - attempt.claimed_s))
         now_ms = claimed.now_ms + since_ms
-        sequences = self._maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
+        sequences = self.maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
         for sequence in sequences:
             sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             self._resume(sequence, recorded)
@@ -218,33 +207,36 @@ class Preparer:
         attempt.stream.num_choices = len(sequences)
         if (new_parser := sequences[0].new_parser) is not None:
             attempt.stream.read_outputs(new_parser)
-        attempt.stream.prompt = self._maker.echoed_prompt(job, sequences[0].prompt_ids)
+        attempt.stream.prompt = self.maker.echoed_prompt(job, sequences[0].prompt_ids)
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)
 
     def _resume(self, sequence: Sequence, recorded: RecordedOutputs) -> None:
         """Bring an output to where its stream ends. Raises GenerationError if ids are not its text here."""
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
-        if max(ids, default=0) >= self._maker.tokenizer.vocab_size or sequence.replay(ids) != text:
+        if max(ids, default=0) >= self.maker.tokenizer.vocab_size or sequence.replay(ids) != text:
             message = "the tokens so far stand for another text in this worker's model"
             raise GenerationError(ErrorCode.OTHER_VOCABULARY, message)
 
     def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:
         """Submit the sequences to the engine; those that have ended already go to the publisher."""
         ended = attempt.ended(sequences)
-        self._engine.submit(*(sequence for sequence in sequences if sequence.finish_reason is None))
+        self.engine.submit(*(sequence for sequence in sequences if sequence.finish_reason is None))
         abort: Abort | None = "dropped" if attempt.is_over else attempt.abort
         if abort:  # it came before the sequences were in the engine
-            self._engine.abort(attempt.sequences, abort)
+            self.engine.abort(attempt.sequences, abort)
         if ended:
-            self._publisher.put(ended)
+            self.publisher.put(ended)
 
     def _refuse(self, attempt: Attempt, error: Failure) -> None:
         log.info("job refused", **attempt.line, code=error.code)
-        self._publisher.put([RefusedJob(attempt, "error", error)])
+        self.publisher.put([RefusedJob(attempt, "error", error)])
 
 
 def _may_join(opened: OpenedJob, lot: list[OpenedJob]) -> bool:
-    """Whether a job may be noted with the lot: jobs of another urgency would stay noted for too long."""
-    is_alike = opened.claimed.lane == lot[0].claimed.lane
-    return len(lot) < MAX_LOT and is_alike and opened.is_harmless and lot[0].is_harmless
+    """Whether a job may be noted with the lot: no worker has died of either yet, and they are as urgent.
+
+    Jobs of another urgency would stay noted for too long.
+    """
+    first, claimed = lot[0].claimed, opened.claimed
+    return len(lot) < MAX_LOT and claimed.lane == first.lane and not (claimed.attempts or first.attempts)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence as Rows
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from queue import Empty, Full, Queue
 from time import monotonic, sleep
@@ -46,6 +47,9 @@ CALLS_OF_LATE, MAX_CALL_S = 5, 0.5
 #: Most characters of Redis' complaint in a job's error.
 MAX_REASON = 120
 
+#: What helps a job whose event Redis does not accept.
+FEWER = "Fix: ask for fewer logprobs or prompt_logprobs, or raise proto-max-bulk-len in Redis"
+
 #: The reason in the error of a job whose event breaks connections.
 BREAKING = "it breaks the connection"
 
@@ -58,20 +62,15 @@ class RefusedJob(NamedTuple):
     error: Failure | None = None
 
 
-class ReleasedJob(NamedTuple):
-    """A job that was released to its queue, under a new message."""
+class LeftJob(NamedTuple):
+    """A job that this worker has no more: it was released under a new message, or is another worker's."""
 
     attempt: Attempt
-
-
-class LostJob(NamedTuple):
-    """A job that belongs to another worker now."""
-
-    attempt: Attempt
+    settle: Callable[[Attempt], None]  # its messages: acknowledged, or let go
 
 
 #: What other threads tell the publisher.
-PublisherInput = StepOutput | RefusedJob | ReleasedJob | LostJob
+PublisherInput = StepOutput | RefusedJob | LeftJob
 
 #: An event that is to be sent, and the attempt that it is of.
 Outgoing = tuple[Attempt, EmitEntry]
@@ -162,12 +161,10 @@ class Publisher(threading.Thread):
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
-                    self._note(attempt, num_refused=1)
+                    self._note(attempt, lambda one: replace(one, num_refused=one.num_refused + 1))
                     events.append((attempt, attempt.end(output.finish_reason, output.error)))
-                case ReleasedJob(attempt):
-                    self._end(attempt, Attempt.acknowledge)
-                case LostJob(attempt):
-                    self._end(attempt, Attempt.let_go)
+                case LeftJob(attempt, settle):
+                    self._end(attempt, settle)
         return events + self._due(monotonic())
 
     def _due(self, now_s: float) -> list[Outgoing]:
@@ -184,8 +181,8 @@ class Publisher(threading.Thread):
             return []
         was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)
-        if was_silent and attempt.first_token_s is not None:
-            self._note(attempt, first_token_s=attempt.timings.ttft_s)
+        if was_silent and (ttft_s := attempt.timings.ttft_s) is not None:
+            self._note(attempt, lambda one: replace(one, first_token_s=one.first_token_s.plus(ttft_s)))
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
         return [(attempt, entry) for entry in entries]
@@ -203,7 +200,7 @@ class Publisher(threading.Thread):
         self._sending_since_s = None
 
     def _note_call(self, seconds: float) -> None:
-        self.figures = self.figures.plus(call_s=seconds)
+        self.figures = replace(self.figures, call_s=self.figures.call_s.plus(seconds))
         self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
 
     def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
@@ -249,7 +246,7 @@ class Publisher(threading.Thread):
                 raise error
             if not is_temporary(error):
                 raise CallRefused(redis_message(error)[:MAX_REASON]) from None
-            self.figures = self.figures.plus(num_retries=1)
+            self.figures = replace(self.figures, num_retries=self.figures.num_retries + 1)
             if breaks is not None:
                 breaks.note(self._redis, error)
                 if breaks.are_no_accident:
@@ -269,7 +266,7 @@ class Publisher(threading.Thread):
         again: list[Outgoing] = []
         recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
-            self.figures = self.figures.plus(num_retries=1)
+            self.figures = replace(self.figures, num_retries=self.figures.num_retries + 1)
             log.warning("Redis is full, retrying")
             sleep(FULL_S)
         for (attempt, entry), answer in answered:
@@ -286,19 +283,19 @@ class Publisher(threading.Thread):
     def _note_written(self, attempt: Attempt, entry: EmitEntry) -> None:
         if entry.kind == "started":
             if attempt.stream.is_continued:
-                self._note(attempt, num_taken_over=1)
+                self._note(attempt, lambda one: replace(one, num_taken_over=one.num_taken_over + 1))
             else:
-                self._note(attempt, queue_s=attempt.timings.queue_s)
+                queue_s = attempt.timings.queue_s or 0.0
+                self._note(attempt, lambda one: replace(one, queue_s=one.queue_s.plus(queue_s)))
             self._engine.confirm(attempt.sequences)
         elif entry.kind == "end":
-            tenancy = self._tenancies.for_attempt(attempt)
-            tenancy.figures = tenancy.figures.with_end(attempt)
+            self._note(attempt, lambda one: one.with_end(attempt))
             self._end(attempt, self._finish)
 
-    def _note(self, attempt: Attempt, **noted: float | None) -> None:
+    def _note(self, attempt: Attempt, add: Callable[[JobFigures], JobFigures]) -> None:
         """Add to the figures of a job's tenant."""
         tenancy = self._tenancies.for_attempt(attempt)
-        tenancy.figures = tenancy.figures.plus(**noted)
+        tenancy.figures = add(tenancy.figures)
 
     def _recover(self, attempt: Attempt, entry: EmitEntry, answer: Emitted) -> list[EmitEntry]:
         """The events to send after one was refused, as were the job's later events in the same call."""
@@ -324,7 +321,7 @@ class Publisher(threading.Thread):
             self._end(attempt, self._finish)
             return []
         if answer.kind is Emission.FENCED:
-            self._note(attempt, num_fenced=1)
+            self._note(attempt, lambda one: replace(one, num_fenced=one.num_fenced + 1))
         log.warning("job was lost", **attempt.line, answer=answer.kind, reason=answer.reason)
         self._end(attempt, Attempt.let_go)
         return []
@@ -338,7 +335,9 @@ class Publisher(threading.Thread):
             record = self._insist(self._tenancies.for_attempt(attempt).ledger.record(attempt.job_id))
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
-                return [attempt.end("error", _not_recorded(entry, reason))]
+                message = f"Redis does not accept an event of {num_bytes:,} characters ({reason}). {FEWER}"
+                error = Failure(code=ErrorCode.NOT_RECORDED, message=message)
+                return [attempt.end("error", error)]
         self._end(attempt, Attempt.let_go)
         return []
 
@@ -371,11 +370,3 @@ def _starts(events: Rows[Outgoing]) -> list[RedisCall[Any]]:
 
 def _is_large(entry: EmitEntry) -> bool:
     return len(entry.event) >= LARGE_BYTES
-
-
-def _not_recorded(entry: EmitEntry, reason: str) -> Failure:
-    return Failure(
-        code=ErrorCode.NOT_RECORDED,
-        message=f"Redis does not accept an event of {len(entry.event):,} characters ({reason}). "
-        "Fix: ask for fewer logprobs or prompt_logprobs, or raise proto-max-bulk-len in Redis",
-    )

@@ -1,6 +1,7 @@
 """Refuses a Redis that cannot keep jobs or lets no worker run them; sees later if it evicts any."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic, sleep
 
 import structlog
@@ -41,7 +42,9 @@ def wait_for_usable_redis(redis: Redis, settings: WorkerSettings, promotion_s: f
         try:
             for queue, own in settings.by_queue.items():
                 _try_rights(own, queue, redis)
-            refuse_eviction(redis)
+            with suppress(NoPermissionError):  # who has no right to ask is not checked
+                if policy := evicting_policy(redis):
+                    raise SettingsError(eviction_complaint(policy))
             return
         except RedisError as error:
             complaint = f"Redis at {masked(settings.redis_url)} {redis_complaint(error)}"
@@ -90,13 +93,3 @@ def evicting_policy(redis: Redis) -> str:
     memory = redis.info("memory")
     policy = str(memory.get("maxmemory_policy"))
     return policy if int(memory.get("maxmemory", 0)) and policy.startswith("allkeys") else ""
-
-
-def refuse_eviction(redis: Redis) -> None:
-    """Raise SettingsError when Redis may drop jobs. A user without the right to ask is not checked."""
-    try:
-        policy = evicting_policy(redis)
-    except NoPermissionError:
-        return
-    if policy:
-        raise SettingsError(eviction_complaint(policy))

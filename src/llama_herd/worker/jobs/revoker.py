@@ -172,10 +172,8 @@ class Revoker(threading.Thread):
             log.warning("message of remote control not read", num_bytes=len(raw), limit=limit)
             return
         asked = read_revoke(raw)
-        if asked is not None and asked.is_for(self._worker):
-            self._obey(asked, tenancy)
-
-    def _obey(self, asked: RevokeMessage, tenancy: Tenancy) -> None:
+        if asked is None or not asked.is_for(self._worker):
+            return
         job_ids = asked.job_ids
         for start in range(0, len(job_ids), MAX_LOT):
             self._revoke(job_ids[start : start + MAX_LOT], tenancy)

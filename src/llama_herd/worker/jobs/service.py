@@ -11,16 +11,17 @@ from llama_herd.tasks.protocol.worker_status import WorkerState
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import JobEngine, Sink, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.figures import WorkerFigures, summed_figures
+from llama_herd.worker.jobs.figures import WorkerFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
+from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
 from llama_herd.worker.jobs.standing import Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
-from llama_herd.worker.jobs.sweeper import Overflow, Sweeper
+from llama_herd.worker.jobs.sweeper import Sweeper
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import Poller, Watchdog, WatchedPart
@@ -72,7 +73,7 @@ class Service:
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
         self._publisher = publisher = Publisher(tenancies, engine, finisher)
-        preparer = Preparer(tenancies, model.maker, publisher=publisher, gate=gate, engine=engine)
+        preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
         self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
         # Beside it: parts that look at the jobs in hand, and at the ledger.
         self._revoker = Revoker(
@@ -81,10 +82,8 @@ class Service:
         self._overflow = Overflow(tenancies, gate, publisher)
         self._sweeper = Sweeper(tenancies, self._overflow)
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
-        self._watchdog = Watchdog(tenancies, settings.silence_s, parts, self._report_soon)
-        self.standing = Standing(
-            settings, worker, model.plan, tenancies, engine=engine, watchdog=self._watchdog
-        )
+        self._watchdog = Watchdog(tenancies, settings.silence_s, parts, lambda: self._heartbeat.report_soon())
+        self.standing = Standing(settings, worker, model.plan, tenancies, engine, self._watchdog)
         self._heartbeat = Heartbeat(
             tenancies, engine=engine, status=self.standing.status, stall_s=settings.stall_s
         )
@@ -163,7 +162,7 @@ class Service:
         return WorkerFigures(
             status=self.standing.status(),
             engine=self._engine.stats,
-            jobs=summed_figures([publisher.figures, *(tenancy.figures for tenancy in tenancies)]),
+            jobs=sum((tenancy.figures for tenancy in tenancies), publisher.figures),
             grammars=self._model.maker.grammars.figures,
             num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
             num_waiting_steps=publisher.num_waiting,
@@ -172,9 +171,6 @@ class Service:
 
     def _become(self, phase: WorkerState) -> None:
         self.standing.phase = phase
-        self._report_soon()
-
-    def _report_soon(self) -> None:
         self._heartbeat.report_soon()
 
     def _hand_on(self, outputs: list[StepOutput]) -> None:

@@ -1,5 +1,6 @@
 """What a worker says of itself: the state that it is in, its status, and the facts that never change."""
 
+from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
@@ -16,58 +17,48 @@ from llama_herd.worker.settings import WorkerSettings
 STALL_SHOWN_S = 15.0
 
 
+@dataclass(eq=False)
 class Standing:
     """What users, people and metrics are told of a worker. Any thread may ask."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        worker: str,
-        plan: MemoryPlan,
-        tenancies: Tenancies,
-        *,
-        engine: JobEngine,
-        watchdog: Watchdog,
-    ) -> None:
-        self._settings = settings
-        self._worker = worker
-        self._plan = plan
-        self._tenancies = tenancies
-        self._engine = engine
-        self._watchdog = watchdog
-        self._started_ms = int(1000 * time())
-        #: How far it has come: starting, ready or stopping.
-        self.phase: WorkerState = "starting"
+    settings: WorkerSettings
+    worker: str
+    plan: MemoryPlan
+    tenancies: Tenancies
+    engine: JobEngine
+    watchdog: Watchdog
+    started_ms: int = field(default_factory=lambda: int(1000 * time()))
+    phase: WorkerState = "starting"  # how far it has come: starting, ready or stopping
 
     @property
     def state(self) -> WorkerState:
         """The worker's state. Ready: model loaded, messages of a queue are taken, all parts progress."""
         if self.phase != "ready":
             return self.phase
-        if self._engine.is_stalled(min(STALL_SHOWN_S, self._settings.stall_s)):
+        if self.engine.is_stalled(min(STALL_SHOWN_S, self.settings.stall_s)):
             return "stalled"
-        if self._watchdog.silent_s >= UNREADY_S:
+        if self.watchdog.silent_s >= UNREADY_S:
             return "silent"
-        if self._watchdog.stuck_s >= UNREADY_S:
+        if self.watchdog.stuck_s >= UNREADY_S:
             return "stuck"
-        return "spoilt" if set(self._tenancies.queues) <= self._watchdog.spoilt.names else "ready"
+        return "spoilt" if set(self.tenancies.queues) <= self.watchdog.spoilt.names else "ready"
 
     def status(self, queue: str = "") -> WorkerStatus:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
-        stats, spoilt = self._engine.stats, self._watchdog.spoilt.found.get(queue)
-        tenancy = self._tenancies.for_queue(queue)
+        stats, spoilt = self.engine.stats, self.watchdog.spoilt.found.get(queue)
+        tenancy = self.tenancies.for_queue(queue)
         return WorkerStatus(
-            name=self._worker,
+            name=self.worker,
             state=self.state,
-            model=self._settings.served_model,
-            device=self._settings.device,
-            slots=self._settings.slots,
-            started_ms=self._started_ms,
-            max_length=min(self._plan.max_length, self._plan.kv_cache_tokens),
+            model=self.settings.served_model,
+            device=self.settings.device,
+            slots=self.settings.slots,
+            started_ms=self.started_ms,
+            max_length=min(self.plan.max_length, self.plan.kv_cache_tokens),
             running=stats.num_running,
-            waiting=self._engine.num_waiting,
+            waiting=self.engine.num_waiting,
             steps=stats.num_steps,
-            kv_cache_tokens=self._plan.kv_cache_tokens,
+            kv_cache_tokens=self.plan.kv_cache_tokens,
             kv_cache_usage=round(stats.kv_cache_usage, 4),
             prefix_hit_rate=round(stats.prefix_hit_rate, 4),
             prefix_cache_hits=stats.num_prefix_tokens,
@@ -78,27 +69,27 @@ class Standing:
             left_out=queue if spoilt else "",
             spoilt_key=spoilt.key if spoilt else "",
             spoilt_type=spoilt.type if spoilt else "",
-            evicts=self._watchdog.evicts,
+            evicts=self.watchdog.evicts,
         )
 
     @property
     def kind(self) -> dict[str, str]:
         """The types of the worker's numbers and the form of its weights, which its status does not say."""
-        return {"dtype": self._plan.dtype, "weights": "blocks" if self._plan.keeps_blocks else "dense"}
+        return {"dtype": self.plan.dtype, "weights": "blocks" if self.plan.keeps_blocks else "dense"}
 
     @property
     def facts(self) -> dict[str, Any]:
         """The facts that a started worker prints and logs, the most important first."""
-        settings = self._settings
+        settings = self.settings
         return {
-            "worker": self._worker,
+            "worker": self.worker,
             "model": settings.served_model,
             "device": settings.device,
             **self.kind,
             "slots": settings.slots,
-            "kv_cache_tokens": self._plan.kv_cache_tokens,
-            "memory_bytes": self._plan.num_bytes,
-            "queue": ", ".join(self._tenancies.queues),
+            "kv_cache_tokens": self.plan.kv_cache_tokens,
+            "memory_bytes": self.plan.num_bytes,
+            "queue": ", ".join(self.tenancies.queues),
             "redis": masked(settings.redis_url),
             "metrics_port": settings.metrics_port or None,
         }

@@ -34,52 +34,23 @@ MAX_EVENT_TOKENS = 65_536
 
 
 @dataclass(frozen=True)
-class StreamBounds:
-    """Bounds that follow from the most tokens of an output and of a prompt, and a prompt's most bytes."""
+class StreamReader:
+    """Reads in bounded parts: a user that may write a tenant's streams can make them of any length.
 
+    The bounds follow from the most tokens of an output and of a prompt, and a prompt's most bytes. Events
+    without scores are enough to continue a job.
+    """
+
+    redis: Redis
+    ledger: Ledger
     max_tokens: int
     max_prompt_tokens: int
     max_prompt_bytes: int = 0
 
-    def num_ids(self, n: int) -> int:
-        """Most ids of a stream whose record counts `n` tokens."""
-        return min(n, MAX_CHOICES * self.max_tokens)
-
-    def stream_bytes(self, n: int, *, with_scores: bool) -> int:
-        """Most bytes of a stream whose record counts `n` tokens."""
-        num_ids = self.num_ids(n)
-        num_bytes = REST_BYTES + num_ids * (TOKEN_BYTES + EVENT_BYTES)
-        scores = (num_ids + self.max_prompt_tokens) * SCORE_BYTES
-        return num_bytes + (scores + self._echo_bytes) * with_scores
-
-    def event_bytes(self, *, with_scores: bool) -> int:
-        """Most bytes of an event: the first of tokens has the scores of the prompt, a start tells of it."""
-        num_ids = min(self.max_tokens, MAX_EVENT_TOKENS)
-        num_scores = (num_ids + self.max_prompt_tokens) * with_scores
-        token = EVENT_BYTES + num_ids * TOKEN_BYTES + num_scores * SCORE_BYTES
-        return max(REST_BYTES, token, self._echo_bytes * with_scores)
-
-    @property
-    def _echo_bytes(self) -> int:
-        """Most bytes that tell of a prompt: one of which nothing is computed has as many tokens as bytes."""
-        return (self.max_prompt_tokens + self.max_prompt_bytes) * ECHO_BYTES
-
-
-class StreamReader:
-    """Reads in bounded parts: a user that may write a tenant's streams can make them of any length.
-
-    Events without scores are enough to continue a job.
-    """
-
-    def __init__(self, redis: Redis, ledger: Ledger, bounds: StreamBounds) -> None:
-        self._redis = redis
-        self._ledger = ledger
-        self._bounds = bounds
-
     def part(self, job_id: str, start: str = FIRST, *, with_scores: bool = True) -> RedisCall[StreamPart]:
         """The call that reads a part, by default the first one."""
-        most_bytes = self._bounds.event_bytes(with_scores=with_scores)
-        return self._ledger.read_part(job_id, start, PART_BYTES, most_bytes, with_scores=with_scores)
+        most_bytes = self._event_bytes(with_scores=with_scores)
+        return self.ledger.read_part(job_id, start, PART_BYTES, most_bytes, with_scores=with_scores)
 
     def events(
         self, job_id: str, first: StreamPart | ResponseError | None = None, *, with_scores: bool = True
@@ -88,11 +59,11 @@ class StreamReader:
 
         Raises RedisError, which includes Unreadable for a stream that is longer than the job's can be.
         """
-        part = first or run_call(self._redis, self.part(job_id, with_scores=with_scores))
+        part = first or run_call(self.redis, self.part(job_id, with_scores=with_scores))
         if isinstance(part, ResponseError):
             raise part
-        num_ids = self._bounds.num_ids(part.n)
-        num_bytes = self._bounds.stream_bytes(part.n, with_scores=with_scores)
+        num_ids = min(part.n, MAX_CHOICES * self.max_tokens)
+        num_bytes = self._stream_bytes(num_ids, with_scores=with_scores)
         while True:
             num_ids -= sum(len(event.ids) for event in part.events if isinstance(event, Token))
             num_bytes -= part.num_bytes
@@ -103,4 +74,22 @@ class StreamReader:
             yield from part.events
             if not part.next:
                 return
-            part = run_call(self._redis, self.part(job_id, part.next, with_scores=with_scores))
+            part = run_call(self.redis, self.part(job_id, part.next, with_scores=with_scores))
+
+    def _stream_bytes(self, num_ids: int, *, with_scores: bool) -> int:
+        """Most bytes of a stream of so many ids."""
+        num_bytes = REST_BYTES + num_ids * (TOKEN_BYTES + EVENT_BYTES)
+        scores = (num_ids + self.max_prompt_tokens) * SCORE_BYTES
+        return num_bytes + (scores + self._echo_bytes) * with_scores
+
+    def _event_bytes(self, *, with_scores: bool) -> int:
+        """Most bytes of an event: the first of tokens has the scores of the prompt, a start tells of it."""
+        num_ids = min(self.max_tokens, MAX_EVENT_TOKENS)
+        num_scores = (num_ids + self.max_prompt_tokens) * with_scores
+        token = EVENT_BYTES + num_ids * TOKEN_BYTES + num_scores * SCORE_BYTES
+        return max(REST_BYTES, token, self._echo_bytes * with_scores)
+
+    @property
+    def _echo_bytes(self) -> int:
+        """Most bytes that tell of a prompt: one of which nothing is computed has as many tokens as bytes."""
+        return (self.max_prompt_tokens + self.max_prompt_bytes) * ECHO_BYTES

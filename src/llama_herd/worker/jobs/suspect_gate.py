@@ -1,7 +1,7 @@
 """Lets jobs into preparation and the engine; a job that may have killed workers goes in alone."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import Self
@@ -49,6 +49,7 @@ class SuspectInside:
     before: GateOpen | GateClosed
 
 
+@dataclass(eq=False, kw_only=True)
 class SuspectGate:
     """Lets claimed jobs in to be prepared and computed; a suspect, on its last attempt, only alone.
 
@@ -56,23 +57,14 @@ class SuspectGate:
     it counts as any other. Any thread may call.
     """
 
-    def __init__(
-        self,
-        *,
-        patience_s: float = PATIENCE_S,
-        closed_s: float = CLOSED_S,
-        clearing_s: float = CLEARING_S,
-        alone_s: float = inf,
-    ) -> None:
-        """After `alone_s` a suspect counts as any other job, sound or not."""
-        self._patience_s = patience_s
-        self._max_closed_s = closed_s
-        self._clearing_s = clearing_s
-        self._alone_s = alone_s
-        self._inside: list[Attempt] = []
-        self._asking: list[Attempt] = []  # suspects that may not enter yet
-        self._state: GateOpen | GateClosed | SuspectInside = GateOpen()
-        self._lock = threading.Lock()
+    patience_s: float = PATIENCE_S
+    closed_s: float = CLOSED_S
+    clearing_s: float = CLEARING_S
+    alone_s: float = inf  # after this a suspect counts as any other job, sound or not
+    _inside: list[Attempt] = field(init=False, default_factory=list)
+    _asking: list[Attempt] = field(init=False, default_factory=list)  # suspects that may not enter yet
+    _state: GateOpen | GateClosed | SuspectInside = field(init=False, default_factory=GateOpen)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @classmethod
     def shared(cls) -> Self:
@@ -114,7 +106,7 @@ class SuspectGate:
             state = self._state.before if isinstance(self._state, SuspectInside) else self._state
             if isinstance(state, GateOpen) or attempt is state.suspect or attempt not in self._inside:
                 return False
-            return monotonic() - state.since_s > self._clearing_s
+            return monotonic() - state.since_s > self.clearing_s
 
     def _look(self) -> None:
         """Forget jobs that are over, and with them the state that was for one of these."""
@@ -130,7 +122,7 @@ class SuspectGate:
 
     def _after(self, closed: GateClosed, now_s: float) -> GateOpen | GateClosed:
         """Closed for the next suspect, while time is left; then open for as long as it was closed."""
-        is_time_left = now_s - closed.since_s < self._max_closed_s
+        is_time_left = now_s - closed.since_s < self.closed_s
         suspect = next(filter(self._has_waited, self._asking), None) if is_time_left else None
         return (
             GateOpen(2 * now_s - closed.since_s) if suspect is None else GateClosed(suspect, closed.since_s)
@@ -138,7 +130,7 @@ class SuspectGate:
 
     def _is_cleared(self, alone: SuspectInside, now_s: float) -> bool:
         suspect = alone.suspect
-        return suspect.is_over or suspect.is_sound or now_s - alone.since_s > self._alone_s
+        return suspect.is_over or suspect.is_sound or now_s - alone.since_s > self.alone_s
 
     def _may_enter(self, attempt: Attempt, state: GateOpen | GateClosed) -> bool:
         if isinstance(state, GateClosed) and state.suspect is not attempt:
@@ -154,4 +146,4 @@ class SuspectGate:
             self._state = GateClosed(suspect, now_s)
 
     def _has_waited(self, suspect: Attempt) -> bool:
-        return monotonic() - suspect.claimed_s > self._patience_s
+        return monotonic() - suspect.claimed_s > self.patience_s

@@ -7,13 +7,11 @@ import structlog
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
-from llama_herd.tasks.ledger.answers import JobOrigin, Release, Swept
+from llama_herd.tasks.ledger.answers import JobOrigin, Swept
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.sweep import due_for_sweep, gather_strays, sweep_tenant
-from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor
-from llama_herd.worker.jobs.publisher import Publisher, ReleasedJob
-from llama_herd.worker.jobs.suspect_gate import SuspectGate
+from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
@@ -25,54 +23,6 @@ MAX_TURNS = 200
 
 #: Most characters of an error that are logged.
 MAX_COMPLAINT = 200
-
-
-class Overflow:
-    """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, or while a
-    suspect waits to run alone.
-
-    The newest jobs go, so that the longest waiting ones keep their places. At most half of the free room of
-    the other workers is used, since other full workers see the same room. A suspect stays: it must run alone
-    anywhere. From one look before the release this worker takes no messages of the tenant, as the released
-    jobs would come back to it.
-    """
-
-    def __init__(self, tenancies: Tenancies, gate: SuspectGate, publisher: Publisher) -> None:
-        self._tenancies = tenancies
-        self._gate = gate
-        self._publisher = publisher
-        #: Queues of which this worker is to take no messages; who takes them looks within a second.
-        self.paused = set[str]()
-
-    def shed(self) -> None:
-        """Release jobs that other workers have room for, or that must leave this one; called once a second.
-
-        Raises RedisError. Jobs that were released before the error stay fenced here.
-        """
-        for tenancy in self._tenancies:
-            self._shed(tenancy)
-
-    def _shed(self, tenancy: Tenancy) -> None:
-        """Release a tenant's newest waiting jobs where others have room, and all that must leave."""
-        in_hand = tenancy.claims.in_hand()
-        waiting = [attempt for attempt in in_hand if attempt.waits_for_room]
-        num_free = tenancy.num_free_elsewhere if waiting else 0
-        was_paused, is_paused = tenancy.queue in self.paused, num_free > 0 or self._gate.is_closed
-        (self.paused.add if is_paused else self.paused.discard)(tenancy.queue)
-        if was_paused and num_free:
-            num_released = min(len(waiting), (num_free + 1) // 2)
-            newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
-            self._release(tenancy, newest, "jobs released to workers with room")
-        leaving = [attempt for attempt in in_hand if self._gate.must_leave(attempt)]
-        if leaving:
-            self._release(tenancy, leaving, "jobs released, a suspect must run alone")
-
-    def _release(self, tenancy: Tenancy, attempts: list[Attempt], log_event: str) -> None:
-        answers = run_calls(tenancy.redis, [tenancy.release(one, push=True) for one in attempts])
-        released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
-        if released:
-            log.info(log_event, num_jobs=len(released))
-            self._publisher.put(list(map(ReleasedJob, released)))
 
 
 class Sweeper(threading.Thread):

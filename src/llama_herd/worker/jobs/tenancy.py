@@ -23,7 +23,7 @@ from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.figures import JobFigures, RecentFigures
-from llama_herd.worker.jobs.stream_reader import StreamBounds, StreamReader
+from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 
@@ -46,9 +46,6 @@ class RevokedIds:
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
 
     def add(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
@@ -157,14 +154,13 @@ class Tenancy:
     ) -> Self:
         """Make a tenancy by `own`, the settings of this tenant alone; `drop` as in `ClaimedJobs`."""
         ledger = Ledger.from_settings(own, worker)
-        bounds = StreamBounds(own.max_tokens_limit, maker.max_length, own.max_prompt_bytes)
         return cls(
             own,
             redis,
             ledger,
             owner,
             ClaimedJobs(drop),
-            StreamReader(redis, ledger, bounds),
+            StreamReader(redis, ledger, own.max_tokens_limit, maker.max_length, own.max_prompt_bytes),
             EventAuthor(worker, own.served_model, own.tenant, maker.tokenizer.pieces),
             celery_config.app_of(own),
         )

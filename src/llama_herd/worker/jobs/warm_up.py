@@ -26,6 +26,7 @@ TEXT = "Once upon a time there was a llama who lived by a river. " * 8
 #: Prompt and output together fill no page, so the prefix cache keeps and counts nothing.
 NUM_PROMPT_TOKENS = PAGE_TOKENS // 2
 
+COMMON: dict[str, Any] = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
 #: One sequence takes the likeliest tokens. The other one samples, and goes on alone after the first.
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0, "max_tokens": 4},
@@ -48,7 +49,9 @@ class WarmUp:
         self._have_ended = threading.Event()
         with suppress(GenerationError):
             for number, sampling in enumerate(SAMPLINGS):
-                self._sequences += _sequences(maker, f"warm-up-{number}", sampling)
+                job = GenerationJob(prompt=TEXT, sampling=SamplingParams.model_validate(COMMON | sampling))
+                made = maker.sequences(f"warm-up-{number}", job, now_ms=0)
+                self._sequences += [replace(sequence, tenant=NOBODY) for sequence in made]
         self._left: set[SequenceInfo] = {sequence.info for sequence in self._sequences}
 
     def run(self, engine: JobEngine) -> None:
@@ -67,11 +70,3 @@ class WarmUp:
                 self._left.discard(output.sequence)
         if not self._left:
             self._have_ended.set()
-
-
-def _sequences(maker: SequenceMaker, job_id: str, sampling: dict[str, Any]) -> list[Sequence]:
-    """Make the sequences of a throw-away job. Raises GenerationError when the cache has no room."""
-    common = {"ignore_eos": True, "seed": 0, "truncate_prompt_tokens": NUM_PROMPT_TOKENS}
-    params = SamplingParams.model_validate(common | sampling)
-    job = GenerationJob(prompt=TEXT, sampling=params)
-    return [replace(sequence, tenant=NOBODY) for sequence in maker.sequences(job_id, job, now_ms=0)]

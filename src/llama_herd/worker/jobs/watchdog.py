@@ -29,10 +29,6 @@ UNREADY_S = 5.0
 STUCK_FACTOR = 4
 
 
-#: Before there is a connection.
-NOTHING_SPOILT = SpoiltQueues()
-
-
 class Poller(Protocol):
     """Polls Redis for messages, but not those of paused queues."""
 
@@ -97,7 +93,7 @@ class Watchdog(threading.Thread):
     @property
     def spoilt(self) -> SpoiltQueues:
         """The queues that messages cannot be taken from; none while nobody takes any."""
-        return NOTHING_SPOILT if self._poller is None else self._poller.spoilt
+        return SpoiltQueues() if self._poller is None else self._poller.spoilt
 
     @property
     def silent_s(self) -> float:

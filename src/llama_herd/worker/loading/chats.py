@@ -61,7 +61,10 @@ class ChatOutputs:
         #: Marks that are control tokens of this model.
         self._mark_ids = {mark: control_ids[mark] for mark in formats.marks if mark in control_ids}
         #: The bytes of all ids, marks included, which other outputs do not show.
-        self.pieces = _with_marks(tokenizer.pieces, self._mark_ids)
+        self.pieces: Sequence[bytes] = tokenizer.pieces
+        if self._mark_ids:
+            marks = {token_id: mark.encode() for mark, token_id in self._mark_ids.items()}
+            self.pieces = tuple(marks.get(token_id, one) for token_id, one in enumerate(tokenizer.pieces))
 
     def reading(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputReading | None:
         """How the outputs of a job are read; None: they are text and nothing else."""
@@ -95,12 +98,3 @@ class ChatOutputs:
     def _tail(self, prompt_ids: Sequence[int]) -> str:
         """Return the text at the end of a prompt."""
         return b"".join(self.pieces[token_id] for token_id in prompt_ids[-TAIL_IDS:]).decode(errors="replace")
-
-
-def _with_marks(pieces: Sequence[bytes], mark_ids: Mapping[str, int]) -> Sequence[bytes]:
-    if not mark_ids:
-        return pieces
-    shown = list(pieces)
-    for mark, token_id in mark_ids.items():
-        shown[token_id] = mark.encode()
-    return tuple(shown)

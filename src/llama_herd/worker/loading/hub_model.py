@@ -7,7 +7,7 @@ from llama_herd.model.hub.choice import ChosenFiles, Room, size_text
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
 from llama_herd.worker.loading.device import card_gb, on_device
-from llama_herd.worker.loading.loading_bar import LoadingBar
+from llama_herd.worker.loading.loading_bar import loading_bar
 from llama_herd.worker.settings import WorkerSettings
 
 #: The most of the memory for a model that its weights may take: the rest is for the cache and the steps.
@@ -22,9 +22,7 @@ def with_model_here(settings: WorkerSettings) -> WorkerSettings:
     name = HubName.from_setting(settings.model)
     if name is None:
         return settings
-    need_extra("hub", f"HERD_MODEL=hf:{name}")
-    found = find_model(name, lambda: weights_room(settings)) or fetch_with_bar(name, settings)
-    return _with_path(found, settings)
+    return if_model_here(settings) or _with_path(fetch_with_bar(name, settings), settings)
 
 
 def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
@@ -47,10 +45,11 @@ def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
 
     def tell(choice: ChosenFiles) -> None:
         what = choice.name or f"{len(choice.files)} files"
-        _say(f"fetching {what} of {name.repo}, {size_text(choice.num_bytes)}: {choice.why}")
+        line = f"herd: fetching {what} of {name.repo}, {size_text(choice.num_bytes)}: {choice.why}"
+        print(line, file=sys.stderr, flush=True)
 
-    with LoadingBar(f"fetching {name}") as bar:
-        return fetch_model(name, lambda: weights_room(settings), tell, bar.note)
+    with loading_bar(f"fetching {name}") as note:
+        return fetch_model(name, lambda: weights_room(settings), tell, note)
 
 
 def weights_room(settings: WorkerSettings) -> Room:
@@ -65,7 +64,3 @@ def weights_room(settings: WorkerSettings) -> Room:
         free = int(settings.memory_share * card_gb(settings.device) * 1e9)
     left = max(0, free - PROCESS_BYTES[settings.device.partition(":")[0]])
     return Room(int(WEIGHTS_PART * left), f"of {size_text(free)} free on {settings.device}")
-
-
-def _say(line: str) -> None:
-    print(f"herd: {line}", file=sys.stderr, flush=True)

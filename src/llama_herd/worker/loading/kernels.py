@@ -1,13 +1,21 @@
 """The kernels that compute this process's model: native ones on a CPU, Triton's on a GPU."""
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.kernels.unloaded import built_kernels, no_kernels
+from llama_herd.model.kernels.unloaded import UnloadedKernels, built_kernels, no_kernels
 from llama_herd.model.weights.form import AnyKernels
+from llama_herd.worker.loading.machine import num_threads
+from llama_herd.worker.loading.memory_plan import compute_dtype, torch_dtype
 from llama_herd.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from llama_herd.model.kernels.gpu.needs import Needs
+    from llama_herd.model.kernels.native import Kernels
 
 
 def kernels_of(
@@ -21,18 +29,55 @@ def kernels_of(
     if reason:
         return no_kernels(reason)
     if device != "cpu":
-        from llama_herd.worker.loading.loaded_kernels import triton_kernels
-
-        return triton_kernels(settings, device, file)
+        return _triton_kernels(needs_of(settings, device, file), device)
     try:
         folder = kernels_folder(settings)
     except SettingsError as error:
         return no_kernels(str(error))
     if is_only_planned:
         return built_kernels(folder)
-    from llama_herd.worker.loading.loaded_kernels import native_kernels
+    return _native_kernels(folder).with_threads(num_threads(settings))
 
-    return native_kernels(folder, settings)
+
+@cache
+def _native_kernels(folder: Path) -> "Kernels | UnloadedKernels":
+    """Those of a CPU that are built and compute right."""
+    from llama_herd.model.kernels.native import load_kernels
+
+    return load_kernels(folder)
+
+
+@cache
+def _triton_kernels(needs: "Needs", device: str) -> AnyKernels:
+    """Those of a GPU that compute right for a model."""
+    import torch
+
+    from llama_herd.model.kernels.gpu.load import load_triton_kernels
+
+    return load_triton_kernels(needs, torch.device(device))
+
+
+def needs_of(settings: WorkerSettings, device: str, file: ModelFile) -> "Needs":
+    """Return the needs of a model on a GPU: the types, widths and heads that kernels must handle."""
+    from llama_herd.model.kernels.gpu.needs import Needs
+
+    config = file.config
+    return Needs(
+        dtype=torch_dtype(compute_dtype(settings, device)),
+        widths=frozenset(
+            (info.type, info.shape[1])
+            for info in file.tensors
+            if len(info.shape) == 2 and settings.weights != "dense"
+        ),
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        scale=config.attention_scale or config.head_dim**-0.5,
+        windows=frozenset(config.window(layer) for layer in range(config.num_layers)),
+        cap=config.score_cap,
+        hidden_size=config.hidden_size,
+        ffn_size=config.ffn_size,
+    )
 
 
 def _plain_path(settings: WorkerSettings, device: str) -> str:

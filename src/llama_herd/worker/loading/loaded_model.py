@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from time import monotonic
 from typing import Self
 
@@ -12,14 +13,15 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.text.chat import ChatTemplates
+from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.worker.engine.device_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.thread import EngineThread
-from llama_herd.worker.grammars.grammars import FormJudge, Grammars
-from llama_herd.worker.loading.loading_bar import LoadingBar
+from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
+from llama_herd.worker.loading.loading_bar import loading_bar
 from llama_herd.worker.loading.machine import device_key, num_threads
 from llama_herd.worker.loading.memory_plan import MemoryPlan, torch_dtype
 from llama_herd.worker.loading.neighbours import PlanNotes
@@ -31,18 +33,16 @@ from llama_herd.worker.settings import WorkerSettings
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class LoadedModel(AbstractContextManager["LoadedModel"]):
     """A model with all that a worker loads before its first job: weights, cache, and a maker of sequences."""
 
-    def __init__(
-        self, llama: Llama, cache: Cache, plan: MemoryPlan, maker: SequenceMaker, weights_s: float
-    ) -> None:
-        self.llama = llama
-        self.cache = cache
-        self.plan = plan
-        self.maker = maker
-        self.weights_s = weights_s  # that reading the weights and laying them out took
-        self.steps_note = ""  # how the steps of its engine go, once there is one
+    llama: Llama
+    cache: Cache
+    plan: MemoryPlan
+    maker: SequenceMaker
+    weights_s: float  # that reading the weights and laying them out took
+    steps_note: str = ""  # how the steps of its engine go, once there is one
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -81,7 +81,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
                 if not is_lack_of_memory(error):
                     raise
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
-            judges = [FormJudge() for _ in range(servable.num_helpers)]
+            judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
             size = plan.max_length, plan.num_pages
             maker = SequenceMaker(servable.tokenizer, chat, complaint, outputs, grammars, *size)
@@ -120,10 +120,10 @@ def _load_llama(
     on_progress: Callable[[int, int], None] | None,
 ) -> Llama:
     """Load the weights, with a bar on a terminal; `on_progress` hears of them, too."""
-    with LoadingBar(f"loading {servable.settings.model.name}") as bar:
+    with loading_bar(f"loading {servable.settings.model.name}") as show:
 
         def note(num_done: int, num_bytes: int) -> None:
-            bar.note(num_done, num_bytes)
+            show(num_done, num_bytes)
             if on_progress is not None:
                 on_progress(num_done, num_bytes)
 

@@ -1,9 +1,10 @@
 """A bar on a terminal while a worker starts: over a model's bytes, or the graphs that it captures."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -19,41 +20,35 @@ from rich.progress import (
 DELAY_S = 0.5
 
 
-class LoadingBar:
-    """Shows how many bytes or things are done; nothing where nobody looks.
+@contextmanager
+def loading_bar(
+    title: str,
+    unit: Literal["bytes", "graphs"] = "bytes",
+    console: Console | None = None,
+    delay_s: float = DELAY_S,
+) -> Iterator[Callable[[int, int], None]]:
+    """Show how many bytes or things are done; nothing where nobody looks.
 
-    with LoadingBar("loading llama-3-8b") as bar:
-        bar.note(num_done, num_bytes)
+        with loading_bar("loading llama-3-8b") as note:
+            note(num_done, num_bytes)
+
+    On standard error, unless another console is given.
     """
+    screen = console or Console(file=sys.stderr)
+    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+    bar = Progress(*columns, console=screen, transient=True)
+    task = bar.add_task(title, start=False)
+    show_at_s = monotonic() + delay_s
 
-    def __init__(
-        self,
-        title: str,
-        unit: Literal["bytes", "graphs"] = "bytes",
-        console: Console | None = None,
-        delay_s: float = DELAY_S,
-    ) -> None:
-        """On standard error, unless another console is given."""
-        self._title = title
-        self._count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-        self._console = console or Console(file=sys.stderr)
-        self._show_at_s = monotonic() + delay_s
-        self._progress: Progress | None = None
+    def note(num_done: int, num_all: int) -> None:
+        if screen.is_interactive and monotonic() >= show_at_s:
+            bar.start()
+            bar.start_task(task)
+            bar.update(task, total=num_all, completed=num_done)
 
-    def note(self, num_done: int, num_all: int) -> None:
-        if self._progress is None and self._console.is_interactive and monotonic() >= self._show_at_s:
-            columns = (TextColumn("{task.description}"), BarColumn(), self._count, TimeRemainingColumn())
-            self._progress = Progress(*columns, console=self._console, transient=True)
-            self._progress.add_task(self._title, total=num_all)
-            self._progress.start()
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=num_done)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+    try:
+        yield note
+    finally:
+        if bar.live.is_started:
+            bar.stop()

@@ -150,7 +150,6 @@ class MemoryPlan:
     """The most memory that a worker takes on its device; it allocates most of it when it starts."""
 
     device: str
-    config: LlamaConfig
     step: StepMemory
     dtype: Dtype  # of the arithmetic
     max_length: int  # tokens of the longest sequence
@@ -203,7 +202,6 @@ class MemoryPlan:
         )
         return cls(
             device=device,
-            config=file.config,
             step=step,
             dtype=dtype,
             max_length=_max_length(settings, file.config.context_length),
@@ -220,8 +218,12 @@ class MemoryPlan:
     def parts(self) -> dict[str, int]:
         """The bytes of each part, by the name that people see."""
         longest = min(self.max_length, self.kv_cache_tokens)
-        tables = table_bytes(self.config, longest, consecutive=self.step.consecutive)
+        tables = table_bytes(self.step.config, longest, consecutive=self.step.consecutive)
         is_gpu = self.device != "cpu"
+        page_bytes = PAGE_TOKENS * self.kv_bytes_per_token
+        # The tokenizer is in the machine's memory, not on a GPU.
+        cpu_bytes = PROCESS_BYTES["cpu"] + TOKEN_BYTES * self.step.config.vocab_size
+        process = {"CUDA": PROCESS_BYTES["cuda"]} if is_gpu else {"Python and torch": cpu_bytes}
         return {
             "weights": self.weight_bytes,
             "KV cache": self.kv_cache_bytes,
@@ -229,15 +231,11 @@ class MemoryPlan:
             "activations": self.step.activation_bytes(self.kv_cache_tokens),
             "attention": self.step.attention_bytes(longest),
             "logits and drawing": self.step.logits_bytes(longest),
-            **({"slots and graphs": self.step.graph_bytes(longest) + self._trash_bytes} if is_gpu else {}),
+            # One page more, whose tokens belong to no sequence.
+            **({"slots and graphs": self.step.graph_bytes(longest) + page_bytes} if is_gpu else {}),
             **({"blocks at work": slab_bytes(self.device.partition(":")[0])} if self.keeps_blocks else {}),
-            "CUDA" if is_gpu else "Python and torch": self._process_bytes,
+            **process,
         }
-
-    @property
-    def _trash_bytes(self) -> int:
-        """Bytes of the one page whose tokens belong to no sequence."""
-        return PAGE_TOKENS * self.kv_bytes_per_token
 
     @property
     def keeps_blocks(self) -> bool:
@@ -272,11 +270,6 @@ class MemoryPlan:
         """The bytes of all parts together."""
         return sum(self.parts.values())
 
-    @property
-    def listed(self) -> str:
-        """All parts in one line."""
-        return ", ".join(f"{name} {num_bytes:,}" for name, num_bytes in self.parts.items())
-
     def check(self, model: str) -> None:
         """Raise SettingsError, with both numbers and all parts, when the device has too little memory."""
         if self.num_bytes > self.free_bytes:
@@ -287,35 +280,17 @@ class MemoryPlan:
         room = f"but {self.device} has {self.free_bytes:,} free"
         if numbers is not None:
             room = f"{self.device} had {self.free_bytes:,} free, but then {numbers}"
-        needed = f"{self.num_bytes:,} bytes as {self.dtype} ({self.listed})"
-        return SettingsError(f"{model} needs {needed}, {room}. Fix: {self._fixes}")
-
-    @property
-    def _process_bytes(self) -> int:
-        """The bytes of a worker without a model. Its tokenizer is in the machine's memory, not on a GPU."""
-        if self.device != "cpu":
-            return PROCESS_BYTES["cuda"]
-        return PROCESS_BYTES["cpu"] + TOKEN_BYTES * self.config.vocab_size
-
-    @property
-    def _fixes(self) -> str:
-        """What helps when memory is lacking, the best first."""
-        shorter = ["HERD_DTYPE=bfloat16"] if self.dtype == "float32" else []
-        packed = ["HERD_WEIGHTS=auto"] if self.form.kept is KeptBlocks.NOTHING else []
-        return ", ".join(
-            [
-                "a smaller model",
-                *shorter,
-                *packed,
-                "lower HERD_SLOTS or HERD_PREFILL_TOKENS",
-                "or more memory",
-            ]
-        )
+        parts = ", ".join(f"{name} {num_bytes:,}" for name, num_bytes in self.parts.items())
+        needed = f"{self.num_bytes:,} bytes as {self.dtype} ({parts})"
+        shorter = "HERD_DTYPE=bfloat16, " if self.dtype == "float32" else ""
+        packed = "HERD_WEIGHTS=auto, " if self.form.kept is KeptBlocks.NOTHING else ""
+        fixes = f"{shorter}{packed}lower HERD_SLOTS or HERD_PREFILL_TOKENS, or more memory"
+        return SettingsError(f"{model} needs {needed}, {room}. Fix: a smaller model, {fixes}")
 
     def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
         """The plan with the cache size that is set; by default what slots can use, within free memory."""
         if settings.kv_cache_tokens:
-            plan = self._with_pages(pages_for(settings.kv_cache_tokens))
+            plan = replace(self, num_pages=pages_for(settings.kv_cache_tokens))
             if plan.num_bytes > plan.free_bytes >= self.num_bytes:
                 raise self._too_large(settings.kv_cache_tokens, plan)
             return plan
@@ -323,21 +298,18 @@ class MemoryPlan:
         part = CACHE_PART["cpu" if self.device == "cpu" else "cuda"]
         most_bytes = int(part * max(0, self.free_bytes - self.weight_bytes))
         most = max(1, most_bytes // (PAGE_TOKENS * self.kv_bytes_per_token))
-        return self._with_pages(min(self._num_fitting_pages(wanted), most))
+        return replace(self, num_pages=min(self._num_fitting_pages(wanted), most))
 
     def _has_room(self, settings: WorkerSettings) -> bool:
         """Whether the cache that is asked for fits, or one that can be worked with."""
         wanted = settings.kv_cache_tokens or min(self.max_length, LEAST_CACHE_TOKENS)
-        return self._with_pages(pages_for(wanted)).num_bytes <= self.free_bytes
-
-    def _with_pages(self, num_pages: int) -> Self:
-        return replace(self, num_pages=num_pages)
+        return replace(self, num_pages=pages_for(wanted)).num_bytes <= self.free_bytes
 
     def _num_fitting_pages(self, most: int) -> int:
         """The number of pages that fit beside all other parts, up to `most`, but at least one."""
 
         def taken(num_pages: int) -> int:
-            return self._with_pages(num_pages).num_bytes
+            return replace(self, num_pages=num_pages).num_bytes
 
         return max(1, bisect_right(range(1, most + 1), self.free_bytes, key=taken))
 

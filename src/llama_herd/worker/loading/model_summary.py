@@ -185,14 +185,10 @@ class ModelSummary:
             sum(share.num_bytes for share in self.tensors),
         )
 
-    @property
-    def shape_facts(self) -> dict[str, Any]:
-        """The fields of the shape, the family by its name; none of a model that is refused."""
-        return {**asdict(self.shape), "family": self.shape.family.name} if self.shape else {}
-
     def to_dict(self) -> dict[str, Any]:
-        """The summary for programs."""
-        return {**asdict(self), "shape": self.shape_facts or None}
+        """The summary for programs, with the family by its name."""
+        shape = self.shape and {**asdict(self.shape), "family": self.shape.family.name}
+        return {**asdict(self), "shape": shape}
 
 
 def _complaint(check: Callable[[], object]) -> str:

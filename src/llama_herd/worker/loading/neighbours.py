@@ -60,41 +60,25 @@ class PlanNotes:
             except OSError as error:
                 _warn(error)
             else:
-                self._wait_for(lock)
+                if not _got_lock(lock, fcntl.LOCK_EX, self._max_wait_s):
+                    complaint = "another process still plans its memory, not waiting any longer"
+                    log.warning(complaint, lock=lock.name, waited_s=self._max_wait_s)
             yield
-
-    def _wait_for(self, lock: TextIO) -> None:
-        if not _got_lock(lock, fcntl.LOCK_EX, self._max_wait_s):
-            log.warning(
-                "another process still plans its memory, not waiting any longer",
-                lock=lock.name,
-                waited_s=self._max_wait_s,
-            )
 
     def write(self, num_bytes: int) -> None:
         """Note how much this process is going to take in all, in place of its earlier note."""
         if is_own_folder():  # if not, `turn` has warned
             try:
-                self._own_note.write_text(str(num_bytes))
+                (self._folder / process_name()).write_text(str(num_bytes))
             except OSError as error:  # a full disk must not keep a worker from starting
                 _warn(error)
-
-    @property
-    def _own_note(self) -> Path:
-        return self._folder / process_name()
 
     def others(self) -> dict[int, int]:
         """The bytes that each other process has planned, by process id."""
         if not is_own_folder():
             return {}
-        planned = {}
-        for path in self._folder.glob("*-*"):
-            pid = int(path.name.partition("-")[0])
-            if path.name != process_name(pid):
-                path.unlink(missing_ok=True)
-            elif pid != os.getpid():
-                planned[pid] = int(path.read_text() or 0)
-        return planned
+        notes = _notes(self._folder)
+        return {pid: int(path.read_text() or 0) for pid, path in notes if pid != os.getpid()}
 
 
 def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MAX_CARD_S) -> None:
@@ -114,8 +98,9 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
         return
     if not _got_lock(lock, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX, max_wait_s):
         lock.close()
+        holders = [f"{path.read_text()} (process {pid})" for pid, path in _notes(folder, "holder-")]
         raise DeviceError(
-            f"the GPU {card} is taken by {', '.join(_holders(folder)) or 'another process'}. "
+            f"the GPU {card} is taken by {', '.join(holders) or 'another process'}. "
             "Fix: another HERD_DEVICE, or end that worker; to share the GPU set HERD_MEMORY_SHARE below 1 "
             "for each worker on it"
         )
@@ -137,16 +122,15 @@ def _got_lock(lock: TextIO, kind: int, max_wait_s: float) -> bool:
             return True
 
 
-def _holders(folder: Path) -> list[str]:
-    """The workers that have the card, with their process ids; notes of dead ones are removed."""
-    found = []
-    for path in folder.glob("holder-*-*"):
-        pid = int(path.name.split("-")[1])
-        if path.name == f"holder-{process_name(pid)}":
-            found.append(f"{path.read_text()} (process {pid})")
+def _notes(folder: Path, prefix: str = "") -> Iterator[tuple[int, Path]]:
+    """The notes of processes that live, with their ids; those of dead ones are removed."""
+    for path in folder.glob(f"{prefix}*-*"):
+        name = path.name.removeprefix(prefix)
+        pid = int(name.partition("-")[0])
+        if name == process_name(pid):
+            yield pid, path
         else:
             path.unlink(missing_ok=True)
-    return found
 
 
 def own_folder() -> Path:

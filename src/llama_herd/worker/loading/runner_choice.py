@@ -11,7 +11,7 @@ from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lo
 from llama_herd.worker.engine.graph_device import CudaDevice, UncapturedDevice
 from llama_herd.worker.engine.runner import ModelRunner, Runner
 from llama_herd.worker.engine.slot_runner import SlotRunner
-from llama_herd.worker.loading.loading_bar import LoadingBar
+from llama_herd.worker.loading.loading_bar import loading_bar
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -42,8 +42,8 @@ def _overlapping(llama: Llama, cache: Cache, settings: WorkerSettings) -> tuple[
         complaint = runner.graphs.check()
         if is_captured and not complaint:
             started_s = monotonic()
-            with LoadingBar("capturing graphs", "graphs") as bar:
-                runner.graphs.capture_usual(bar.note)
+            with loading_bar("capturing graphs", "graphs") as note:
+                runner.graphs.capture_usual(note)
             log.info("steps captured", seconds=round(monotonic() - started_s, 3))
     except Exception as error:  # whatever a driver may raise: the plain path is there
         raise_if_lost(error)

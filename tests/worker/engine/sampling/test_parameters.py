@@ -13,7 +13,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.runner import ModelRunner
-from llama_herd.worker.engine.sampling.parameters import ELSEWHERE, FLOORS, IN_ORDER, PARAMETERS
+from llama_herd.worker.engine.sampling.parameters import FLOORS, IN_ORDER, PARAMETERS
 from llama_herd.worker.engine.sampling.rules import RULES
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -22,7 +22,9 @@ from tests.worker.engine_run import Collector, finish, with_empty_cache
 from tests.worker.overlapping import Overlapping, with_layers
 from tests.worker.ways_to_draw import PENALTIES, said
 
-NOT_DRAWN = ELSEWHERE["not of a draw"]
+NOT_DRAWN = ("max_tokens", "stop", "prompt_logprobs", "truncate_prompt_tokens")
+#: The fields that are no row of a table: ends, noise, what is said of a draw, and what is not of one.
+ELSEWHERE = ("stop_token_ids", "ignore_eos", "seed", "n", "logprobs", "top_logprobs", *NOT_DRAWN)
 
 WARM = {"temperature": 1.3}
 
@@ -50,9 +52,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
 
 def test_every_field_has_one_place() -> None:
     numbers = [one.field for one in PARAMETERS]
-    elsewhere = [field for fields in ELSEWHERE.values() for field in fields]
     of_rules = [field for rule in RULES for field in rule.fields]
-    named = [*numbers, *elsewhere, *(field for field in of_rules if field not in numbers)]
+    named = [*numbers, *ELSEWHERE, *(field for field in of_rules if field not in numbers)]
     assert sorted(named) == sorted(SamplingParams.model_fields)
 
 
@@ -68,7 +69,7 @@ def test_what_a_job_is_told_of_is_settled_before_any_other_rule() -> None:
 
 def test_a_parameter_is_off_by_default_and_filters_in_one_way_at_most() -> None:
     default = SamplingParams()
-    assert not [one.field for one in PARAMETERS if one.is_on(default)]
+    assert not [one.field for one in PARAMETERS if one.value_in(default) != one.off]
     assert not set(FLOORS) & set(IN_ORDER)
 
 

@@ -1,5 +1,7 @@
 """Constraint: which tokens a job's schema or grammar lets come next."""
 
+from dataclasses import dataclass
+
 from llguidance import LLExecutor, LLMatcher
 
 from llama_herd.error_code import ErrorCode
@@ -10,14 +12,13 @@ from llama_herd.errors import GenerationError
 NOT_ALLOWED, DEAD_END = "doesn't satisfy the grammar", "NoExtension"
 
 
+@dataclass(eq=False, slots=True)
 class Constraint:
     """The way of one output through its grammar. Where it stands follows from the output's ids alone."""
 
-    def __init__(self, matcher: LLMatcher, executor: LLExecutor, vocab_size: int) -> None:
-        """`matcher` is this output's own. `executor` has the threads that compute masks."""
-        self.matcher = matcher
-        self.executor = executor
-        self.vocab_size = vocab_size
+    matcher: LLMatcher  # this output's own
+    executor: LLExecutor  # has the threads that compute masks
+    vocab_size: int
 
     @property
     def is_over(self) -> bool:

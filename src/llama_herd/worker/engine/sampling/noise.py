@@ -18,14 +18,18 @@ _NUM_BYTES = 20
 _MOST = 2.0**32 - 2.0**8
 
 
-def hash_prefix(seed: int, choice: int, position: int) -> int:
-    """The hash's state after the four words that all tokens of a row share, as an int32."""
-    return _state_after(seed & _MASK, seed >> 32 & _MASK, choice, position)
+def hash_prefix(seed: int, choice: int, *position: int) -> int:
+    """The hash's state after the four words that all tokens of a row share, as an int32.
 
-
-def hash_prefix_of(seed: int, choice: int) -> int:
-    """The state after three of them, which all tokens of a sequence share; `mixed` takes the position in."""
-    return _state_after(seed & _MASK, seed >> 32 & _MASK, choice)
+    Without a position after the three that all tokens of a sequence share: `mixed` takes it in.
+    """
+    state = 0
+    for word in (seed & _MASK, seed >> 32 & _MASK, choice, *position):
+        word = word * _C1 & _MASK
+        word = (word << 15 | word >> 17) * _C2 & _MASK
+        state ^= word
+        state = ((state << 13 | state >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
+    return _int32(state)
 
 
 def mixed(states: Tensor, words: Tensor) -> Tensor:
@@ -54,16 +58,6 @@ def gumbel(prefixes: Tensor, token_ids: Tensor) -> Tensor:
     unsigned = bits.to(torch.float32).add_((bits < 0).to(torch.float32), alpha=2.0**32)
     exponential = unsigned.clamp_(max=_MOST).add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
     return exponential.log_().neg_()
-
-
-def _state_after(*words: int) -> int:
-    state = 0
-    for word in words:
-        word = word * _C1 & _MASK
-        word = (word << 15 | word >> 17) * _C2 & _MASK
-        state ^= word
-        state = ((state << 13 | state >> 19) & _MASK) * 5 + 0xE6546B64 & _MASK
-    return _int32(state)
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:

@@ -7,7 +7,8 @@ Letters: B rows, V vocabulary, N tokens in order, the likeliest first.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,19 +19,12 @@ MINUS_INFINITY = float("-inf")
 
 Probs = Callable[[], Tensor]
 
-
-class Floor(Protocol):
-    """How far below a row's largest logit, after the temperature, another may be: (B, 1), negative."""
-
-    def __call__(self, logits: Tensor, temperature: Tensor, number: Tensor) -> Tensor:
-        """logits: (B, V), before the temperature. temperature, number: (B, 1)."""
-
-
-class Keeps(Protocol):
-    """Which tokens stay, where these are in order: (B, N) bool."""
-
-    def __call__(self, values: Tensor, probs: Probs, number: Tensor) -> Tensor:
-        """values: (B, N), after the temperature. probs: gives (B, N). number: (B, 1)."""
+#: How far below a row's largest logit, after the temperature, another may be: (B, 1), negative. It takes
+#: logits (B, V) before the temperature, the temperature, and the number, (B, 1) each.
+Floor = Callable[[Tensor, Tensor, Tensor], Tensor]
+#: Which tokens stay, where these are in order: (B, N) bool. It takes values (B, N) after the temperature,
+#: what gives their probabilities (B, N), and the number (B, 1).
+Keeps = Callable[[Tensor, Probs, Tensor], Tensor]
 
 
 class Parameter(NamedTuple):
@@ -47,9 +41,6 @@ class Parameter(NamedTuple):
     def value_in(self, params: SamplingParams) -> float:
         number: float = getattr(params, self.field)
         return number
-
-    def is_on(self, params: SamplingParams) -> bool:
-        return self.value_in(params) != self.off
 
 
 def _sigmas_below(logits: Tensor, temperature: Tensor, number: Tensor) -> Tensor:
@@ -92,14 +83,6 @@ PARAMETERS = (
 FLOORS = tuple(one for one in PARAMETERS if one.floor is not None)
 IN_ORDER = tuple(one for one in PARAMETERS if one.keeps is not None)
 
-#: The other fields of `SamplingParams`, by what they are for; those of single tokens are in `RULES`.
-ELSEWHERE = {
-    "ends": ("stop_token_ids", "ignore_eos"),
-    "noise": ("seed", "n"),
-    "what is said of a draw": ("logprobs", "top_logprobs"),
-    "not of a draw": ("max_tokens", "stop", "prompt_logprobs", "truncate_prompt_tokens"),
-}
-
 #: The numbers (B, 1) of a parameter in the rows of a step; None where it is off in all of them.
 Numbers = Callable[[Parameter], Tensor | None]
 
@@ -130,15 +113,11 @@ def filter_in_order(values: Tensor, numbers: Numbers, probs: Probs | None = None
     for one in IN_ORDER:
         number = numbers(one)
         if number is not None and one.keeps is not None:
-            stays = one.keeps(values, probs or _softmax_of(values), number)
+            stays = one.keeps(values, probs or partial(values.softmax, dim=-1), number)
             values, probs = values.masked_fill(~stays, MINUS_INFINITY), None
     return values
 
 
-def _softmax_of(values: Tensor) -> Probs:
-    return lambda: values.softmax(dim=-1)
-
-
 def is_sorting(params: SamplingParams) -> bool:
     """Whether a filter needs tokens in order."""
-    return any(one.is_on(params) for one in IN_ORDER)
+    return any(one.value_in(params) != one.off for one in IN_ORDER)

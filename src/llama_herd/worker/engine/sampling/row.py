@@ -58,14 +58,6 @@ class Penalties:
             if len(self._window) > self._most:
                 self._leave(self._window.popleft())
 
-    def padded_ids(self, num_ids: int) -> "array[int]":
-        """The ids, padded to `num_ids` with the first one. There must be at least one."""
-        return self.ids + self.ids[:1] * (num_ids - len(self.ids))
-
-    def padded_addends(self, num_ids: int) -> "array[float]":
-        """The addends of `padded_ids`."""
-        return self.addends + self.addends[:1] * (num_ids - len(self.ids))
-
     def _leave(self, token_id: int) -> None:
         slot = self._slots[token_id]
         if self._num_given_left:

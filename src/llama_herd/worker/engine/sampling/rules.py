@@ -8,7 +8,7 @@ Letters: B rows, V vocabulary, P some of the rows, N ids of a row, S longest seq
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence as Rows
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -107,7 +107,10 @@ def is_apart(row: SamplingRow) -> bool:
 
 def _constrain(logits: Tensor, rows: Mapping[int, SamplingRow], send: Send) -> None:
     """Minus infinity for each token that a row's schema or grammar does not let follow."""
-    masks = masks_for(list(rows.values()))
+    masks = masks_of([row.constraint for row in rows.values() if row.constraint is not None])
+    for row, mask in zip(rows.values(), masks, strict=True):
+        if row.early_ends:  # they go before `min_tokens`, unless nothing else may follow
+            _hold_back(mask, row.early_ends)
     words = send(array("q", masks.tobytes())).view(masks.shape)
     is_forbidden = ~unpacked(words, logits.shape[-1])
     if len(rows) == len(logits):
@@ -115,15 +118,6 @@ def _constrain(logits: Tensor, rows: Mapping[int, SamplingRow], send: Send) -> N
     else:
         picked = send(list(rows))
         logits.index_copy_(0, picked, logits[picked].masked_fill_(is_forbidden, MINUS_INFINITY))
-
-
-def masks_for(rows: Rows[SamplingRow]) -> Masks:
-    """Masks (B, W) of rows with a constraint. One that lets only an end follow goes before `min_tokens`."""
-    masks = masks_of([row.constraint for row in rows if row.constraint is not None])
-    for row, mask in zip(rows, masks, strict=True):
-        if row.early_ends:
-            _hold_back(mask, row.early_ends)
-    return masks
 
 
 def masks_of(constraints: Rows[Constraint]) -> Masks:
@@ -171,16 +165,20 @@ def _penalise(logits: Tensor, rows: Mapping[int, SamplingRow], _: Send) -> None:
     for group in _by_length(rows):
         longest = len(group[-1][1].ids)
         first_places = upload([number * logits.shape[-1] for number, _ in group], device)  # (P,)
-        tokens = b"".join(penalties.padded_ids(longest) for _, penalties in group)
-        places = (
-            upload(array("q", tokens), device).view(len(group), longest) + first_places[:, None]
-        )  # (P, N)
-        addends = b"".join(penalties.padded_addends(longest) for _, penalties in group)
+        tokens = b"".join(_padded(penalties.ids, longest) for _, penalties in group)
+        token_ids = upload(array("q", tokens), device).view(len(group), longest)  # (P, N)
+        places = token_ids + first_places[:, None]
+        addends = b"".join(_padded(penalties.addends, longest) for _, penalties in group)
         repetition = upload([penalties.repetition for _, penalties in group], device, torch.float32)[:, None]
         was = flat.index_select(0, places.view(-1)).view_as(places)
         penalised = torch.where(was > 0, was / repetition, was * repetition)
         penalised += upload(array("f", addends), device, torch.float32).view_as(places)
         flat.put_(places, penalised)
+
+
+def _padded(numbers: "array[Any]", length: int) -> "array[Any]":
+    """Pad with the first number. There must be at least one."""
+    return numbers + numbers[:1] * (length - len(numbers))
 
 
 def _by_length(rows: Mapping[int, SamplingRow]) -> Iterator[list[tuple[int, Penalties]]]:

@@ -5,10 +5,9 @@ Letters: B rows, V vocabulary, N candidate tokens.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence as Rows
-from enum import Enum
 from functools import partial
 from math import isfinite
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -86,25 +85,18 @@ def sample_each(logits: Tensor, rows: Rows[SamplingRow]) -> list[SampledToken]:
 
 def _groups(rows: Rows[SamplingRow]) -> Iterable[list[int]]:
     """The rows that are drawn at random, grouped by how much sorting they need."""
-    groups: dict[Sorting, list[int]] = defaultdict(list)
+    groups: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         if row.is_random:
-            groups[Sorting.wanted_by(row.params)].append(number)
+            groups[_sorting(row.params)].append(number)
     return groups.values()
 
 
-class Sorting(Enum):
+def _sorting(params: SamplingParams) -> Literal["none", "top_k", "nucleus"]:
     """How much of the vocabulary a row's filters need sorted; each costs far more than the one before."""
-
-    NONE = 1
-    TOP_K = 2
-    NUCLEUS = 3
-
-    @classmethod
-    def wanted_by(cls, params: SamplingParams) -> "Sorting":
-        if params.top_k:
-            return cls.TOP_K
-        return cls.NUCLEUS if is_sorting(params) else cls.NONE
+    if params.top_k:
+        return "top_k"
+    return "nucleus" if is_sorting(params) else "none"
 
 
 def _draw(logits: Tensor, largest: Tensor, rows: Rows[SamplingRow], native: Draw | None) -> Tensor:
@@ -113,7 +105,7 @@ def _draw(logits: Tensor, largest: Tensor, rows: Rows[SamplingRow], native: Draw
     prefixes = _column([hash_prefix(row.seed, row.choice, row.position) for row in rows], logits)
     numbers = partial(_numbers, rows, logits.device)
     floor = common_floor(logits, temperature, numbers)  # (B, 1)
-    if native is not None and Sorting.wanted_by(rows[0].params) is Sorting.NONE:
+    if native is not None and _sorting(rows[0].params) == "none":
         bottom = torch.full_like(temperature, MINUS_INFINITY) if floor is None else floor
         found = native.candidates(logits, temperature, prefixes, largest, bottom)
         if found is not None:
@@ -142,13 +134,13 @@ def _winners(scaled: Tensor, token_ids: Tensor, prefixes: Tensor) -> Tensor:
 def _likeliest(scaled: Tensor, rows: Rows[SamplingRow], numbers: Numbers) -> tuple[Tensor, Tensor]:
     """The logits that the filters by order leave of one group, and their ids: (B, N) each, N kept small."""
     num_tokens = scaled.shape[-1]
-    match Sorting.wanted_by(rows[0].params):
-        case Sorting.NONE:
+    match _sorting(rows[0].params):
+        case "none":
             return scaled, torch.arange(num_tokens, device=scaled.device).expand_as(scaled)
-        case Sorting.TOP_K:
+        case "top_k":
             values, token_ids = scaled.topk(min(max(row.params.top_k for row in rows), num_tokens), dim=-1)
             return filter_in_order(values, numbers), token_ids
-        case Sorting.NUCLEUS:
+        case "nucleus":
             total = scaled.logsumexp(dim=-1, keepdim=True)  # (B, 1)
             values, token_ids = _sorted_nucleus(scaled, total, rows)
             return filter_in_order(values, numbers, lambda: (values - total).exp()), token_ids
@@ -197,20 +189,16 @@ def drawn(logits: Tensor, rows: SlotRows, drawing: Drawing) -> Tensor:
     """
     largest, ids = logits.max(dim=-1)  # (B,) each; NaN counts as the largest
     if drawing.is_random:
-        is_random = rows.column("temperature").squeeze(-1) >= LEAST_TEMPERATURE
-        ids = torch.where(is_random, _drawn_at_random(logits, rows, drawing.is_sorted), ids)
+        asked = rows.column("temperature")
+        is_random = asked >= LEAST_TEMPERATURE  # (B, 1)
+        temperature = torch.where(is_random, asked, 1.0)
+        floor = common_floor(logits, temperature, rows.numbers)
+        scaled = mask_below_floor(logits / temperature, floor)  # (B, V)
+        token_ids = torch.arange(scaled.shape[-1], device=scaled.device).expand_as(scaled)
+        if drawing.is_sorted:
+            scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+            scaled = filter_in_order(scaled, rows.numbers)
+        position = rows.next_positions - rows.integers(NUM_PROMPT)  # in the output
+        prefixes = mixed(rows.integers(HASH).to(torch.int32), position.to(torch.int32)).unsqueeze(-1)
+        ids = torch.where(is_random.squeeze(-1), _winners(scaled, token_ids, prefixes), ids)
     return ids.masked_fill(~largest.isfinite(), NO_TOKEN)
-
-
-def _drawn_at_random(logits: Tensor, rows: SlotRows, is_sorted: bool) -> Tensor:
-    """Gumbel-max over the tokens that the filters leave: (B,)."""
-    asked = rows.column("temperature")
-    temperature = torch.where(asked >= LEAST_TEMPERATURE, asked, 1.0)  # (B, 1)
-    scaled = mask_below_floor(logits / temperature, common_floor(logits, temperature, rows.numbers))  # (B, V)
-    token_ids = torch.arange(scaled.shape[-1], device=scaled.device).expand_as(scaled)
-    if is_sorted:
-        scaled, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
-        scaled = filter_in_order(scaled, rows.numbers)
-    position = rows.next_positions - rows.integers(NUM_PROMPT)  # in the output
-    prefixes = mixed(rows.integers(HASH).to(torch.int32), position.to(torch.int32)).unsqueeze(-1)  # (B, 1)
-    return _winners(scaled, token_ids, prefixes)

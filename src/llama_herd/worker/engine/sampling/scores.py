@@ -38,14 +38,12 @@ class Scores(NamedTuple):
         rows = zip(*(part.tolist() for part in self), strict=True)
         return [
             SampledToken(
-                token_id, logprob, tuple(filter(_may_follow, zip(alternatives, values, strict=True)))
+                token_id,
+                logprob,
+                tuple(one for one in zip(alternatives, values, strict=True) if one[1] > MINUS_INFINITY),
             )
             for token_id, logprob, alternatives, values in rows
         ]
-
-
-def _may_follow(alternative: tuple[int, float]) -> bool:
-    return alternative[1] > MINUS_INFINITY
 
 
 class Told(NamedTuple):
