@@ -83,6 +83,11 @@ class Bench:
         num_rows = int(room // (floors.kv_bytes * replace(load, num_rows=1).cache_tokens))
         return replace(load, num_rows=max(1, min(load.num_rows, num_rows // 16 * 16)))
 
+    def saturating(self, format: Format) -> dict[str, Load]:
+        """The loads that keep all rows busy, by their workloads; the first takes the most room."""
+        spread = self.fitting(self.scale.spread, format)
+        return {"W3s": spread, "W3": replace(self.scale.saturation, num_rows=spread.num_rows)}
+
     def load(self, settings: WorkerSettings) -> LoadedModel:
         """A model and its cache in this process."""
         self.free_memory()
@@ -105,6 +110,17 @@ class Bench:
             return None
         return Floors(self.scale.config, format, self.ceilings.bytes_per_s, self.ceilings.matmul_flop_per_s)
 
+    def saturation_floor(self, format: Format, load: Load) -> float | None:
+        """Generated tokens a second while all rows stay busy with requests of a load."""
+
+        def tokens_per_s(floors: Floors) -> float:
+            # Of a row's tokens that many are before the one that it writes, in the mean over time.
+            written = (load.num_out + load.spread**2 / (3 * load.num_out)) / 2
+            decode_s = floors.decode_s(load.num_rows, load.num_in + written) / load.num_rows
+            return 1 / (decode_s + floors.prefill_flop(load.num_in) / floors.flop_per_s / load.num_out)
+
+        return self.floor(format, tokens_per_s)
+
     def measurement(
         self,
         workload: str,
@@ -114,9 +130,11 @@ class Bench:
         runs: list[float],
         floor: float | None = None,
         note: str = "",
+        part: str = "",
     ) -> Measurement:
         """A figure of ours."""
-        return Measurement(workload, f"{format.name}, {case}", self.system, unit, tuple(runs), floor, note)
+        case = f"{format.name}, {case}"
+        return Measurement(workload, case, self.system, unit, tuple(runs), floor, note, part)
 
 
 def _type_of(format: Format, name: str) -> GGMLType:

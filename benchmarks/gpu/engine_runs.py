@@ -1,4 +1,4 @@
-"""W1, W2, W3, W5, W7 and W8 by the engine alone in this process, no queue; and whether choices change ids."""
+"""W1, W2, W3s, W5, W7 and W8 by the engine alone, no queue; and whether choices change ids."""
 
 import resource
 from collections.abc import Callable, Iterator, Mapping
@@ -60,16 +60,31 @@ class EngineRun:
         context = load.num_in + load.num_out / 2
         return self.floor_ms(lambda floors: floors.decode_s(load.num_rows, context))
 
-    def measurement(self, workload: str, case: str, unit: str, runs: list[float], floor: float | None) -> Any:
-        note = self.model.plan.form.kernels.note
-        return self.bench.measurement(workload, self.format, case, unit, runs, floor, f"kernels: {note}")
+    def measurement(
+        self, workload: str, case: str, unit: str, runs: list[float], floor: float | None, part: str = ""
+    ) -> Measurement:
+        note = f"kernels: {self.model.plan.form.kernels.note}"
+        return self.bench.measurement(workload, self.format, case, unit, runs, floor, note, part)
 
 
 def decode(bench: Bench, format: Format) -> Iterator[Measurement]:
-    """W1, the time between one request's tokens; W2, between the steps of a steady batch."""
+    """W1, the time between one request's tokens; W2, between the steps of a steady batch; W7 of it."""
     run = EngineRun(bench, format, bench.scale.batch)
     for workload, load in (("W1", bench.scale.single), ("W2", bench.scale.batch)):
         yield run.measurement(workload, step_case(load), "ms", run.steps_ms(load), run.step_floor_ms(load))
+    yield _memory(run)
+
+
+def _memory(run: EngineRun) -> Measurement:
+    """W7: what a full batch takes beyond the file's weights and the cache."""
+    is_gpu = run.bench.device.type == "cuda"
+    if is_gpu:
+        peak_bytes = torch.cuda.max_memory_reserved()
+    else:
+        peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    extra = peak_bytes - run.settings.model.stat().st_size - run.model.cache.storage.nbytes
+    what = "peak reserved" if is_gpu else "resident set"
+    return run.measurement("W7", f"{what} - file - KV cache", "GB", [extra / GB], 0.0)
 
 
 def draws(bench: Bench, format: Format) -> Iterator[Measurement]:
@@ -77,8 +92,8 @@ def draws(bench: Bench, format: Format) -> Iterator[Measurement]:
     run = EngineRun(bench, format, bench.scale.batch)
     for draw in DRAWS:
         load = replace(bench.scale.batch, draw=draw)
-        case = f"{step_case(load)}, {draw}"
-        yield run.measurement("W2", case, "ms", run.steps_ms(load), run.step_floor_ms(load))
+        case = f"{step_case(load)} by its draw"
+        yield run.measurement("W2", case, "ms", run.steps_ms(load), run.step_floor_ms(load), draw)
 
 
 def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:
@@ -90,48 +105,29 @@ def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:
     yield run.measurement("W5", prompts_case(load), "ms", runs, floor)
 
 
-def memory(bench: Bench, format: Format) -> Iterator[Measurement]:
-    """W7: what a full batch takes beyond the file's weights and the cache."""
-    is_gpu = bench.device.type == "cuda"
-    run = EngineRun(bench, format, bench.scale.batch)
-    run.run(bench.scale.batch, seed=0)
-    if is_gpu:
-        peak_bytes = torch.cuda.max_memory_reserved()
-    else:
-        peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    extra = peak_bytes - run.settings.model.stat().st_size - run.model.cache.storage.nbytes
-    what = "peak reserved" if is_gpu else "resident set"
-    yield run.measurement("W7", f"{what} - file - KV cache", "GB", [extra / GB], 0.0)
-
-
-def idle_share(bench: Bench, format: Format) -> Iterator[Measurement]:
-    """W8: how much of a steady step the device waits: the host's time that nothing hides."""
-    load = bench.scale.batch
-    run = EngineRun(bench, format, load)
-    step_s = run.run(load, seed=0).step_s(load.num_rows)
-    profile = profile_decode(run.model, run.settings, load, bench.scale.num_profiled_steps)
-    idle = max(0.0, 1 - profile.busy_s_per_step / step_s)
-    yield run.measurement("W8", f"{load.label}, idle share of a step", "%", [100 * idle], 0.0)
-
-
 def saturation(bench: Bench, format: Format) -> Iterator[Measurement]:
-    """W3 without its queue: many requests at once, the whole run."""
-    load = bench.fitting(bench.scale.saturation, format)
+    """W3s without its queue: many requests at once, the whole run."""
+    load = bench.saturating(format)["W3s"]
     run = EngineRun(bench, format, load)
     # As many as there are rows, so that every shape of a step has been seen.
-    run.run(replace(load, num_requests=load.num_rows, num_out=min(8, load.num_out)), seed=-1)
+    run.run(replace(load, num_requests=load.num_rows, num_out=min(8, load.num_out), spread=0), seed=-1)
     rate = run.run(load, seed=0).tokens_per_s
-    sizes = (load.num_rows, load.num_in, load.num_out)
-    floor = bench.floor(format, lambda floors: floors.saturation_tokens_per_s(*sizes))
-    case = f"{load.label}, {load.num_rows} rows, engine alone"
-    yield run.measurement("W3", case, "tok/s", [rate], floor)
+    case = f"{saturation_case(load)}, engine alone"
+    yield run.measurement("W3s", case, "tok/s", [rate], bench.saturation_floor(format, load))
 
 
-def profiles(bench: Bench, format: Format) -> Iterator[StepProfile]:
-    """Where the time of a decode step goes, by the number of rows."""
+def profiles(bench: Bench, format: Format) -> Iterator[tuple[StepProfile, Measurement]]:
+    """Where the time of a decode step goes, by the number of rows.
+
+    W8: how much of it the device waits: the host's time that nothing hides.
+    """
     for load in bench.scale.profiled:
         run = EngineRun(bench, format, load)
-        yield profile_decode(run.model, run.settings, load, bench.scale.num_profiled_steps)
+        step_s = run.run(load, seed=0).step_s(load.num_rows)
+        profile = profile_decode(run.model, run.settings, load, bench.scale.num_profiled_steps)
+        idle = max(0.0, 1 - profile.busy_s_per_step / step_s)
+        part = f"{load.num_rows} rows"
+        yield profile, run.measurement("W8", "idle share of a step", "%", [100 * idle], 0.0, part)
         del run
 
 
@@ -166,6 +162,10 @@ def equal_ids(bench: Bench, names: tuple[str, ...]) -> Iterator[Mapping[str, Any
 
 def step_case(load: Load) -> str:
     return f"{load.label}, a steady step"
+
+
+def saturation_case(load: Load) -> str:
+    return f"{load.label}, {load.num_rows} rows, the whole run"
 
 
 def prompts_case(load: Load) -> str:

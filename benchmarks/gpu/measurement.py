@@ -14,13 +14,14 @@ RATES = ("tok/s",)
 class Measurement:
     """What one system did in one case of a workload; `value` is the median of `runs`."""
 
-    workload: str  # W1 to W8
+    workload: str  # W1 to W8, W3s, mixed, kills
     case: str  # what exactly was measured, the same words for every system
     system: str
     unit: str
     runs: tuple[float, ...]
     floor: float | None = None  # in the same unit; of rates a ceiling
     note: str = ""
+    part: str = ""  # which of several that stand in one row of the table
 
     @property
     def value(self) -> float:
@@ -44,4 +45,5 @@ class Measurement:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Self:
         """What else stands beside it is left out."""
-        return cls(**{name: fields[name] for name in cls.__annotations__} | {"runs": tuple(fields["runs"])})
+        known = {name: fields[name] for name in cls.__annotations__ if name in fields}
+        return cls(**known | {"runs": tuple(fields["runs"])})

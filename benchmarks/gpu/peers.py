@@ -1,4 +1,4 @@
-"""The peers: transformers' own Llama of the same shape, with weights of its own, in three ways."""
+"""A peer: transformers' own Llama of the same shape, with weights of its own, in three ways."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.engine_runs import prompts_case, step_case
+from benchmarks.gpu.engine_runs import prompts_case, saturation_case, step_case
 from benchmarks.gpu.measurement import Measurement
-from benchmarks.gpu.queue_runs import FORMAT, saturation_case
+from benchmarks.gpu.queue_runs import FORMAT
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import random_prompts
 
@@ -41,21 +41,10 @@ class StepClock(StoppingCriteria):  # type: ignore[misc]
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-def static_single(bench: Bench) -> Iterator[Measurement]:
-    """W1 by a static cache, compiled on a card."""
-    yield _static_steps(bench, _load(bench), "W1", bench.scale.single)
-
-
-def static_batch(bench: Bench) -> Iterator[Measurement]:
-    """W2 by a static batch, compiled on a card; W5 by one forward."""
-    peer = _load(bench)
-    yield _forward(bench, peer)
-    yield _static_steps(bench, peer, "W2", bench.scale.batch)
-
-
-def continuous(bench: Bench) -> Iterator[Measurement]:
-    """W2 and W3 by continuous batching as it comes: paged sdpa."""
+def transformers(bench: Bench) -> Iterator[Measurement]:
+    """W5 by one forward, W2 and W3 by continuous batching as it comes, W1 by a static cache, compiled."""
     peer, scale = _load(bench), bench.scale
+    yield _forward(bench, peer)
     gaps = []
     for _ in range(2):
         first = _continuous(bench, peer, scale.batch)[0]
@@ -66,11 +55,11 @@ def continuous(bench: Bench) -> Iterator[Measurement]:
     started = min(output.created_time for output in outputs)
     wall_s = max(output.timestamps[-1] for output in outputs) - started
     rate = sum(len(output.generated_tokens) for output in outputs) / wall_s
-    case, note = (
-        saturation_case(bench.fitting(scale.saturation, FORMAT)),
-        f"{many.num_requests} requests only",
-    )
+    case = saturation_case(bench.saturating(FORMAT)["W3"])
+    note = f"{many.num_requests} requests only"
     yield Measurement("W3", f"{FORMAT.name}, {case}", CONTINUOUS, "tok/s", (rate,), note=note)
+    bench.free_memory()
+    yield _static_steps(bench, peer, "W1", scale.single)
 
 
 def _load(bench: Bench) -> Any:

@@ -1,4 +1,4 @@
-"""W3 and W4: a real worker behind Redis and Celery."""
+"""W3s, W3 and W4: a real worker behind Redis and Celery."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +11,10 @@ from time import perf_counter, sleep
 
 from benchmarks.floors import Floors, Format
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.engine_runs import saturation_case
 from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.scale import Load
-from benchmarks.gpu.trace import random_prompts, sampling
+from benchmarks.gpu.trace import requests
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.events import Timings
@@ -60,16 +61,17 @@ class Request:
 
 
 def saturation(bench: Bench) -> Iterator[Measurement]:
-    """W3: many requests at once, the whole run."""
+    """W3s and W3: many requests at once, the whole run."""
     with _worker(bench) as client:
-        yield _saturate(bench, client)
+        for workload in bench.saturating(FORMAT):
+            yield _saturate(bench, client, workload)
 
 
 def arrivals(bench: Bench, saturation: float | None) -> Iterator[Measurement]:
     """W4: at rates that follow from W3, which is measured first where no rate in tokens a second is given."""
     with _worker(bench) as client:
         if saturation is None:
-            measured = _saturate(bench, client)
+            measured = _saturate(bench, client, "W3")
             yield measured
             saturation = measured.value
         for share in SHARES:
@@ -79,7 +81,7 @@ def arrivals(bench: Bench, saturation: float | None) -> Iterator[Measurement]:
 @contextmanager
 def _worker(bench: Bench) -> Iterator[Client]:
     """A worker that has answered its first jobs, and a client of its queue."""
-    load = bench.fitting(bench.scale.saturation, FORMAT)
+    load = bench.saturating(FORMAT)["W3s"]
     settings = bench.settings(bench.hollow_model(FORMAT), load)
     command = ["benchmarks.gpu.worker", str(bench.device), "worker", "--name", "measured"]
     with tempfile.TemporaryDirectory(prefix="herd-worker-") as folder, EmbeddedRedis() as server:
@@ -95,7 +97,8 @@ def _worker(bench: Bench) -> Iterator[Client]:
                     sleep(POLL_S)
                 print(f"the worker is ready after {perf_counter() - started:.1f} s", flush=True)
                 # As many as there are rows, so that every shape of a step has been seen.
-                first = replace(load, num_requests=load.num_rows, num_out=min(16, load.num_out))
+                num_out = min(16, load.num_out)
+                first = replace(load, num_requests=load.num_rows, num_out=num_out, spread=0)
                 _answers(client, _submit(bench, client, first, [0.0] * first.num_requests, seed=-4))
                 print(f"it has answered its first jobs after {perf_counter() - started:.1f} s", flush=True)
                 yield client
@@ -104,20 +107,15 @@ def _worker(bench: Bench) -> Iterator[Client]:
                 process.kill()
 
 
-def _saturate(bench: Bench, client: Client) -> Measurement:
-    load = bench.fitting(bench.scale.saturation, FORMAT)
+def _saturate(bench: Bench, client: Client, workload: str) -> Measurement:
+    load = bench.saturating(FORMAT)[workload]
     submitted = _submit(bench, client, load, [0.0] * load.num_requests, seed=0)
-    requests = _answers(client, submitted)
-    wall_s = max(request.ended_s for request in requests) - requests[0].submitted_s
-    rate = sum(len(request.result.ids) for request in requests) / wall_s
-    sizes = (load.num_rows, load.num_in, load.num_out)
-    floor = bench.floor(FORMAT, lambda floors: floors.saturation_tokens_per_s(*sizes))
+    answers = _answers(client, submitted)
+    wall_s = max(one.ended_s for one in answers) - answers[0].submitted_s
+    rate = sum(len(one.result.ids) for one in answers) / wall_s
     case, note = saturation_case(load), "through embedded Redis, Celery and the token channel"
-    return bench.measurement("W3", FORMAT, case, "tok/s", [rate], floor, note)
-
-
-def saturation_case(load: Load) -> str:
-    return f"{load.label}, {load.num_rows} rows, the whole run"
+    floor = bench.saturation_floor(FORMAT, load)
+    return bench.measurement(workload, FORMAT, case, "tok/s", [rate], floor, note)
 
 
 def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> Iterator[Measurement]:
@@ -132,20 +130,14 @@ def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> It
     rate = share * saturation * ratio / one.num_out
     times = poisson_times(rate, scale.arrivals_s)
     load = replace(one, num_requests=len(times))
-    requests = _answers(client, _submit(bench, client, load, times, seed=int(100 * share)))
-    firsts = sorted(1000 * request.first_token_s for request in requests)
+    answers = _answers(client, _submit(bench, client, load, times, seed=int(100 * share)))
+    firsts = sorted(1000 * one.first_token_s for one in answers)
     floor = bench.floor(FORMAT, lambda floors: 1000 * floors.prefill_s(1, one.num_in))
+    case = f"{one.num_in} in / {one.num_out} out at {share:.0%} of saturation, to the first token"
+    note = f"{len(firsts)} requests, {rate:.1f} a second; the floor is the prompt's prefill alone"
     for percentile in PERCENTILES:
-        yield bench.measurement(
-            "W4",
-            FORMAT,
-            f"{one.num_in} in / {one.num_out} out at {share:.0%} of saturation, "
-            f"to the first token, p{percentile}",
-            "ms",
-            [firsts[min(len(firsts) - 1, len(firsts) * percentile // 100)]],
-            floor,
-            f"{len(firsts)} requests, {rate:.1f} a second; the floor is the prompt's prefill alone",
-        )
+        milliseconds = firsts[min(len(firsts) - 1, len(firsts) * percentile // 100)]
+        yield bench.measurement("W4", FORMAT, case, "ms", [milliseconds], floor, note, f"p{percentile}")
 
 
 def poisson_times(rate: float, duration_s: float) -> list[float]:
@@ -160,12 +152,12 @@ def poisson_times(rate: float, duration_s: float) -> list[float]:
 def _submit(bench: Bench, client: Client, load: Load, times: list[float], seed: int) -> dict[str, float]:
     """Submit each request at its time; when each was submitted, by its job's id."""
     submitted = {}
-    prompts = random_prompts(load, bench.scale.config.vocab_size, seed)
+    asked = list(requests(load, bench.scale.config.vocab_size, seed))
     started = perf_counter()
-    for prompt, time in zip(prompts, times, strict=True):
+    for (prompt, sampling), time in zip(asked, times, strict=True):
         sleep(max(0.0, started + time - perf_counter()))
         now = perf_counter()
-        submitted[client.submit(prompt_ids=prompt, sampling=sampling(load))] = now
+        submitted[client.submit(prompt_ids=prompt, sampling=sampling)] = now
     return submitted
 
 

@@ -1,17 +1,23 @@
-"""The table of all results: ours, the floor, and each peer beside it. Markdown."""
+"""The table of all results: ours, its share of the floor, and each peer's beside it. Markdown."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from benchmarks.floors import Format
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.step import OK
+from benchmarks.report import PAGE, ROOT, write_section
 from llama_herd.errors import BadInput
 
-HEAD = ("", "case", "ours", "floor", "of floor", "peer", "peer's", "ours is better by")
+HEAD = ("", "case")
 NONE = "–"
+FORMATS = tuple(one.name for one in Format)
+#: Between such marks the page has the report of the folders that it names.
+SECTION = "benchmarks.gpu"
 #: Conditions that readers want to know, and outcomes of tests that need no word.
 SHOWN = ("nvidia-smi", "python", "torch", "triton", "transformers", "celery")
 WELL = ("passed", "skipped")
@@ -20,51 +26,86 @@ WELL = ("passed", "skipped")
 def report(journals: Sequence[Journal]) -> str:
     """The table, the notes on it, how steps ended, and the conditions that it was measured under."""
     measurements = latest(journals)
-    rows = [HEAD, tuple("---" for _ in HEAD), *table_rows(measurements)]
-    table = [f"| {' | '.join(row)} |" for row in rows]
     is_rehearsed = any(one["is_rehearsed"] for journal in journals for one in journal.entries("run"))
     warning = ["Rehearsed on a tiny model: these figures say only that everything runs.", ""] * is_rehearsed
     ends = [line for journal in journals for line in (*_laws(journal), *_kernels(journal), *_ends(journal))]
-    return "\n".join([*warning, *table, "", *_notes(measurements), *ends, *_conditions(journals)])
+    return "\n".join(
+        [*warning, *table(measurements), "", *_notes(measurements), *ends, *_conditions(journals)]
+    )
 
 
 def latest(journals: Sequence[Journal]) -> list[Measurement]:
     """The last measurement of each system in each case, workload by workload."""
-    found = {(m.workload, m.case, m.system): m for journal in journals for m in journal.measurements}
+    found = {(m.workload, m.case, m.system, m.part): m for journal in journals for m in journal.measurements}
     return sorted(found.values(), key=lambda m: (m.workload, m.case))
 
 
-def print_report(folders: Sequence[Path]) -> int:
-    """Print the report of these runs. Raises BadInput for a folder without one."""
+def print_report(folders: Sequence[Path], *, is_written: bool) -> int:
+    """Print the report of these calls, or put it into the page. Raises BadInput for a folder without one."""
     journals = [Journal(folder) for folder in folders]
     if missing := [str(one.path) for one in journals if not one.path.exists()]:
         raise BadInput(f"no {', '.join(missing)}. Fix: name the folders that runs have written")
     print(report(journals))
+    if is_written:
+        write_section(PAGE, SECTION, for_page(journals))
     return 0
 
 
-def table_rows(measurements: list[Measurement]) -> Iterator[tuple[str, ...]]:
-    """A row for each case and peer; one for a case that has no peer, or that only a peer has run."""
-    cases = dict.fromkeys((m.workload, m.case) for m in measurements)
-    for case in cases:
-        of_case = [m for m in measurements if (m.workload, m.case) == case]
-        ours = next((m for m in of_case if m.system == OURS), None)
-        peers = [m for m in of_case if m.system != OURS]
-        for cells in [_peer_cells(ours, peer) for peer in peers] or [(NONE, NONE, NONE)]:
-            yield (*case, *_our_cells(ours), *cells)
+def for_page(journals: Sequence[Journal]) -> str:
+    """The table, the command that wrote it, and what there is to say of it."""
+    measurements = [one for one in latest(journals) if "," not in one.system]  # no choice is switched off
+    folders = [os.path.relpath(journal.folder.resolve(), ROOT) for journal in journals]
+    command = f"`python -m benchmarks.gpu report {' '.join(folders)} --write`:"
+    laws = [line for journal in journals for line in _laws(journal)]
+    notes = [line[2:] for line in (*_notes(measurements), *laws) if ": kernels: " not in line]
+    return "\n".join([*table(measurements), "", " ".join([command, *notes]), *_conditions(journals)])
 
 
-def _our_cells(ours: Measurement | None) -> tuple[str, str, str]:
-    if ours is None:
-        return NONE, NONE, NONE
-    floor = NONE if ours.floor is None else _amount(ours.floor, ours.unit)
-    percent = NONE if ours.percent_of_floor is None else f"{ours.percent_of_floor:.0f} %"
-    return _amount(ours.value, ours.unit), floor, percent
+def table(measurements: list[Measurement]) -> list[str]:
+    """A row for each case, with a column for each format. Parts of a case stand in one row."""
+    formats = list(
+        dict.fromkeys(_format(m) for m in sorted(measurements, key=lambda m: FORMATS.index(_format(m))))
+    )
+    cases = dict.fromkeys((m.workload, _case(m)) for m in measurements)
+    rows = [(*HEAD, *formats), ("---",) * (len(HEAD) + len(formats))]
+    for workload, case in cases:
+        of_case = [m for m in measurements if (m.workload, _case(m)) == (workload, case)]
+        rows.append(
+            (workload, case, *(_cell([m for m in of_case if _format(m) == name]) for name in formats))
+        )
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _peer_cells(ours: Measurement | None, peer: Measurement) -> tuple[str, str, str]:
-    ratio = NONE if ours is None else f"{ours.times_better_than(peer):.2f} x"
-    return peer.system, _amount(peer.value, peer.unit), ratio
+def _cell(measurements: list[Measurement]) -> str:
+    """Ours, in percent of the floor, and each peer's beside it."""
+    parts = dict.fromkeys(m.part for m in measurements)
+    said = []
+    for part in parts:
+        ours, *others = sorted((m for m in measurements if m.part == part), key=lambda m: m.system != OURS)
+        name = "" if ours.system == OURS else f"{ours.system} "
+        words = [f"{part}: " * bool(part) + name + _amount(ours.value, ours.unit) + _of_floor(ours)]
+        words += [
+            f"{one.system} {_amount(one.value, one.unit)}"
+            + f" ({ours.times_better_than(one):.2f} x)" * (not name)
+            for one in others
+        ]
+        said.append(", ".join(words))
+    return "; ".join(said) or NONE
+
+
+def _of_floor(measured: Measurement) -> str:
+    percent = measured.percent_of_floor
+    if percent is None or measured.floor is None:
+        return ""
+    return f" ({percent:.0f} % of {_amount(measured.floor, '').strip()})"
+
+
+def _format(measured: Measurement) -> str:
+    return measured.case.partition(", ")[0]
+
+
+def _case(measured: Measurement) -> str:
+    return measured.case.partition(", ")[2]
 
 
 def _amount(value: float, unit: str) -> str:
@@ -122,5 +163,5 @@ def _ceilings(ceilings: Ceilings) -> str:
     for field in fields(ceilings):
         suffix = next(suffix for suffix in scales if field.name.endswith(suffix))
         divisor, unit = scales[suffix]
-        parts.append(f"{field.name.split('_')[0]} {getattr(ceilings, field.name) / divisor:,.3g} {unit}")
+        parts.append(f"{field.name.split('_')[0]} {_amount(getattr(ceilings, field.name) / divisor, unit)}")
     return ", ".join(parts)

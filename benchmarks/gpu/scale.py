@@ -1,7 +1,8 @@
 """How large the benchmark is: on a card, and on a CPU to see that every part of it runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from llama_herd.model.config import LlamaConfig
@@ -11,7 +12,7 @@ from llama_herd.model.pages import PAGE_TOKENS, pages_for
 DRAWS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0},
     "temperature": {"temperature": 0.8},
-    "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "top_p": {"temperature": 0.8, "top_p": 0.95},
     "min_tokens": {"temperature": 0, "min_tokens": 4_096},
 }
 
@@ -25,15 +26,23 @@ class Load:
     num_out: int  # tokens that each is to generate
     num_rows: int
     draw: str = "greedy"
+    spread: int = 0  # outputs are drawn uniformly, from so much less than num_out to so much more
 
     @property
     def cache_tokens(self) -> int:
         """Room of the KV cache with which all rows can be busy."""
-        return self.num_rows * pages_for(self.num_in + self.num_out) * PAGE_TOKENS
+        return self.num_rows * pages_for(self.num_in + self.num_out + self.spread) * PAGE_TOKENS
 
     @property
     def label(self) -> str:
-        return f"{self.num_requests} x {self.num_in} in / {self.num_out} out"
+        least, most = self.num_out - self.spread, self.num_out + self.spread
+        out = f"{least} to {most}" if self.spread else str(most)
+        return f"{self.num_requests} x {self.num_in} in / {out} out"
+
+    def outputs(self, seed: int) -> list[int]:
+        """How many tokens each request is to generate."""
+        chance, (least, most) = Random(seed), (self.num_out - self.spread, self.num_out + self.spread)
+        return [chance.randint(least, most) for _ in range(self.num_requests)]
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,12 @@ class Scale:
     single: Load  # W1
     batch: Load  # W2
     saturation: Load  # W3
+    spread: Load  # W3s: of the same mean, but rows begin and end at all times
     arrivals: Load  # W4: of one request; how many come, the rate says
     prompts: Load  # W5
+    mixed: Load  # rows that decode beside prompts, which are as long as those of W3
+    mixed_tokens: tuple[int, ...]  # of prompts, in a step
+    killed: Load  # of jobs in two workers that are killed; each has so many rows
     profiled: tuple[Load, ...]
     compared_rows: tuple[int, ...]  # with choices and without
     arrivals_s: float  # how long requests arrive
@@ -55,28 +68,21 @@ class Scale:
     num_profiled_steps: int
 
 
-def short(scale: Scale) -> Scale:
-    """With as few tokens as a median needs: the first rows of a batch wait for the prompts of the last."""
-    single, batch = scale.single, scale.batch
-    return replace(
-        scale,
-        single=replace(single, num_out=min(48, single.num_out)),
-        batch=replace(batch, num_out=min(128, batch.num_out)),
-        profiled=scale.profiled[:2],
-    )
-
-
 FULL = Scale(
     name="Llama-2-7B",
     config=LlamaConfig.llama2_7b(),
     single=Load(1, 384, 256, 1),
     batch=Load(64, 384, 256, 64),
     saturation=Load(1024, 256, 256, 256),
+    spread=Load(1024, 256, 256, 256, "top_p", spread=192),
     arrivals=Load(1, 256, 128, 256),
     prompts=Load(8, 512, 1, 8),
-    profiled=(Load(1, 384, 64, 1), Load(64, 384, 128, 64), Load(256, 64, 64, 256)),
+    mixed=Load(240, 384, 64, 240),
+    mixed_tokens=(0, 64, 128, 256, 512, 1024, 2048),
+    killed=Load(256, 128, 200, 64),
+    profiled=(Load(1, 384, 64, 1), Load(64, 384, 128, 64)),
     compared_rows=(1, 8, 64),
-    arrivals_s=30.0,
+    arrivals_s=12.0,
     reserve_bytes=3e9,
     num_peer_requests=256,
     num_profiled_steps=8,
@@ -100,8 +106,12 @@ DRY = Scale(
     single=Load(1, 24, 8, 1),
     batch=Load(4, 24, 8, 4),
     saturation=Load(16, 16, 8, 8),
+    spread=Load(16, 16, 8, 8, "top_p", spread=4),
     arrivals=Load(1, 16, 4, 8),
     prompts=Load(2, 64, 1, 2),
+    mixed=Load(4, 24, 32, 4),
+    mixed_tokens=(0, 16, 48),
+    killed=Load(24, 16, 200, 4),
     profiled=(Load(1, 24, 8, 1), Load(4, 24, 8, 4)),
     compared_rows=(1, 4),
     arrivals_s=0.5,

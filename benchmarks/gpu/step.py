@@ -16,10 +16,12 @@ class NotHere(Exception):
 class Step:
     """What `python -m benchmarks.gpu step` is told.
 
-    limit_s: after that it is killed. least_s: with less time left it is not begun.
+    limit_s: after that it is killed. least_s: with less time left it is not begun. lane: those of a lane run
+    one by one, beside those of other lanes that stand next to them; without one a step runs alone.
     """
 
     name: str
     arguments: tuple[str, ...]
     limit_s: float
     least_s: float = 20.0
+    lane: str = ""

@@ -6,13 +6,14 @@ import platform
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.measurement import OURS, Measurement
 from benchmarks.gpu.step import NotHere
 
 #: What the project needs, and the name by which each says its version.
@@ -43,11 +44,18 @@ class StepOptions:
     name: str
     words: tuple[str, ...]
     journal: Journal
+    after: tuple[Journal, ...]  # of calls before
     is_rehearsed: bool
     is_short: bool
     format: str
     off: tuple[str, ...]
     models: Path
+    llama_cpp: Path | None
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """What is known by now, the last at the end."""
+        return (*self.after, self.journal)
 
 
 def run(options: StepOptions) -> int:
@@ -151,20 +159,19 @@ def _profile(options: StepOptions) -> None:
     from benchmarks.floors import Format
     from benchmarks.gpu.engine_runs import profiles
 
-    for profile in profiles(_bench(options), Format[options.format]):
+    for profile, measurement in profiles(_bench(options), Format[options.format]):
         with (options.journal.folder / "profile.txt").open("a") as file:
-            file.write(
-                f"{options.format}{''.join(f', no {name}' for name in options.off)}: {profile.text()}\n"
-            )
-        busy_ms, wall_ms = 1e3 * profile.busy_s_per_step, 1e3 * profile.wall_s / profile.num_steps
-        facts = {
-            "rows": profile.num_rows,
-            "busy_ms": busy_ms,
-            "wall_ms": wall_ms,
-            "launches": profile.launches_per_step,
-        }
-        options.journal.add("fact", step=options.name, without=list(options.off), **facts)
-        print(facts, flush=True)
+            without = "".join(f", no {name}" for name in options.off)
+            file.write(f"{options.format}{without}: {profile.text()}\n")
+        print(profile.text(), flush=True)
+        _note_all(options, [measurement])
+
+
+def _mixed(options: StepOptions) -> None:
+    from benchmarks.floors import Format
+    from benchmarks.gpu.mixed import mixed
+
+    _note_all(options, mixed(_bench(options), Format[options.format]))
 
 
 def _queue(options: StepOptions) -> None:
@@ -173,10 +180,15 @@ def _queue(options: StepOptions) -> None:
     if options.words[0] == "W3":
         _note_all(options, queue_runs.saturation(_bench(options)))
         return
-    rates = [
-        one.value for one in options.journal.measurements if one.workload == "W3" and "whole run" in one.case
-    ]
+    known = [one for journal in options.journals for one in journal.measurements if one.workload == "W3"]
+    rates = [one.value for one in known if one.case.endswith("the whole run") and one.system == OURS]
     _note_all(options, queue_runs.arrivals(_bench(options), rates[-1] if rates else None))
+
+
+def _kills(options: StepOptions) -> None:
+    from benchmarks.gpu.kills import kills
+
+    _note_all(options, kills(_bench(options)))
 
 
 def _start(options: StepOptions) -> None:
@@ -187,13 +199,18 @@ def _start(options: StepOptions) -> None:
 
 
 def _peer(options: StepOptions) -> None:
-    from benchmarks.gpu import peers
+    if options.words[0] == "llama.cpp":
+        from benchmarks.floors import Format
+        from benchmarks.gpu.llama_cpp import llama_cpp
 
-    works = {"single": peers.static_single, "batch": peers.static_batch, "continuous": peers.continuous}
-    _note_all(options, works[options.words[0]](_bench(options)))
+        _note_all(options, llama_cpp(_bench(options), Format[options.format], options.llama_cpp))
+        return
+    from benchmarks.gpu.peers import transformers
+
+    _note_all(options, transformers(_bench(options)))
 
 
-def _note_all(options: StepOptions, measurements: Iterator[Any]) -> None:
+def _note_all(options: StepOptions, measurements: Iterable[Measurement]) -> None:
     for measurement in measurements:
         options.journal.note(options.name, measurement)
         print(measurement, flush=True)
@@ -208,15 +225,14 @@ def _bench(options: StepOptions, off: tuple[str, ...] | None = None) -> Any:
 
     from benchmarks.gpu.bench import Bench
     from benchmarks.gpu.choices import switched_off
-    from benchmarks.gpu.scale import DRY, FULL, short
+    from benchmarks.gpu.scale import DRY, FULL
 
     names = options.off if off is None else off
-    scale = DRY if options.is_rehearsed else FULL
     return Bench(
-        short(scale) if options.is_short else scale,
+        DRY if options.is_rehearsed else FULL,
         torch.device(device),
         options.models,
-        options.journal.ceilings,
+        next((one.ceilings for one in reversed(options.journals) if one.ceilings), None),
         names,
         switched_off(names),
         num_runs=1 if options.is_short or options.is_rehearsed else 3,
@@ -232,11 +248,11 @@ STEPS: Mapping[str, Callable[[StepOptions], int | None]] = {
     "decode": _engine("decode"),
     "draws": _engine("draws"),
     "prefill": _engine("prefill"),
-    "memory": _engine("memory"),
-    "idle": _engine("idle_share"),
     "saturation": _engine("saturation"),
+    "mixed": _mixed,
     "profile": _profile,
     "queue": _queue,
+    "kills": _kills,
     "start": _start,
     "peer": _peer,
 }

@@ -1,6 +1,8 @@
 """Requests of a load, and an engine that runs one load after the other."""
 
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 from benchmarks.gpu.scale import DRAWS, Load
 from benchmarks.timed_engine import TimedEngine, Trace
@@ -10,8 +12,8 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 def start(engine: TimedEngine, load: Load, seed: int) -> Trace:
     """Give it all requests of a load at once. Nothing ends them early; no two runs share a prompt."""
     trace = engine.begin()
-    for index, ids in enumerate(random_prompts(load, engine.model.tokenizer.vocab_size, seed)):
-        engine.submit(f"run-{seed}-{index}", ids, sampling(load))
+    for index, (ids, params) in enumerate(requests(load, engine.model.tokenizer.vocab_size, seed)):
+        engine.submit(f"run-{seed}-{index}", ids, params)
     return trace
 
 
@@ -21,11 +23,12 @@ def run(engine: TimedEngine, load: Load, seed: int) -> Trace:
     return engine.run()
 
 
-def sampling(load: Load) -> SamplingParams:
-    given = {"max_tokens": load.num_out, "ignore_eos": True, **DRAWS[load.draw]}
-    return SamplingParams.model_validate(
-        given | {"min_tokens": min(load.num_out, given.get("min_tokens", 0))}
-    )
+def requests(load: Load, vocab_size: int, seed: int) -> Iterator[tuple[tuple[int, ...], SamplingParams]]:
+    """The prompt of each request of a load, and how its answer is drawn."""
+    given: dict[str, Any] = {"ignore_eos": True, **DRAWS[load.draw]}
+    for ids, num_out in zip(random_prompts(load, vocab_size, seed), load.outputs(seed), strict=True):
+        least = min(num_out, given.get("min_tokens", 0))
+        yield ids, SamplingParams.model_validate(given | {"max_tokens": num_out, "min_tokens": least})
 
 
 def random_prompts(load: Load, vocab_size: int, seed: int) -> list[tuple[int, ...]]:

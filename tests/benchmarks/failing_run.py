@@ -57,7 +57,9 @@ def well(journal: Journal) -> None:
 
 STEPS = [
     Step("hang", ("hang",), limit_s=3),
-    *(Step(name, (name,), limit_s=10, least_s=1) for name in ("crash", "garbage", "fail")),
+    Step("crash", ("crash",), limit_s=10, least_s=1),
+    *(Step(name, (name,), limit_s=10, least_s=1, lane="one") for name in ("garbage", "fail")),
+    Step("hang beside", ("hang",), limit_s=3, least_s=1, lane="other"),
     Step("well", ("well",), limit_s=30, least_s=1),
     Step("too long", ("hang",), limit_s=2_000, least_s=1_000),
 ]

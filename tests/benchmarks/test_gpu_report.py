@@ -1,14 +1,17 @@
 """Results that add up over runs, and the table that is made of them."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import report as gpu_report
 from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.measurement import OURS, Measurement
-from benchmarks.gpu.report import latest, print_report, report, table_rows
-from benchmarks.report import PAGE, RESULTS
+from benchmarks.gpu.report import SECTION, for_page, latest, print_report, report, table
+from benchmarks.report import PAGE, ROOT, section
 from llama_herd.errors import BadInput
 
 pytestmark = pytest.mark.long
@@ -31,13 +34,19 @@ def test_floors_of_times_are_below_and_of_rates_above() -> None:
     assert Measurement("W7", "memory", OURS, "GB", (2.0,), floor=0.0).percent_of_floor is None
 
 
-def test_the_table_has_a_row_for_each_case_and_peer() -> None:
-    alone = Measurement("W4", "of a peer alone", "peer", "ms", (1.0,))
-    assert list(table_rows([STEP, PEER_STEP, RATE, alone])) == [
-        ("W1", "BF16, a step", "5 ms", "3 ms", "60 %", "peer", "10 ms", "2.00 x"),
-        ("W3", "BF16, whole run", "5,000 tok/s", "12,500 tok/s", "40 %", "–", "–", "–"),
-        ("W4", "of a peer alone", "–", "–", "–", "peer", "1 ms", "–"),
+def test_the_table_has_a_row_for_each_case_and_a_column_for_each_format() -> None:
+    alone = Measurement("W4", "BF16, of a peer alone", "peer", "ms", (1.0,))
+    blocks = Measurement("W1", "Q4_0, a step", OURS, "ms", (2.0,))
+    assert table([blocks, STEP, PEER_STEP, RATE, alone])[2:] == [
+        "| W1 | a step | 5 ms (60 % of 3), peer 10 ms (2.00 x) | 2 ms |",
+        "| W3 | whole run | 5,000 tok/s (40 % of 12,500) | – |",
+        "| W4 | of a peer alone | peer 1 ms | – |",
     ]
+
+
+def test_parts_of_a_case_stand_in_its_row() -> None:
+    parts = [replace(STEP, part="beside 0"), replace(STEP, runs=(8.0,), floor=None, part="beside 64")]
+    assert table(parts)[2:] == ["| W1 | a step | beside 0: 5 ms (60 % of 3); beside 64: 8 ms |"]
 
 
 def test_runs_add_up_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
@@ -59,7 +68,7 @@ def test_runs_add_up_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
     ]
     text = report(journals)
     assert "- W3, llama-herd: engine alone." in text
-    assert "- Run first: torch 2.11, commit abc. copy 4.3e+03 GB/s" in text
+    assert "- Run first: torch 2.11, commit abc. copy 4,300 GB/s" in text
     assert "- Not measured: laws (signal 11)." in text
     assert "- Laws: 0 of 1 hold. test_b (failed)" in text
     assert "- Kernel Q8_0: 3,210 GB/s; WRONG at one." in text
@@ -74,12 +83,34 @@ def test_lines_that_a_dying_step_has_left_are_passed_over(tmp_path: Path) -> Non
     assert journal.measurements == [STEP, RATE]
 
 
-def test_the_page_shows_what_the_card_measured() -> None:
-    rows = [line for line in report([Journal(RESULTS / "gpu/second")]).splitlines() if line.startswith("| W")]
-    assert rows
-    assert set(rows) <= set(PAGE.read_text().splitlines())
+def test_the_page_shows_the_report_of_the_folders_that_it_names() -> None:
+    text = section(PAGE.read_text(), SECTION)
+    assert text is not None
+    named = re.search(r"`python -m benchmarks\.gpu report (.+) --write`", text)
+    assert named is not None
+    assert text == for_page([Journal(ROOT / folder) for folder in named[1].split()])
+
+
+def test_a_report_is_written_between_the_marks_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, journal = tmp_path / "page.md", Journal(tmp_path / "first")
+    monkeypatch.setattr(gpu_report, "PAGE", page)
+    page.write_text(f"before\n<!-- {SECTION} -->\nold\n<!-- /{SECTION} -->\nafter\n")
+    journal.note("decode", STEP)
+    journal.note("decode", replace(STEP, system=f"{OURS}, no graphs"))
+    journal.note("kills", replace(STEP, workload="kills", note="0 bad"))
+    print_report([journal.folder], is_written=False)
+    assert "old" in page.read_text()
+    print_report([journal.folder], is_written=True)
+    written = page.read_text()
+    assert re.fullmatch(r"before\n<!.+<!-- /.+ -->\nafter\n", written, re.DOTALL)
+    assert "old" not in written
+    assert "| W1 | a step | 5 ms (60 % of 3) |" in written
+    assert "--write`: kills, llama-herd: 0 bad." in written
+    assert "no graphs" not in written
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"results\.jsonl"):
-        print_report([tmp_path])
+        print_report([tmp_path], is_written=False)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.gpu.scale import FULL, Load, short
+from benchmarks.gpu.scale import FULL, Load
 from llama_herd.model.pages import PAGE_TOKENS, Pages
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.sampling import SamplingParams
@@ -51,7 +51,7 @@ def rows_that_draw(load: Load) -> Iterator[int]:
                 scheduler.remove(one)
 
 
-@pytest.mark.parametrize("load", [FULL.single, FULL.batch, short(FULL).single, short(FULL).batch], ids=str)
+@pytest.mark.parametrize("load", [FULL.single, FULL.batch, *FULL.profiled], ids=str)
 def test_a_steady_step_is_seen_often_enough(load: Load) -> None:
     assert list(rows_that_draw(load)).count(load.num_rows) >= LEAST_STEPS
 
@@ -60,3 +60,12 @@ def test_a_steady_step_is_seen_often_enough(load: Load) -> None:
 def test_all_rows_decode_while_they_are_profiled(load: Load) -> None:
     drawing = list(rows_that_draw(load))
     assert drawing.count(load.num_rows) >= FULL.num_profiled_steps + SPARE_STEPS
+
+
+def test_outputs_that_spread_are_drawn_around_their_mean() -> None:
+    """And the cache has room for the longest in every row."""
+    outputs = FULL.spread.outputs(seed=0)
+    assert (min(outputs), max(outputs)) == (64, 448)
+    assert sum(outputs) / len(outputs) == pytest.approx(FULL.saturation.num_out, rel=0.03)
+    assert FULL.spread.cache_tokens == 256 * 11 * PAGE_TOKENS
+    assert set(FULL.batch.outputs(seed=0)) == {256}
