@@ -67,7 +67,7 @@ THERE = {
         "tqdm",
     ),
     *("transformers", "typer", "typing-extensions"),
-    "opentelemetry-api",  # only where it is installed
+    *("django", "opentelemetry-api"),  # only where they are installed
 }
 
 
