@@ -54,19 +54,8 @@ def _outcomes(journal: Journal, step: str) -> dict[str, str]:
 
 
 def _command(arguments: Iterable[str]) -> list[str]:
-    limit = ("-o", f"timeout={TEST_LIMIT_S}", "-p", "no:cacheprovider")
-    return [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "--maxfail=1000",
-        "-p",
-        "benchmarks.gpu.laws",
-        *limit,
-        *arguments,
-    ]
+    options = f"-q -x --maxfail=1000 -p benchmarks.gpu.laws -o timeout={TEST_LIMIT_S} -p no:cacheprovider"
+    return [sys.executable, "-m", "pytest", *options.split(), *arguments]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

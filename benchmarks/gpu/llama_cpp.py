@@ -35,13 +35,10 @@ def llama_cpp(bench: Bench, format: Format, folder: Path | None) -> Iterator[Mea
             yield _measurement("W1", format, step_case(one), runs)
     if BATCHED in there:
         many, prompts = scale.batch, scale.prompts
+        # Each sequence has an equal part of the room, whether it needs it or not.
+        room = many.num_rows * (max(many.num_in, prompts.num_in) + many.num_out)
         sizes = ["-npp", f"{many.num_in},{prompts.num_in}", "-ntg", str(many.num_out)]
-        sizes += [
-            "-npl",
-            f"{prompts.num_rows},{many.num_rows}",
-            "-c",
-            str(many.num_rows * (many.num_in + many.num_out)),
-        ]
+        sizes += ["-npl", f"{prompts.num_rows},{many.num_rows}", "-c", str(room)]
         said = _said(folder, BATCHED, *every, "-fa", "on", *sizes, "--output-format", "jsonl")
         for line in said.splitlines():
             test = json.loads(line) if line.startswith("{") else {}

@@ -34,14 +34,16 @@ def mixed(bench: Bench, format: Format) -> Iterator[Measurement]:
     start(run.engine, replace(load, num_in=load.num_in + 1), seed=1)
     start(run.engine, Load(num_prompts, length + 1, 1, num_prompts), seed=2)
     run.engine.engine.admit()
-    sequences = run.engine.engine.scheduler.running
-    rows = [Row(one, 1, load.num_in, is_complete=True, num_scores=0) for one in sequences[: load.num_rows]]
+    running = run.engine.engine.scheduler.running
+    decoding = [one for one in running if len(one.prompt_ids) > load.num_in]
+    reading = [one for one in running if len(one.prompt_ids) == length + 1]
+    rows = [Row(one, 1, load.num_in, is_complete=True, num_scores=0) for one in decoding]
     case = f"{load.num_rows} rows of {load.num_in} keys, by prompt tokens beside them"
     for num_tokens in bench.scale.mixed_tokens:
         lengths = [min(length, num_tokens - first) for first in range(0, num_tokens, length)]
         prompts = [
             Row(one, num, 0, is_complete=False, num_scores=0)
-            for one, num in zip(sequences[load.num_rows :], lengths, strict=False)
+            for one, num in zip(reading, lengths, strict=False)
         ]
         timed = [_timed_ms(run, [*rows, *prompts]) for _ in range(1 + bench.num_runs)][1:]
         floor = run.floor_ms(lambda floors, lengths=lengths: floor_s(floors, load, lengths))  # type: ignore[misc]

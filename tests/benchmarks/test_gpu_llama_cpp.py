@@ -24,9 +24,9 @@ PRINTED = {
 ]
 """,
     BATCHED: """
-{"n_kv_max": 128, "pp": 24, "tg": 8, "pl": 2, "n_kv": 64, "t_pp": 0.05, "t_tg": 0.07, "speed": 533.3}
-{"n_kv_max": 128, "pp": 24, "tg": 8, "pl": 4, "n_kv": 128, "t_pp": 0.1, "t_tg": 0.088, "speed": 680.8}
-{"n_kv_max": 128, "pp": 64, "tg": 8, "pl": 2, "n_kv": 144, "t_pp": 0.14, "t_tg": 0.08, "speed": 654.5}
+{"n_kv_max": 288, "pp": 24, "tg": 8, "pl": 2, "n_kv": 64, "t_pp": 0.05, "t_tg": 0.07, "speed": 533.3}
+{"n_kv_max": 288, "pp": 24, "tg": 8, "pl": 4, "n_kv": 128, "t_pp": 0.1, "t_tg": 0.088, "speed": 680.8}
+{"n_kv_max": 288, "pp": 64, "tg": 8, "pl": 2, "n_kv": 144, "t_pp": 0.14, "t_tg": 0.08, "speed": 654.5}
 
 llama_perf_context_print: load time = 100 ms
 """,
@@ -64,7 +64,7 @@ def test_they_are_asked_for_the_same_shapes_of_a_file_that_is_there(bench: Bench
     assert model.stat().st_size > 1e5
     assert (folder / "asked").read_text().splitlines() == [
         f"-m {model} -ngl 99 -fa 1 -p 0 -n 8 -d 24 -r 3 -o json",
-        f"-m {model} -ngl 99 -fa on -npp 24,64 -ntg 8 -npl 2,4 -c 128 --output-format jsonl",
+        f"-m {model} -ngl 99 -fa on -npp 24,64 -ntg 8 -npl 2,4 -c 288 --output-format jsonl",
     ]
 
 
