@@ -25,7 +25,7 @@ class PromptSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Prefill:
-    """Prompt tokens of one forward, span by span; the captured one that computes them has room for `bucket`."""
+    """Prompt tokens of one forward, span by span; the captured one that takes them has room for `bucket`."""
 
     spans: tuple[PromptSpan, ...]
     num_tokens: int
