@@ -99,13 +99,12 @@ class Batch:
         chunks: Sequence[Chunk],
         device: torch.device | str = "cpu",
         span_tokens: int = SPAN_TOKENS,
-        send: Send | None = None,
     ) -> Self:
         """Lay the chunks' tokens one after the other. No two chunks may be of one sequence.
 
-        At most `span_tokens` tokens of a chunk attend at once. Numbers go to the device by `send`.
+        At most `span_tokens` tokens of a chunk attend at once.
         """
-        send = send or partial(upload, device=device)
+        send = partial(upload, device=device)
         ids: list[int] = []
         positions: list[int] = []
         cells: list[int] = []

@@ -19,6 +19,9 @@ from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
 from llama_herd.tasks.settings import MODEL_PATTERN
 
+#: Nobody watches an answer that is not streamed: its events may be few.
+UNWATCHED_MS = 500
+
 #: Longer outputs for one prompt are written aside: they take more than some milliseconds.
 LONG_BYTES = 262_144
 
@@ -57,10 +60,9 @@ class CompletionRequest:
         found.errors += errors
         if body.get("priority") is not None:
             found.fields["priority"] = body["priority"]
-        # Nobody watches an answer that is not streamed: its events may be few. But under a key the same job
-        # may be asked for as a stream.
+        # Under a key the same job may be asked for as a stream.
         if not self.is_stream and KEY_HEADER not in headers:
-            found.fields["flush_ms"] = 500
+            found.fields["flush_ms"] = UNWATCHED_MS
         self.jobs = found.jobs(settings, settings.gateway_max_prompts)
         caller.check_priority(self.jobs[0].priority)
         self.key = idempotency_key_of(headers)

@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery, signals
 from kombu import Exchange, Queue
@@ -24,23 +24,33 @@ from llama_herd.worker.settings import WorkerSettings
 LINK_TRIES = 300
 
 
-#: The modules of our classes in the place of kombu's and Celery's: the transports that bring messages and
-#: that send them, and the backend. Those for Sentinels have names that begin with it, and one module.
-_MODULES = {
-    "QueueTransport": "queue_channel",
-    "TenantTransport": "tenant_channel",
-    "ResultBackend": "result_backend",
-}
+class BrokerClasses(NamedTuple):
+    """Ours in the place of kombu's and Celery's, by name."""
+
+    #: The transport that brings messages.
+    queue_transport: str
+    #: The transport for messages that this process sends.
+    tenant_transport: str
+    result_backend: str
+
+
+_PLAIN = BrokerClasses(
+    "llama_herd.worker.broker.queue_channel:QueueTransport",
+    "llama_herd.worker.broker.tenant_channel:TenantTransport",
+    "llama_herd.worker.broker.result_backend:ResultBackend",
+)
+_SENTINEL = BrokerClasses(
+    "llama_herd.worker.broker.sentinel_transport:SentinelQueueTransport",
+    "llama_herd.worker.broker.sentinel_transport:SentinelTenantTransport",
+    "llama_herd.worker.broker.sentinel_transport:SentinelResultBackend",
+)
 
 #: Waiting threads get the interpreter sooner: the next step does not delay the publication of the last one.
 SWITCH_INTERVAL_S = 0.0005
 
 
-def _ours(name: str) -> str:
-    """The place of one of our classes, as kombu and Celery take it."""
-    if process.has_sentinels():
-        return f"llama_herd.worker.broker.sentinel_transport:Sentinel{name}"
-    return f"llama_herd.worker.broker.{_MODULES[name]}:{name}"
+def broker_classes() -> BrokerClasses:
+    return _SENTINEL if process.has_sentinels() else _PLAIN
 
 
 def hook_in() -> None:
@@ -58,7 +68,7 @@ def app_of(own: WorkerSettings) -> Celery:
         return app
     made = make_app(own)
     made.conf.task_default_queue = own.queue
-    made.conf.broker_transport = _ours("TenantTransport")
+    made.conf.broker_transport = broker_classes().tenant_transport
     made.conf.broker_transport_options["tenant"] = own.tenant
     ask_one_address(made.conf)
     insist_on_results(made)
@@ -81,7 +91,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         _configure_queues(conf)
         conf.broker_transport_options["worker"] = instance.hostname
         ask_one_address(conf)
-        conf.broker_transport = _ours("QueueTransport")
+        conf.broker_transport = broker_classes().queue_transport
         conf.worker_enable_remote_control = process.own_settings().remote_control
         insist_on_results(instance.app)
         lead_links_home(instance.app, process.own_settings().link_queue)
@@ -100,9 +110,11 @@ def insist_on_results(app: Celery) -> None:
 
     Celery's tracer alone would store that the task has failed, for a link after half a second.
     """
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss", "sentinel"), _ours("ResultBackend"))
+    app.loader.override_backends = dict.fromkeys(
+        ("redis", "rediss", "sentinel"), broker_classes().result_backend
+    )
     # The transport that messages come by stays as it is: it must see every error.
-    app.connection_for_write = partial(app.connection_for_write, transport=_ours("TenantTransport"))
+    app.connection_for_write = partial(app.connection_for_write, transport=broker_classes().tenant_transport)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}
     app.conf.task_publish_retry_policy = policy
 
