@@ -9,6 +9,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "overlap": {"graphs": "off"},
     "kernels": {"triton": "off"},
     "blocks": {"weights": "dense"},
+    "learning": {"prefill_tokens": 1024},
     "prefixes": {"prefix_cache": False},
 }
 

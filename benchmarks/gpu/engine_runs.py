@@ -4,7 +4,8 @@ import resource
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +17,8 @@ from benchmarks.gpu.profiling import StepProfile, profile_decode
 from benchmarks.gpu.scale import DRAWS, Load
 from benchmarks.gpu.trace import run as run_load
 from benchmarks.timed_engine import TimedEngine, Trace
+from llama_herd.worker.engine.prefill import bucket_of
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -106,14 +109,38 @@ def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:
 
 
 def saturation(bench: Bench, format: Format) -> Iterator[Measurement]:
-    """W3s without its queue: many requests at once, the whole run."""
+    """W3s without its queue: many requests at once, the whole run; and its steps by their prompt tokens."""
     load = bench.saturating(format)["W3s"]
     run = EngineRun(bench, format, load)
     # As many as there are rows, so that every shape of a step has been seen.
     run.run(replace(load, num_requests=load.num_rows, num_out=min(8, load.num_out), spread=0), seed=-1)
+    steps = _noted_steps(run.engine.engine.scheduler.prefill)
     rate = run.run(load, seed=0).tokens_per_s
     case = f"{saturation_case(load)}, engine alone"
     yield run.measurement("W3s", case, "tok/s", [rate], bench.saturation_floor(format, load))
+    for most, some in groupby(sorted(steps), key=lambda one: bucket_of(one.prompt_tokens)):
+        times_ms = [1_000 * one.seconds for one in some]
+        yield run.measurement("steps", case, "ms", times_ms, None, f"up to {most} prompt tokens")
+
+
+class NotedStep(NamedTuple):
+    """A step of the engine."""
+
+    prompt_tokens: int
+    decoding: int
+    seconds: float
+
+
+def _noted_steps(budget: PrefillBudget) -> list[NotedStep]:
+    """All steps that the budget is told of from now on."""
+    steps, note = list[NotedStep](), budget.note
+
+    def noted(num_prompt_tokens: int, num_decoding: int, seconds: float) -> None:
+        steps.append(NotedStep(num_prompt_tokens, num_decoding, seconds))
+        note(num_prompt_tokens, num_decoding, seconds)
+
+    budget.note = noted  # type: ignore[method-assign]
+    return steps
 
 
 def profiles(bench: Bench, format: Format) -> Iterator[tuple[StepProfile, Measurement]]:

@@ -35,7 +35,7 @@ class Prefill:
     def of(cls, spans: Rows[PromptSpan]) -> "Prefill":
         num_tokens = sum(span.num_tokens for span in spans)
         least = max(num_tokens, TOKENS_A_SPAN * len(spans))
-        return cls(tuple(spans), num_tokens, next(one for one in (0, *TOKENS) if one >= least))
+        return cls(tuple(spans), num_tokens, bucket_of(least))
 
     def words(self, trash: int) -> list[int]:
         """All that the device is told (4, N): first token among these, how many, position of the first, slot.
@@ -45,6 +45,11 @@ class Prefill:
         num_empty = num_spans(self.bucket) - len(self.spans)
         slots, starts, counts = zip(*self.spans, *[(trash, 0, 0)] * num_empty, strict=True)
         return [0, *accumulate(counts[:-1]), *counts, *starts, *slots]
+
+
+def bucket_of(num_tokens: int) -> int:
+    """The prompt tokens that the captured forward of so many has room for."""
+    return next((one for one in (0, *TOKENS) if one >= num_tokens), TOKENS[-1])
 
 
 def num_spans(bucket: int) -> int:
