@@ -1,11 +1,13 @@
 """W1, W2, W3s, W5, W7 and W8 by the engine alone, no queue; and whether choices change ids."""
 
 import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence as Rows
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -108,19 +110,22 @@ def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:
     yield run.measurement("W5", prompts_case(load), "ms", runs, floor)
 
 
-def saturation(bench: Bench, format: Format) -> Iterator[Measurement]:
-    """W3s without its queue: many requests at once, the whole run; and its steps by their prompt tokens."""
-    load = bench.saturating(format)["W3s"]
-    run = EngineRun(bench, format, load)
+def saturation(bench: Bench, format: Format, workloads: Rows[str]) -> Iterator[Measurement]:
+    """W3s and W3 without their queue: many requests at once, the whole run; and the steps of each."""
+    loads = bench.saturating(format)
+    run = EngineRun(bench, format, loads["W3s"])
     # As many as there are rows, so that every shape of a step has been seen.
-    run.run(replace(load, num_requests=load.num_rows, num_out=min(8, load.num_out), spread=0), seed=-1)
-    steps = _noted_steps(run.engine.engine.scheduler.prefill)
-    rate = run.run(load, seed=0).tokens_per_s
-    case = f"{saturation_case(load)}, engine alone"
-    yield run.measurement("W3s", case, "tok/s", [rate], bench.saturation_floor(format, load))
-    for most, some in groupby(sorted(steps), key=lambda one: bucket_of(one.prompt_tokens)):
-        times_ms = [1_000 * one.seconds for one in some]
-        yield run.measurement("steps", case, "ms", times_ms, None, f"up to {most} prompt tokens")
+    warm = loads["W3s"]
+    run.run(replace(warm, num_requests=warm.num_rows, num_out=min(8, warm.num_out), spread=0), seed=-1)
+    for workload in workloads or loads:
+        load, steps = loads[workload], list[NotedStep]()
+        with _noted(run.engine.engine.scheduler.prefill, steps):
+            rate = run.run(load, seed=0).tokens_per_s
+        case, floor = f"{saturation_case(load)}, engine alone", bench.saturation_floor(format, load)
+        yield run.measurement(workload, case, "tok/s", [rate], floor)
+        for most, some in groupby(sorted(steps), key=lambda one: bucket_of(one.prompt_tokens)):
+            times_ms = [1_000 * one.seconds for one in some]
+            yield run.measurement("steps", case, "ms", times_ms, None, f"up to {most} prompt tokens")
 
 
 class NotedStep(NamedTuple):
@@ -131,16 +136,17 @@ class NotedStep(NamedTuple):
     seconds: float
 
 
-def _noted_steps(budget: PrefillBudget) -> list[NotedStep]:
-    """All steps that the budget is told of from now on."""
-    steps, note = list[NotedStep](), budget.note
+@contextmanager
+def _noted(budget: PrefillBudget, steps: list[NotedStep]) -> Iterator[None]:
+    """Add all steps that the budget is told of meanwhile."""
+    note = budget.note
 
     def noted(num_prompt_tokens: int, num_decoding: int, seconds: float) -> None:
         steps.append(NotedStep(num_prompt_tokens, num_decoding, seconds))
         note(num_prompt_tokens, num_decoding, seconds)
 
-    budget.note = noted  # type: ignore[method-assign]
-    return steps
+    with patch.object(budget, "note", noted):
+        yield
 
 
 def profiles(bench: Bench, format: Format) -> Iterator[tuple[StepProfile, Measurement]]:

@@ -24,19 +24,20 @@ def mixed(bench: Bench, format: Format) -> Iterator[Measurement]:
 
     Nothing is computed before: the cache holds random numbers.
     """
-    load, most = bench.scale.mixed, max(bench.scale.mixed_tokens)
-    length = bench.scale.saturation.num_in
-    num_prompts = -(-most // length)
-    room = bench.fitting(replace(load, num_rows=load.num_rows + num_prompts), format)
-    load = replace(load, num_rows=room.num_rows - num_prompts, num_requests=room.num_rows - num_prompts)
-    run = EngineRun(bench, format, room)
+    scale, length = bench.scale, bench.scale.saturation.num_in
+    num_prompts = -(-max(scale.mixed_tokens) // length)
+    # Of each prompt the last token is one more: rows decode it, and prompts stay incomplete without it.
+    load = replace(scale.mixed, num_in=scale.mixed.num_in + 1, num_rows=scale.mixed.num_rows + num_prompts)
+    run = EngineRun(bench, format, bench.fitting(load, format))
+    load = replace(scale.mixed, num_rows=run.largest.num_rows - num_prompts)
     run.model.cache.storage.normal_()
-    start(run.engine, replace(load, num_in=load.num_in + 1), seed=1)
+    start(run.engine, replace(load, num_in=load.num_in + 1, num_requests=load.num_rows), seed=1)
     start(run.engine, Load(num_prompts, length + 1, 1, num_prompts), seed=2)
     run.engine.engine.admit()
     running = run.engine.engine.scheduler.running
-    decoding = [one for one in running if len(one.prompt_ids) > load.num_in]
-    reading = [one for one in running if len(one.prompt_ids) == length + 1]
+    if len(running) < run.largest.num_rows:
+        raise RuntimeError(f"{len(running)} of {run.largest.num_rows} sequences have room")
+    decoding, reading = running[: load.num_rows], running[load.num_rows :]
     rows = [Row(one, 1, load.num_in, is_complete=True, num_scores=0) for one in decoding]
     case = f"{load.num_rows} rows of {load.num_in} keys, by prompt tokens beside them"
     for num_tokens in bench.scale.mixed_tokens:

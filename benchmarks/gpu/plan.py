@@ -25,8 +25,8 @@ WHOLE = (
     *(step(60, "same", "--without", name, lane="same") for name in ("graphs", "overlap", "kernels")),
     *(step(40, "kernel", name, "--short", least_s=12, lane="kernels") for name in CHECKED),
     step(90, "mixed"),  # 30
-    step(80, "saturation", least_s=40),  # 43
-    step(80, "saturation", "--without", "learning", least_s=40),  # 43
+    step(110, "saturation", least_s=60),  # 70
+    step(80, "saturation", "W3s", "--without", "learning", least_s=40),  # 43
     step(60, "decode"),  # 30
     step(150, "queue", "W3", least_s=70),  # 95
     step(150, "kills", least_s=80),  # 85

@@ -167,6 +167,13 @@ def _profile(options: StepOptions) -> None:
         _note_all(options, [measurement])
 
 
+def _saturation(options: StepOptions) -> None:
+    from benchmarks.floors import Format
+    from benchmarks.gpu.engine_runs import saturation
+
+    _note_all(options, saturation(_bench(options), Format[options.format], options.words))
+
+
 def _mixed(options: StepOptions) -> None:
     from benchmarks.floors import Format
     from benchmarks.gpu.mixed import mixed
@@ -248,7 +255,7 @@ STEPS: Mapping[str, Callable[[StepOptions], int | None]] = {
     "decode": _engine("decode"),
     "draws": _engine("draws"),
     "prefill": _engine("prefill"),
-    "saturation": _engine("saturation"),
+    "saturation": _saturation,
     "mixed": _mixed,
     "profile": _profile,
     "queue": _queue,
