@@ -22,8 +22,8 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, StepOutput
-from llama_herd.worker.engine.prefill import prefills_of
-from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.prefill import TOKENS, prefills_of
+from llama_herd.worker.engine.prefill_budget import ForwardCosts, PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
@@ -52,6 +52,12 @@ class Costs:
         step_s = self.step_s + self.row_s * len(decoding) + self.prompt_token_s * prompt_tokens
         step_s += self.cached_token_s * sum(row.start for row in decoding)
         return step_s + (self.prompt_s if prompt_tokens else 0.0)
+
+    @property
+    def of_forwards(self) -> ForwardCosts | None:
+        """As they are measured at the start, where they are captured."""
+        prompts_s = {num_tokens: self.prompt_s + self.prompt_token_s * num_tokens for num_tokens in TOKENS}
+        return ForwardCosts(self.step_s + self.row_s, prompts_s) if self.is_captured else None
 
 
 #: Prompts computed kernel by kernel, as before, and in the captured forward of the rows.
@@ -135,7 +141,7 @@ class Plan:
 
 
 def measure(plan: Plan) -> Iterator[Table]:
-    ways = {"learnt": (0, 0), "learnt, jobs can wait": (0, MIN_PRIORITY)}
+    ways = {"by default": (0, 0), "by default, jobs can wait": (0, MIN_PRIORITY)}
     ways |= {str(budget): (budget, 0) for budget in plan.budgets}
     for load, output_tokens in OUTPUT_TOKENS.items():
         rows: list[dict[str, Cell]] = [
@@ -154,7 +160,7 @@ def simulated(
         runner,
         num_rows=plan.rows,
         most_tokens=plan.prompt_tokens + output_tokens[1],
-        prefill=PrefillBudget.from_setting(budget, "cuda"),
+        prefill=PrefillBudget.from_setting(budget, "cuda", costs.of_forwards),
     )
     one.submit("warm-up", random.choices(range(VOCABULARY), k=plan.prompt_tokens), 8, priority)
     one.run()

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from llama_herd.model.pages import Pages
 from llama_herd.model.prefix_cache import PrefixCache
-from llama_herd.worker.engine.prefill_budget import LAST_STEPS, PATIENT_STEPS, SMALL_PART, PrefillBudget
+from llama_herd.worker.engine.prefill_budget import (
+    LAST_STEPS,
+    PATIENT_STEPS,
+    SMALL_PART,
+    LearntBudget,
+)
 from llama_herd.worker.engine.scheduler import Scheduler
 from tests.examples import for_any
 from tests.worker.engine.test_scheduler import (
@@ -64,7 +69,7 @@ def batch_scheduler(num_rows: int = MAX_ROWS, most: int = 100 * BUDGET, prompt_s
 
     prompt_s: what a step with prompts costs beside.
     """
-    prefill = PrefillBudget(4, most)
+    prefill = LearntBudget(4, most)
     for _ in range(20):  # from 4 tokens up, at most twice as many each time
         prefill.note(0, 1, 4.0)
         prefill.note(num_tokens := prefill.beside(1, can_wait=True), 1, 4.0 + prompt_s + num_tokens)

@@ -134,3 +134,24 @@ def test_a_card_without_room_for_all_graphs_captures_the_rest_when_it_has(
     graphs, noted = StepGraphs(model.llama, cache, slots, Small(), 5), list[int]()
     graphs.capture_usual(lambda done, total: noted.append(total))
     assert len(graphs._replays) == noted[-1] - 1
+
+
+def test_what_forwards_take_is_measured_in_trash(model: LoadedModel, cache: Cache, slots: Slots) -> None:
+    cache.storage.fill_(1.0)
+    graphs = StepGraphs(model.llama, cache, slots, StandInDevice(), 5)
+    graphs.capture_usual(lambda done, total: None)
+    words, pages = slots.words[: slots.trash].clone(), cache.storage[:, :, :, :16].clone()
+    costs = graphs.costs()
+    assert costs is not None
+    assert costs.row_s > 0
+    assert tuple(costs.prompts_s) == TOKENS
+    assert list(costs.prompts_s.values()) == sorted(costs.prompts_s.values())
+    assert costs.prompts_s[TOKENS[-1]] > 0
+    assert slots.words[: slots.trash].equal(words)
+    assert cache.storage[:, :, :, :16].equal(pages)
+
+
+def test_what_forwards_take_is_not_known_where_memory_lacks_for_one(
+    model: LoadedModel, cache: Cache, slots: Slots
+) -> None:
+    assert StepGraphs(model.llama, cache, slots, StandInDevice(), 5).costs() is None

@@ -68,8 +68,9 @@ def choose(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner_choice, "CudaDevice", device)
         patch.setattr(runner_choice, "UncapturedDevice", Uncaptured)
-        runner, note = choose_runner(with_plain_kernels(model.llama)[0], cache, settings)
-    return type(runner), note
+        chosen = choose_runner(with_plain_kernels(model.llama)[0], cache, settings)
+    assert (chosen.costs is not None) == chosen.how.endswith("as captured graphs")
+    return type(chosen.runner), chosen.how
 
 
 @pytest.mark.long
@@ -117,9 +118,9 @@ def test_a_lack_of_memory_is_no_reason_to_go_on(
 def test_without_a_kernel_that_reads_pages_steps_go_one_by_one(
     model: LoadedModel, paged: Cache, settings: WorkerSettings
 ) -> None:
-    runner, note = choose_runner(model.llama, paged, settings)
-    assert isinstance(runner, ModelRunner)
-    assert note == "one by one: no kernel attends over pages here"
+    chosen = choose_runner(model.llama, paged, settings)
+    assert isinstance(chosen.runner, ModelRunner)
+    assert chosen.how == "one by one: no kernel attends over pages here"
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

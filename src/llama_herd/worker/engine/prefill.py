@@ -37,6 +37,13 @@ class Prefill:
         least = max(num_tokens, TOKENS_A_SPAN * len(spans))
         return cls(tuple(spans), num_tokens, bucket_of(least))
 
+    @classmethod
+    def full(cls, span: PromptSpan, num_tokens: int) -> "Prefill":
+        """One without room for more: so many tokens, all from the beginning of one span."""
+        most = min(span.num_tokens, SPAN_TOKENS)
+        counts = (min(most, num_tokens - first) for first in range(0, num_tokens, most))
+        return cls(tuple(span._replace(num_tokens=count) for count in counts), num_tokens, num_tokens)
+
     def words(self, trash: int) -> list[int]:
         """All that the device is told (4, N): first token among these, how many, position of the first, slot.
 

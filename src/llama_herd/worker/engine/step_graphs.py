@@ -6,7 +6,8 @@ Letters: B rows of a bucket, Q prompt tokens of a bucket, N spans, C hidden size
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
-from itertools import product
+from itertools import accumulate, product
+from time import perf_counter
 from typing import TypeAlias
 
 import structlog
@@ -20,6 +21,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import GraphDevice, Replay
 from llama_herd.worker.engine.prefill import TOKENS, Prefill, PromptSpan, num_spans
+from llama_herd.worker.engine.prefill_budget import ForwardCosts
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_in_slots
 from llama_herd.worker.engine.sampling.sampler import Drawing, drawn
@@ -108,6 +110,39 @@ class StepGraphs:
         for num_done, graph in enumerate(graphs, start=1):
             self._prepare(graph)
             note(num_done, len(graphs))
+
+    def costs(self) -> ForwardCosts | None:
+        """What the usual forwards take, rows of trash beside prompts there.
+
+        None if memory was lacking for one of them.
+        """
+        sizes = [(1, 0), *((self._most, num_tokens) for num_tokens in (0, *TOKENS))]
+        if not all((self.rows_of(*size), size[1]) in self._replays for size in sizes):
+            return None
+        # Equal tokens would take less than real ones.
+        trash, length = self._slots.trash, self._cache.max_length - TRASH_POSITION - 1
+        self._slots.rows(self._index).ids_of_slots[trash].random_(self._llama.config.vocab_size)
+        row_s, rows_s = (self._timed_s(num_rows, Prefill.of([])) for num_rows in (1, self._most))
+        beside_s = (
+            self._timed_s(self._most, Prefill.full(PromptSpan(trash, TRASH_POSITION + 1, length), num_tokens))
+            for num_tokens in TOKENS
+        )
+        prompts_s = accumulate((max(0.0, seconds - rows_s) for seconds in beside_s), max)
+        return ForwardCosts(row_s, dict(zip(TOKENS, prompts_s, strict=True)))
+
+    def _timed_s(self, num_rows: int, prefill: Prefill) -> float:
+        """What a forward takes: the shorter of two."""
+        forward, event, times_s = self.forward(num_rows, prefill.bucket), self._device.event(), list[float]()
+        self._show_trash(prefill)
+        for _ in range(2):
+            event.record()
+            event.wait()
+            started_s = perf_counter()
+            forward()
+            event.record()
+            event.wait()
+            times_s.append(perf_counter() - started_s)
+        return min(times_s)
 
     def _prepare(self, graph: Callable[[], Replay]) -> None:
         """Capture a graph, as far as there is memory for it."""

@@ -88,12 +88,13 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
         return cls(llama, cache, plan, maker, weights_s)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
-        runner, self.steps_note = choose_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
+        chosen = choose_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
+        self.steps_note = chosen.how
         return Engine(
-            runner,
+            chosen.runner,
             self.cache.prefixes,
             max_rows=settings.slots,
-            prefill=PrefillBudget.from_setting(settings.prefill_tokens, self.cache.device.type),
+            prefill=PrefillBudget.from_setting(settings.prefill_tokens, self.cache.device.type, chosen.costs),
             sink=sink,
         )
 

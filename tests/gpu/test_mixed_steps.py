@@ -1,0 +1,82 @@
+"""On a card: steps with tokens of prompts beside rows that decode give each job what it gets alone.
+
+The same laws as of a stand-in device (tests/worker/engine/test_mixed_steps.py), with the forwards as they
+are: prompts meet the edges of all of them, and the longest needs several.
+"""
+
+import random
+
+import pytest
+
+from llama_herd.worker.engine.prefill import TOKENS
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.tiny import write_tiny_gguf
+from tests.worker import mixed_steps
+from tests.worker.engine_run import run
+from tests.worker.mixed_steps import ALL, SCORINGS, edges, run_alone, run_mixed, with_budget, with_scoring
+from tests.worker.ways_to_draw import MODES, Said, jobs, said
+
+pytestmark = pytest.mark.gpu
+
+CARD = "cuda:0"
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> WorkerSettings:
+    path = write_tiny_gguf(tmp_path_factory.mktemp("model") / "long.gguf", eos=False, context_length=6_000)
+    return WorkerSettings.model_validate(
+        {"model": path, "dtype": "float32", "slots": 40, "kv_cache_tokens": 65_536, "prefill_tokens": 512}
+    )
+
+
+@pytest.fixture(scope="module")
+def model(settings: WorkerSettings) -> LoadedModel:
+    loaded = LoadedModel.load(settings, CARD)
+    assert "prompts" in loaded.plan.form.kernels.note
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def alone(model: LoadedModel) -> dict[str, Said]:
+    """What is said of each job alone, step by step, by the way in which scores are made."""
+    llamas = {name: with_scoring(model.llama, scoring) for name, scoring in SCORINGS.items()}
+    return {name: said(run_alone(model, llama, edges(model, TOKENS))) for name, llama in llamas.items()}
+
+
+@pytest.mark.parametrize("prefill_tokens", [100, 1_100, 6_000])
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_prompts_at_the_edges_of_forwards_get_what_they_get_alone(
+    model: LoadedModel, settings: WorkerSettings, alone: dict[str, Said], scoring: str, prefill_tokens: int
+) -> None:
+    llama = with_scoring(model.llama, SCORINGS[scoring])
+    found = run_mixed(model, with_budget(settings, prefill_tokens), llama, edges(model, TOKENS))
+    assert said(found) == alone[scoring]
+
+
+@pytest.mark.parametrize("prefill_tokens", [20, 1_000])
+def test_all_ways_to_draw_get_the_same_beside_prompts(
+    model: LoadedModel, settings: WorkerSettings, prefill_tokens: int
+) -> None:
+    off = settings.model_copy(update={"graphs": "off"})
+    expected = run(LoadedModel.load(off, CARD), off, jobs(model, *MODES, num_sequences=ALL))
+    sequences = jobs(model, *MODES, num_sequences=ALL)
+    found = run_mixed(model, with_budget(settings, prefill_tokens), model.llama, sequences)
+    assert said(found) == said(expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_ends_while_its_prompt_is_computed_disturbs_nobody(
+    model: LoadedModel, settings: WorkerSettings, alone: dict[str, Said], seed: int
+) -> None:
+    found = mixed_steps.disturb(model, with_budget(settings, 100), edges(model, TOKENS), random.Random(seed))
+    mixed_steps.check_disturbed(*found, alone["all"])
+
+
+def test_a_resumed_sequence_is_a_prompt_as_far_as_its_recorded_ids_go(
+    model: LoadedModel, settings: WorkerSettings
+) -> None:
+    whole = run_alone(model, model.llama, edges(model, TOKENS)).ids
+    resumed = mixed_steps.resumed(edges(model, TOKENS), whole)
+    found = run_mixed(model, with_budget(settings, 700), model.llama, resumed).ids
+    assert found == {one.job_id: whole[one.job_id][3:] for one in resumed}

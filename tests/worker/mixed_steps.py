@@ -1,0 +1,128 @@
+"""Tokens of prompts beside rows that decode, and the same jobs each alone: what laws of both compare."""
+
+import random
+from dataclasses import replace
+
+from llama_herd.model.attention_inputs import Scoring
+from llama_herd.model.cache import Cache
+from llama_herd.model.llama2 import Llama
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.graph_device import CudaDevice
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.runner import ModelRunner
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.worker.engine_run import Collector, finish
+from tests.worker.overlapping import Overlapping
+from tests.worker.ways_to_draw import MODES, Said, job_of, said
+
+#: All keys, the last of them, or with a scale and a cap of their own.
+SCORINGS = {"all": Scoring(), "window": Scoring(window=20), "cap": Scoring(0.4, window=9, cap=2.0)}
+#: Sequences of which each mode has one, or as many as it asks for.
+ALL = len(MODES) + 2
+
+
+def with_scoring(llama: Llama, scoring: Scoring) -> Llama:
+    blocks = (replace(one, attention=replace(one.attention, scoring=scoring)) for one in llama.blocks)
+    return replace(llama, blocks=tuple(blocks))
+
+
+def with_budget(settings: WorkerSettings, prefill_tokens: int) -> WorkerSettings:
+    return settings.model_copy(update={"prefill_tokens": prefill_tokens})
+
+
+def card_of(model: LoadedModel) -> CudaDevice | None:
+    return CudaDevice() if model.cache.device.type == "cuda" else None
+
+
+def edges(model: LoadedModel, tokens: tuple[int, ...]) -> list[Sequence]:
+    """Prompts whose tokens but the last fill a forward, all but one of it, or one more; and others."""
+    sizes = sorted({2, *(size + more for size in tokens for more in (0, 1, 2)), 2 * tokens[-1] + 6, 97})
+    rng = random.Random(1)
+    modes = [MODES[name] for name in ("greedy", "plain", "scored prompt", "penalties", "biases")]
+    return [
+        one
+        for n, size in enumerate(sizes)
+        for one in model.maker.sequences(
+            f"job-{n}",
+            job_of(
+                {"temperature": 0.0, "max_tokens": 4 + n, "seed": n, **modes[n % len(modes)]},
+                prompt_ids=tuple(rng.choices(range(3, 250), k=size)),
+            ),
+            now_ms=0,
+        )
+    ]
+
+
+def run_mixed(
+    model: LoadedModel, settings: WorkerSettings, llama: Llama, sequences: list[Sequence]
+) -> Collector:
+    sink = Collector()
+    one = Overlapping(model, settings, sink, llama, card_of(model))
+    one.engine.submit(*sequences)
+    finish(one.engine)
+    assert not one.runner.graphs.complaint
+    return sink
+
+
+def run_alone(model: LoadedModel, llama: Llama, sequences: list[Sequence]) -> Collector:
+    """One by one, each step read before the next one, with pages that lie anywhere."""
+    was = model.cache
+    cache = Cache(
+        llama.config,
+        was.pages.num_pages,
+        was.device,
+        was.storage.dtype,
+        max_length=was.max_length,
+        consecutive=False,
+    )
+    sink = Collector()
+    for one in sequences:
+        runner = ModelRunner(llama, cache)
+        engine = Engine(runner, cache.prefixes, max_rows=1, prefill=PrefillBudget(512), sink=sink)
+        engine.submit(one)
+        finish(engine)
+    return sink
+
+
+def disturb(
+    model: LoadedModel, settings: WorkerSettings, waiting: list[Sequence], rng: random.Random
+) -> tuple[Said, set[tuple[str, int]]]:
+    """End some sequences while their prompts are computed, by a cancel, a deadline or a lost claim.
+
+    Others take their slots and pages. Returns what is said of all, and the names of those.
+    """
+    sink = Collector()
+    engine = Overlapping(model, settings, sink, card=card_of(model)).engine
+    doomed = list[Sequence]()
+    while waiting or engine.has_work:
+        while waiting and rng.random() < 0.6:
+            engine.submit(waiting.pop())
+        half = [one for one in engine.scheduler.running if 0 < one.num_cached < len(one.prompt_ids) - 1]
+        if half and len(doomed) < 5 and rng.random() < 0.5:
+            doomed.append(rng.choice(half))
+            if rng.random() < 0.5:
+                doomed[-1].deadline_s = 0.0
+            else:
+                engine.abort([doomed[-1].info], rng.choice(["cancelled", "dropped"]))
+        engine.step()
+        engine.prefixes.check()
+    assert engine.prefixes.pages.num_held == 0
+    return said(sink), {(one.job_id, one.choice) for one in doomed}
+
+
+def check_disturbed(found: Said, gone: set[tuple[str, int]], alone: Said) -> None:
+    """Who ended early disturbs nobody."""
+    assert gone
+    assert all(found[name] == lines for name, lines in alone.items() if name not in gone)
+    told = [found.get(name, [])[:1] for name in gone]
+    assert all(one in ([], ["cancelled"], ["deadline"]) for one in told)
+
+
+def resumed(sequences: list[Sequence], whole: dict[str, list[int]]) -> list[Sequence]:
+    """Those that do not score their prompts, as they are when three of their ids are on record."""
+    some = [one for one in sequences if one.params.prompt_logprobs is None and len(whole[one.job_id]) > 3]
+    for one in some:
+        one.replay(whole[one.job_id][:3])
+    return some
