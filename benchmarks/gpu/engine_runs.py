@@ -124,7 +124,7 @@ def saturation(bench: Bench, format: Format, workloads: Rows[str]) -> Iterator[M
         case, floor = f"{saturation_case(load)}, engine alone", bench.saturation_floor(format, load)
         yield run.measurement(workload, case, "tok/s", [rate], floor)
         for most, some in groupby(sorted(steps), key=lambda one: bucket_of(one.prompt_tokens)):
-            times_ms = [1_000 * one.seconds for one in some]
+            times_ms = [round(1_000 * one.seconds, 1) for one in some]
             yield run.measurement("steps", case, "ms", times_ms, None, f"up to {most} prompt tokens")
 
 

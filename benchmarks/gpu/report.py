@@ -53,12 +53,14 @@ def print_report(folders: Sequence[Path], *, is_written: bool) -> int:
 
 def for_page(journals: Sequence[Journal]) -> str:
     """The table, the command that wrote it, and what there is to say of it."""
-    measurements = [one for one in latest(journals) if "," not in one.system]  # no choice is switched off
+    # No choice is switched off, and what explains a figure is in its report.
+    measurements = [one for one in latest(journals) if "," not in one.system and one.workload != "steps"]
     folders = [os.path.relpath(journal.folder.resolve(), ROOT) for journal in journals]
     command = f"`python -m benchmarks.gpu report {' '.join(folders)} --write`:"
     laws = [line for journal in journals for line in _laws(journal)]
-    notes = [line[2:] for line in (*_notes(measurements), *laws) if ": kernels: " not in line]
-    return "\n".join([*table(measurements), "", " ".join([command, *notes]), *_conditions(journals)])
+    lines = (*_notes(measurements), *laws, *_conditions(journals))
+    notes = [line[2:] for line in lines if ": kernels: " not in line]
+    return "\n".join([*table(measurements), "", " ".join([command, *notes])])
 
 
 def table(measurements: list[Measurement]) -> list[str]:
@@ -149,12 +151,17 @@ def _ends(journal: Journal) -> Iterator[str]:
 
 
 def _conditions(journals: Sequence[Journal]) -> Iterator[str]:
+    """Runs of the same conditions in one line."""
+    runs: dict[str, list[str]] = {}
     for journal in journals:
-        runs, found, ceilings = journal.entries("run"), journal.entries("conditions"), journal.ceilings
-        name = runs[-1]["run"] if runs else journal.folder.name
+        begun, found, ceilings = journal.entries("run"), journal.entries("conditions"), journal.ceilings
         facts = ", ".join(f"{key} {found[-1][key]}" for key in SHOWN if found and found[-1].get(key))
-        commit = (runs[-1]["commit"] if runs else "") or (found[-1].get("commit") if found else "")
-        yield f"- Run {name}: {facts}, commit {commit}. {_ceilings(ceilings) if ceilings else 'No ceilings'}."
+        commit = (begun[-1]["commit"] if begun else "") or (found[-1].get("commit") if found else "")
+        name = begun[-1]["run"] if begun else journal.folder.name
+        said = f"{name} at commit {commit}" + (f" ({_ceilings(ceilings)})" if ceilings else "")
+        runs.setdefault(facts, []).append(said)
+    for facts, names in runs.items():
+        yield f"- {'; '.join(names)}{': ' * bool(facts)}{facts}."
 
 
 def _ceilings(ceilings: Ceilings) -> str:

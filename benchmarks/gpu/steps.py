@@ -97,7 +97,13 @@ def _laws(options: StepOptions) -> int:
     from benchmarks.gpu import laws
 
     # Captured steps first: of the others there are many, and they may have to wait for the next run.
-    on_card = ("-m", "gpu", "tests/gpu/test_steps.py", "tests/gpu/test_laws.py")
+    on_card = (
+        "-m",
+        "gpu",
+        "tests/gpu/test_steps.py",
+        "tests/gpu/test_mixed_steps.py",
+        "tests/gpu/test_laws.py",
+    )
     tests = ("-m", "not gpu", "tests/benchmarks/test_floors.py") if options.is_rehearsed else on_card
     return 1 if laws.run(options.journal, options.name, tests) else 0
 

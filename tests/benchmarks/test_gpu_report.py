@@ -68,7 +68,7 @@ def test_runs_add_up_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
     ]
     text = report(journals)
     assert "- W3, llama-herd: engine alone." in text
-    assert "- Run first: torch 2.11, commit abc. copy 4,300 GB/s" in text
+    assert "- first at commit abc (copy 4,300 GB/s" in text
     assert "- Not measured: laws (signal 11)." in text
     assert "- Laws: 0 of 1 hold. test_b (failed)" in text
     assert "- Kernel Q8_0: 3,210 GB/s; WRONG at one." in text

@@ -1,7 +1,8 @@
 """On a card: steps with tokens of prompts beside rows that decode give each job what it gets alone.
 
 The same laws as of a stand-in device (tests/worker/engine/test_mixed_steps.py), with the forwards as they
-are: prompts meet the edges of all of them, and the longest needs several.
+are: prompts meet the edges of all of them, and the longest needs several. A thousand scored tokens have ties
+of 1e-6 among their alternatives: of these their log-probabilities count.
 """
 
 import random
@@ -13,9 +14,9 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 from tests.worker import mixed_steps
-from tests.worker.engine_run import run
+from tests.worker.engine_run import Collector, run
 from tests.worker.mixed_steps import ALL, SCORINGS, edges, run_alone, run_mixed, with_budget, with_scoring
-from tests.worker.ways_to_draw import MODES, Said, jobs, said
+from tests.worker.ways_to_draw import MODES, Said, jobs, logprobs, said
 
 pytestmark = pytest.mark.gpu
 
@@ -38,20 +39,36 @@ def model(settings: WorkerSettings) -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def alone(model: LoadedModel) -> dict[str, Said]:
+def alone(model: LoadedModel) -> dict[str, Collector]:
     """What is said of each job alone, step by step, by the way in which scores are made."""
     llamas = {name: with_scoring(model.llama, scoring) for name, scoring in SCORINGS.items()}
-    return {name: said(run_alone(model, llama, edges(model, TOKENS))) for name, llama in llamas.items()}
+    return {name: run_alone(model, llama, edges(model, TOKENS)) for name, llama in llamas.items()}
+
+
+def drawn(found: Said) -> Said:
+    """The same, but for the ids of alternatives."""
+    return {
+        name: [line[:2] if isinstance(line, tuple) else line for line in lines]
+        for name, lines in found.items()
+    }
 
 
 @pytest.mark.parametrize("prefill_tokens", [100, 1_100, 6_000])
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_prompts_at_the_edges_of_forwards_get_what_they_get_alone(
-    model: LoadedModel, settings: WorkerSettings, alone: dict[str, Said], scoring: str, prefill_tokens: int
+    model: LoadedModel,
+    settings: WorkerSettings,
+    alone: dict[str, Collector],
+    scoring: str,
+    prefill_tokens: int,
 ) -> None:
     llama = with_scoring(model.llama, SCORINGS[scoring])
     found = run_mixed(model, with_budget(settings, prefill_tokens), llama, edges(model, TOKENS))
-    assert said(found) == alone[scoring]
+    assert drawn(said(found)) == drawn(said(alone[scoring]))
+    expected = logprobs(alone[scoring])
+    assert all(
+        numbers == pytest.approx(expected[job_id], abs=1e-3) for job_id, numbers in logprobs(found).items()
+    )
 
 
 @pytest.mark.parametrize("prefill_tokens", [20, 1_000])
@@ -67,10 +84,11 @@ def test_all_ways_to_draw_get_the_same_beside_prompts(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_who_ends_while_its_prompt_is_computed_disturbs_nobody(
-    model: LoadedModel, settings: WorkerSettings, alone: dict[str, Said], seed: int
+    model: LoadedModel, settings: WorkerSettings, alone: dict[str, Collector], seed: int
 ) -> None:
-    found = mixed_steps.disturb(model, with_budget(settings, 100), edges(model, TOKENS), random.Random(seed))
-    mixed_steps.check_disturbed(*found, alone["all"])
+    small = with_budget(settings, 100)
+    found, gone = mixed_steps.disturb(model, small, edges(model, TOKENS), random.Random(seed))
+    mixed_steps.check_disturbed(drawn(found), gone, drawn(said(alone["all"])))
 
 
 def test_a_resumed_sequence_is_a_prompt_as_far_as_its_recorded_ids_go(
