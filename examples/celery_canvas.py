@@ -1,4 +1,6 @@
-"""Tales in chains and a chord, and an errback of one. Needs a worker: `herd worker --with-redis`.
+"""Tales in chains and a chord, and an errback of one, in a shop with a queue of its own.
+
+Needs a worker: `herd worker --with-redis`.
 
 celery --workdir examples -A celery_canvas worker
 python examples/celery_canvas.py
@@ -9,8 +11,12 @@ from typing import Any
 
 from celery import Celery, Signature, chain, chord
 
+from llama_herd.tasks.links import route_links
+
 url = os.environ.get("HERD_REDIS_URL", "redis://127.0.0.1:6379/0")
 app = Celery("shop", broker=url, backend=url)
+app.conf.task_default_queue = "shop"
+route_links(app)  # links of tales come home into that queue
 
 JOB = {"sampling": {"max_tokens": 40, "temperature": 0}}
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from llama_herd.errors import BadInput
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import lead_links_home
 from llama_herd.worker.process import EXIT_THREAD_DIED
+from llama_herd.worker.settings import WorkerSettings
 from tests.local.forked_python import run_forked
 
 DIE = """
@@ -36,16 +38,23 @@ def test_a_task_that_the_worker_does_not_have_goes_where_its_app_would_send_it()
     app = make_app(Settings())
     app.conf.task_routes = {"billing.*": "billing"}
     app.loader.import_default_modules()
-    lead_links_home(app, "theirs")
-    routed = {
-        name: app.amqp.router.route({}, name)["queue"].name
-        for name in ("notes.write", "billing.charge", TASK_NAME, "celery.chord_unlock")
-    }
+    routes = "shop.*=shop, shop.sum=sums"
+    lead_links_home(app, WorkerSettings.read(model="m.gguf", link_queue="theirs", link_routes=routes))
+    names = ("notes.write", "shop.keep", "shop.sum", "billing.charge", TASK_NAME, "celery.chord_unlock")
+    routed = {name: app.amqp.router.route({}, name)["queue"].name for name in names}
     own = app.conf.task_default_queue
     assert routed == {
         "notes.write": "theirs",
+        "shop.keep": "shop",
+        "shop.sum": "sums",
         "billing.charge": "billing",
         TASK_NAME: own,
         "celery.chord_unlock": own,
     }
     assert app.amqp.router.route({"queue": "named"}, "notes.write")["queue"].name == "named"
+
+
+@pytest.mark.parametrize("routes", ["shop.*", "shop.*=", "=shop", "shop.*=a b", "shop.*=shop;b=c", "a=b=c"])
+def test_routes_of_links_that_name_no_queue_are_refused(routes: str) -> None:
+    with pytest.raises(BadInput, match="HERD_LINK_ROUTES.*must be task=queue,task=queue"):
+        WorkerSettings.read(link_routes=f"fine.*=fine,{routes}")

@@ -107,6 +107,8 @@ def _life(figures: WorkerFigures) -> Iterator[Row]:
     yield counter, "takeovers", "Jobs that were continued after an earlier attempt.", jobs.num_taken_over
     put_back = figures.num_put_back
     yield counter, "jobs_put_back", "Jobs whose message this worker has pushed again.", put_back
+    unread = "Messages in lists that links of jobs went into and from which nobody has taken one for 30 s."
+    yield gauge, "unread_links", unread, figures.num_unread_links
     fenced = "Events that were refused, since another worker has the job."
     yield counter, "fenced_writes", fenced, jobs.num_fenced
     retries = "Calls repeated, since Redis did not answer or was full."

@@ -1,5 +1,6 @@
 """The settings of a worker: on which device its model runs, and in how much memory."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -15,6 +16,9 @@ MAX_THREADS = 1024
 MAX_PREFILL_TOKENS = 65_536
 
 DAY_S = 86_400
+
+#: The name of a task, in which * stands for anything, and a queue.
+_ROUTE = re.compile(r"[^\s=,]+\s*=\s*[A-Za-z0-9._:-]{1,128}")
 
 
 class WorkerSettings(ServedSettings):
@@ -137,11 +141,33 @@ class WorkerSettings(ServedSettings):
         pattern=r"^[A-Za-z0-9._:-]{1,128}$",
         description="Queue for links, chains and chords of other services' tasks that name no queue.",
     )
+    link_routes: str = Field(
+        "",
+        max_length=4096,
+        description="Queues for such links by their tasks' names, as in Celery's task_routes: "
+        "shop.*=shop,billing.*=billing. Those that no name fits go to HERD_LINK_QUEUE.",
+    )
     remote_control: bool = Field(
         False,
         description="Obey all of Celery's remote control, not only revoke. Whoever reaches Redis can then "
         "shut workers down.",
     )
+
+    @property
+    def routes_of_links(self) -> dict[str, str]:
+        """Queues by the names of tasks, in which * stands for anything."""
+        pairs = (route.partition("=") for route in self.link_routes.split(",") if route.strip())
+        return {name.strip(): queue.strip() for name, _, queue in pairs}
+
+    @field_validator("link_routes")
+    @classmethod
+    def _names_queues(cls, routes: str) -> str:
+        for route in filter(str.strip, routes.split(",")):
+            if not _ROUTE.fullmatch(route.strip()):
+                raise ValueError(
+                    f"must be task=queue,task=queue, with * in a task's name, got {route.strip()!r}"
+                )
+        return routes
 
     @field_validator("tool_parser", "reasoning_parser")
     @classmethod

@@ -13,6 +13,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.worker.jobs.link_watch import LinkWatch
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.sweeper import Sweeper
 from tests.chaos.harness.patience import wait_until
@@ -44,7 +45,8 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
     redis.delete(QUEUE)
     herd.pass_time("a", SWEEP_PATIENCE_MS)
     redis.hset(SWEEP, "last", redis.time()[0] * 1000)  # another worker has swept
-    sweeper = Sweeper(alone(new_tenancy(redis, herd.ledger)), cast("Overflow", RefusedOverflow()))
+    tenancies = alone(new_tenancy(redis, herd.ledger))
+    sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies))
     sweeper.start()
     try:
         wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
@@ -62,7 +64,8 @@ def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
     now_s = herd.redis.time()[0]
     herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
     tenancy = new_tenancy(herd.redis, herd.ledger)
-    sweeper = Sweeper(alone(tenancy), cast("Overflow", RefusedOverflow()))
+    tenancies = alone(tenancy)
+    sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies))
     with capture_logs() as lines:
         sweeper._sweep()
     (line,) = lines

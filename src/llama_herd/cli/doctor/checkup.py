@@ -16,6 +16,7 @@ from llama_herd.errors import BadInput, HerdError, RedisUnavailable
 from llama_herd.extras import install_command, missing_modules, own_version
 from llama_herd.local.redis_server import find_server, is_port_taken, local_port
 from llama_herd.model.hub.choice import size_text
+from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection.connect import connect, redis_errors
 from llama_herd.tasks.connection.redis_url import masked
@@ -167,6 +168,19 @@ def _unread_lists(redis: Redis) -> list[tuple[str, int]]:
     return found
 
 
+def check_workers(settings: WorkerSettings) -> Iterator[Finding]:
+    """Say what the workers of these tenants complain of."""
+    complaints: list[str] = []
+    for own in settings.by_queue.values():
+        try:
+            with Client(settings=own) as client:
+                complaints += [complaint for worker in client.workers() for complaint in worker.complaints]
+        except (HerdError, RedisError):  # another check has told, or this user may not see the reports
+            continue
+    for complaint in dict.fromkeys(complaints):
+        yield Finding.told(complaint, "workers", "warn")
+
+
 #: A worker has a few connections, a client two per stream. With fewer files a process of many clients fails.
 MIN_OPEN_FILES = 1024
 
@@ -249,6 +263,7 @@ def check_up() -> Iterator[Finding]:
     yield from of_redis
     if all(one.state != "fail" for one in of_redis):
         yield from check_queue_lists(settings.redis_url)
+        yield from check_workers(settings)
     torch = check_torch(settings)
     yield torch
     if not missing_modules("worker"):

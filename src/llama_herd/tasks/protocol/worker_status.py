@@ -21,6 +21,13 @@ TROUBLE: Mapping[str, str] = {
 }
 
 
+#: What helps links that nobody takes.
+LINKS_FIX = (
+    "Fix: start a worker that reads it, or lead links elsewhere: route_links in the sender's app, or "
+    "HERD_LINK_ROUTES or HERD_LINK_QUEUE of the worker"
+)
+
+
 def eviction_complaint(policy: str) -> str:
     """Say that Redis drops jobs by this policy, with the fix."""
     return (
@@ -74,6 +81,12 @@ class WorkerStatus(BaseModel):
     evicts: str = Field(
         default="", description="The policy by which Redis may drop jobs; empty if it does not."
     )
+    unread_list: str = Field(
+        default="",
+        description="A list into which links of the tenant's jobs go and that nobody reads; else empty.",
+    )
+    unread_messages: int = Field(default=0, description="How many messages wait in it.")
+    unread_s: float = Field(default=0.0, description="How long nobody has taken one.")
     beat_ms: int = Field(
         default=0, description="Time of the report by the clock of Redis, in unix milliseconds."
     )
@@ -100,4 +113,9 @@ class WorkerStatus(BaseModel):
             )
         if self.evicts:
             complaints.append(eviction_complaint(self.evicts))
+        if self.unread_list:
+            complaints.append(
+                f"nobody has taken a message from the list {self.unread_list} for {self.unread_s:.0f} s, and "
+                f"{self.unread_messages:,} wait, links of jobs among them. {LINKS_FIX}"
+            )
         return tuple(complaints)

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from celery import Celery, signals
+from celery.app.routes import MapRoute
 from kombu import Exchange, Queue
 
 from llama_herd.errors import BadInput, HubUnavailable
@@ -72,7 +73,7 @@ def app_of(own: WorkerSettings) -> Celery:
     made.conf.broker_transport_options["tenant"] = own.tenant
     ask_one_address(made.conf)
     insist_on_results(made)
-    lead_links_home(made, own.link_queue)
+    lead_links_home(made, own)
     app.set_current()  # make_app has made the new one current
     return made
 
@@ -94,7 +95,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         conf.broker_transport = broker_classes().queue_transport
         conf.worker_enable_remote_control = process.own_settings().remote_control
         insist_on_results(instance.app)
-        lead_links_home(instance.app, process.own_settings().link_queue)
+        lead_links_home(instance.app, process.own_settings())
         process.device()
     except (BadInput, HubUnavailable) as error:
         print(f"herd worker: {error}", file=sys.stderr)
@@ -119,15 +120,16 @@ def insist_on_results(app: Celery) -> None:
     app.conf.task_publish_retry_policy = policy
 
 
-def lead_links_home(app: Celery, queue: str) -> None:
-    """Send a link, the body of a chord or an errback to `queue` if it names none and its task is not ours.
+def lead_links_home(app: Celery, own: WorkerSettings) -> None:
+    """Route a link, the body of a chord or an errback that names no queue, if its task is not ours.
 
-    A sender that names no queue means the default queue of its own app. Ours is the model's queue, whose
-    workers do not have the task.
+    A sender that names no queue means the default queue of its own app, which nobody but its settings here
+    knows. Ours is the model's queue, whose workers do not have the task.
     """
+    by_name = MapRoute(own.routes_of_links)
 
     def route(name: str, *_: Any, **__: Any) -> dict[str, str] | None:
-        return None if name in app.tasks else {"queue": queue}
+        return None if name in app.tasks else by_name(name) or {"queue": own.link_queue}
 
     given = app.conf.task_routes or ()
     app.conf.task_routes = [*(given if isinstance(given, list | tuple) else [given]), route]

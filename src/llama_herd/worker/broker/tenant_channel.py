@@ -4,6 +4,7 @@ A worker of several tenants may push into the queues of all of them, and the sen
 queue. So a link may not go into a queue of the worker's other tenants.
 """
 
+from functools import cache
 from typing import Any
 
 from kombu.transport import redis as redis_transport
@@ -15,8 +16,18 @@ from llama_herd.worker.broker.result_backend import SendingRedis
 _NO_QUEUES = ("herd:", "celery-task", "chord-unlock-", "_kombu.")
 
 
+#: A sender may name any number of lists.
+MAX_LISTS = 1000
+
+
 class ForeignQueue(ValueError):
     """A message would go into a queue that is not its tenant's."""
+
+
+@cache
+def sent_links(tenant: str | None) -> set[str]:
+    """Lists into which this process has sent a tenant's links, MAX_LISTS at most; None: its one tenant's."""
+    return set()
 
 
 def may_receive(queue: str, tenant: str) -> bool:
@@ -44,6 +55,9 @@ class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
         if self.tenant is not None and not may_receive(queue, self.tenant):
             raise ForeignQueue(f"a message of tenant {self.tenant} may not go into another tenant's queue")
         super()._put(queue, message, **options)
+        links = sent_links(self.tenant)
+        if not queue.startswith("herd.") and len(links) < MAX_LISTS:
+            links.add(queue)
 
 
 class TenantTransport(redis_transport.Transport):  # type: ignore[misc]

@@ -15,6 +15,7 @@ from llama_herd.worker.jobs.figures import WorkerFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
+from llama_herd.worker.jobs.link_watch import LinkWatch
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
@@ -80,10 +81,11 @@ class Service:
             worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
         )
         self._overflow = Overflow(tenancies, gate, publisher)
-        self._sweeper = Sweeper(tenancies, self._overflow)
+        self._links = links = LinkWatch(tenancies)
+        self._sweeper = Sweeper(tenancies, self._overflow, links)
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
         self._watchdog = Watchdog(tenancies, settings.silence_s, parts, lambda: self._heartbeat.report_soon())
-        self.standing = Standing(settings, worker, model.plan, tenancies, engine, self._watchdog)
+        self.standing = Standing(settings, worker, model.plan, tenancies, engine, self._watchdog, links)
         self._heartbeat = Heartbeat(
             tenancies, engine=engine, status=self.standing.status, stall_s=settings.stall_s
         )
@@ -165,6 +167,7 @@ class Service:
             jobs=sum((tenancy.figures for tenancy in tenancies), publisher.figures),
             grammars=self._model.maker.grammars.figures,
             num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
+            num_unread_links=sum(one.num_messages for each in tenancies for one in self._links.unread(each)),
             num_waiting_steps=publisher.num_waiting,
             lag_s=publisher.lag_s,
         )

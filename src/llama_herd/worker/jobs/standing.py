@@ -7,6 +7,7 @@ from typing import Any
 from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.protocol.worker_status import WorkerState, WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
+from llama_herd.worker.jobs.link_watch import LinkWatch, UnreadList
 from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Watchdog
 from llama_herd.worker.loading.memory_plan import MemoryPlan
@@ -27,6 +28,7 @@ class Standing:
     tenancies: Tenancies
     engine: JobEngine
     watchdog: Watchdog
+    links: LinkWatch
     started_ms: int = field(default_factory=lambda: int(1000 * time()))
     phase: WorkerState = "starting"  # how far it has come: starting, ready or stopping
 
@@ -47,6 +49,7 @@ class Standing:
         """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
         stats, spoilt = self.engine.stats, self.watchdog.spoilt.found.get(queue)
         tenancy = self.tenancies.for_queue(queue)
+        unread = next(iter(self.links.unread(tenancy)), UnreadList("", 0, 0.0))
         return WorkerStatus(
             name=self.worker,
             state=self.state,
@@ -70,6 +73,9 @@ class Standing:
             spoilt_key=spoilt.key if spoilt else "",
             spoilt_type=spoilt.type if spoilt else "",
             evicts=self.watchdog.evicts,
+            unread_list=unread.name,
+            unread_messages=unread.num_messages,
+            unread_s=round(unread.seconds, 1),
         )
 
     @property

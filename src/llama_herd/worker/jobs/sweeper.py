@@ -11,6 +11,7 @@ from llama_herd.tasks.ledger.answers import JobOrigin, Swept
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.sweep import due_for_sweep, gather_strays, sweep_tenant
 from llama_herd.worker.jobs.event_log import EventAuthor
+from llama_herd.worker.jobs.link_watch import LinkWatch
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
@@ -31,11 +32,12 @@ class Sweeper(threading.Thread):
     Any number of workers may sweep: a short lock in Redis admits one at a time.
     """
 
-    def __init__(self, tenancies: Tenancies, overflow: Overflow) -> None:
+    def __init__(self, tenancies: Tenancies, overflow: Overflow, links: LinkWatch) -> None:
         super().__init__(name="sweeper", daemon=True)
         self._redis = tenancies.redis
         self._tenancies = tenancies
         self._overflow = overflow
+        self._links = links
         self._is_stopping = threading.Event()
         self._complaint = ""
         self._known_separators: set[tuple[str, str]] = set()
@@ -46,7 +48,7 @@ class Sweeper(threading.Thread):
 
     def run(self) -> None:
         while not self._is_stopping.wait(INTERVAL_S):
-            for act in (self._overflow.shed, self._gather, self._sweep):
+            for act in (self._overflow.shed, self._gather, self._sweep, self._links.look):
                 try:
                     act()
                 except RedisError as error:

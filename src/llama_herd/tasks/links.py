@@ -1,0 +1,97 @@
+"""Links of a shop's jobs come home: the shop's own router says to which queue each goes, when it is made.
+
+from llama_herd.tasks.links import route_links
+
+app = Celery("shop", broker=url, backend=url)
+app.conf.task_default_queue = "shop"
+route_links(app)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery
+from celery.app.amqp import AMQP
+from celery.utils.imports import symbol_by_name
+from kombu import Exchange, Queue
+
+from llama_herd.tasks.protocol.message import TASK_NAME
+
+#: Arguments of Celery's own tasks that are tasks themselves.
+_MEMBERS = {"celery.chain": ("tasks",), "celery.group": ("tasks",), "celery.chord": ("header", "body")}
+
+#: What a message carries beside its task, and options of a task, that are tasks.
+_CARRIED = ("callbacks", "errbacks", "chain", "chord")
+_LINKED = ("link", "link_error", "chord")
+
+#: Options that say where a task goes.
+_PLACES = ("queue", "exchange", "routing_key")
+
+
+def route_links(app: Celery) -> None:
+    """Let each generation that this app sends carry the queues of its links, errbacks, chains and chords.
+
+    Those that name a queue keep it. The others go where the app itself would send them: by `task_routes`, by
+    the task's own options, else into `task_default_queue`. Without this the worker, whose app is another one,
+    sends them into its HERD_LINK_QUEUE. Call it once, before or after the app is configured.
+    """
+    own: type[AMQP] = symbol_by_name(app.amqp_cls)
+
+    class LinkRouting(own):  # type: ignore[misc]
+        def __init__(self, app: Celery) -> None:
+            super().__init__(app)
+            made: dict[int, Any] = vars(self)["task_protocols"]
+            self.task_protocols = {version: _routed_by(app, make) for version, make in made.items()}
+
+    app.amqp_cls = LinkRouting
+    app.__dict__.pop("amqp", None)  # one that was made before
+
+
+def _routed_by(app: Celery, make: Any) -> Any:
+    """The function that makes a message, with routed links where it is a generation's."""
+
+    def made(task_id: str, name: str, *args: Any, **options: Any) -> Any:
+        message = make(task_id, name, *args, **options)
+        if name == TASK_NAME:
+            body = message.body
+            carried = body if isinstance(body, dict) else body[2]  # by the version of the protocol
+            carried.update({key: _routed(app, carried[key]) for key in _CARRIED if carried.get(key)})
+        return message
+
+    return made
+
+
+def _routed(app: Celery, links: Any) -> Any:
+    """The same tasks, each with its queue; what is no signature stays."""
+    if isinstance(links, list | tuple):
+        return [_routed(app, link) for link in links]
+    if not isinstance(links, Mapping) or "task" not in links:
+        return links
+    link, name = dict(links), links["task"]
+    options = dict(link.get("options") or {})
+    if members := _MEMBERS.get(name):
+        kwargs = dict(link.get("kwargs") or {})
+        link["kwargs"] = kwargs | {key: _routed(app, kwargs[key]) for key in members if key in kwargs}
+    elif not any(options.get(place) for place in _PLACES):
+        options |= _place_of(app, link)
+    options |= {key: _routed(app, options[key]) for key in _LINKED if options.get(key)}
+    return link | {"options": options}
+
+
+def _place_of(app: Celery, link: Mapping[str, Any]) -> dict[str, str]:
+    """Where this app would send a task, as options of a message; a generation without a route: nothing.
+
+    The worker sends that into its own queue.
+    """
+    name, task = link["task"], app.tasks.get(link["task"])
+    given = {place: value for place in _PLACES if (value := getattr(task, place, None))}
+    args, kwargs = link.get("args") or (), link.get("kwargs") or {}
+    router = app.amqp.router
+    if name == TASK_NAME and not given and router.lookup_route(name, args, kwargs, {}, task) is None:
+        return {}
+    route = router.route(given, name, args, kwargs, task)
+    found = {place: route[place] for place in _PLACES if route.get(place)}
+    return {
+        place: value.name if isinstance(value, Queue | Exchange) else str(value)
+        for place, value in found.items()
+    }
