@@ -56,5 +56,5 @@ def test_a_task_that_the_worker_does_not_have_goes_where_its_app_would_send_it()
 
 @pytest.mark.parametrize("routes", ["shop.*", "shop.*=", "=shop", "shop.*=a b", "shop.*=shop;b=c", "a=b=c"])
 def test_routes_of_links_that_name_no_queue_are_refused(routes: str) -> None:
-    with pytest.raises(BadInput, match="HERD_LINK_ROUTES.*must be task=queue,task=queue"):
+    with pytest.raises(BadInput, match=r"link_routes=.*must be task=queue,task=queue"):
         WorkerSettings.read(link_routes=f"fine.*=fine,{routes}")
