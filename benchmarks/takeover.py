@@ -22,7 +22,7 @@ from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
-from llama_herd.worker.process import NUM_LOOK_AHEAD
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until

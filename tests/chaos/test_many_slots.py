@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.takeover import MANY, first_in_queue
-from llama_herd.worker.process import NUM_LOOK_AHEAD
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until

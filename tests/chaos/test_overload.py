@@ -12,7 +12,7 @@ import pytest
 
 from llama_herd.errors import QueueFull
 from llama_herd.tasks.client.client import Client
-from llama_herd.worker.process import NUM_LOOK_AHEAD
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 from tests.chaos.harness.herd import Herd
 from tests.chaos.sampling import SAMPLED
 

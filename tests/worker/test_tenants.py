@@ -21,7 +21,7 @@ from llama_herd.tasks.protocol.job_fields import SamplingFields
 from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.process import NUM_LOOK_AHEAD
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf

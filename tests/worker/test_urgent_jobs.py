@@ -9,7 +9,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.client import Client
-from llama_herd.worker.process import NUM_LOOK_AHEAD
+from llama_herd.tasks.protocol.job_fields import SamplingFields
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 from tests.local.processes import PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
 
@@ -60,6 +61,34 @@ def test_an_urgent_job_passes_the_backlog_and_one_that_can_wait_comes_after_it(
     assert begun.index(patient) >= len(begun) - SLOTS - 1, "nobody else waits by then"
 
 
+def test_an_urgent_job_takes_the_place_of_one_that_runs_which_then_goes_on(
+    redis_url: str, tmp_path: Path
+) -> None:
+    """Though lower ones have all places of the worker. The text of that is whole, and as if undisturbed."""
+    model = write_tiny_gguf(tmp_path / "m.gguf", eos=False, context_length=8192)
+    log, settings = tmp_path / "log", {"slots": str(SLOTS), "deterministic": "true", "dtype": "float32"}
+    with (
+        Client(redis_url, model="m") as client,
+        WorkerProcess(redis_url, model, "one", log, **settings) as worker,  # type: ignore[arg-type]
+    ):
+        alone = client.result(submit(client, -1, max_tokens=600), timeout_s=PATIENCE_S)
+        low = [submit(client, -1, max_tokens=600) for _ in range(3 * NUM_LOOK_AHEAD)]
+        wait_until(lambda: client.job(low[SLOTS - 1]).tokens > 20, "both rows are taken")
+        urgent = [client.result(submit(client, 1, max_tokens=3), timeout_s=PATIENCE_S) for _ in range(3)]
+        assert [one.finish_reason for one in urgent] == ["length"] * 3
+        assert any(client.job(job_id).state == "queued" for job_id in low), "long before the others end"
+        for job_id in low:
+            events = list(client.stream(job_id, timeout_s=PATIENCE_S))
+            result = client.result(job_id, timeout_s=PATIENCE_S)
+            assert [event.seq for event in events] == list(range(1, len(events) + 1))
+            assert [event.type for event in events].count("started") == 1
+            assert result.ids == alone.ids
+            assert "".join(event.text for event in events if event.type == "token") == alone.text
+            assert result.attempts == 1
+    assert "job was lost" not in worker.log
+
+
 def submit(client: Client, priority: int, max_tokens: int = 100) -> str:
     """So many tokens that others are delivered meanwhile: only among these a job that can wait comes last."""
-    return client.submit(prompt="a tale", sampling={"max_tokens": max_tokens}, priority=priority)
+    sampling: SamplingFields = {"max_tokens": max_tokens, "temperature": 0}
+    return client.submit(prompt="a tale", sampling=sampling, priority=priority)

@@ -16,9 +16,6 @@ from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-#: Messages taken per tenant beyond the batch, so that the next prompts are ready when rows become free.
-NUM_LOOK_AHEAD = 8
-
 #: Exit code of a worker that lost a thread.
 EXIT_THREAD_DIED = 70
 #: Exit code of a worker that no longer took messages.
@@ -50,7 +47,7 @@ def sentinel_urls() -> list[str]:
 
 def num_places() -> int:
     """Most messages that this worker has in hand, without those whose ETA has not come."""
-    return own_settings().slots + NUM_LOOK_AHEAD * len(own_settings().by_queue)
+    return own_settings().num_places
 
 
 @cache

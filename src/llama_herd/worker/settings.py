@@ -17,6 +17,9 @@ MAX_PREFILL_TOKENS = 65_536
 
 DAY_S = 86_400
 
+#: Messages taken per tenant beyond the batch, so that the next prompts are ready when rows become free.
+NUM_LOOK_AHEAD = 8
+
 #: The name of a task, in which * stands for anything, and a queue.
 _ROUTE = re.compile(r"[^\s=,]+\s*=\s*[A-Za-z0-9._:-]{1,128}")
 
@@ -152,6 +155,11 @@ class WorkerSettings(ServedSettings):
         description="Obey all of Celery's remote control, not only revoke. Whoever reaches Redis can then "
         "shut workers down.",
     )
+
+    @property
+    def num_places(self) -> int:
+        """Most messages that a worker has in hand, without those whose ETA has not come."""
+        return self.slots + NUM_LOOK_AHEAD * len(self.by_queue)
 
     @property
     def routes_of_links(self) -> dict[str, str]:

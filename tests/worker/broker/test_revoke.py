@@ -16,7 +16,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.events import End, FinishReason, Token
 from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
-from llama_herd.worker.process import NUM_LOOK_AHEAD
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 from tests.local.processes import PATIENCE_S, WorkerProcess, held, kombu_note, wait_until
 from tests.tiny import write_tiny_gguf
 

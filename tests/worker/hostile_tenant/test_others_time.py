@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.worker.broker.consumer import UNBOUNDED
-from llama_herd.worker.process import NUM_LOOK_AHEAD
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 from tests.guarded_redis import GuardedRedis
 from tests.local.processes import WorkerProcess, wait_until
 from tests.worker.hostile_tenant.attacks import (

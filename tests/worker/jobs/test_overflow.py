@@ -19,6 +19,7 @@ from llama_herd.tasks.protocol.events import Started
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.job_fields import SamplingFields
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import lists_of, urgency_of
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import SequenceInfo
 from llama_herd.worker.jobs.attempt import PATIENCE_S, Attempt
@@ -32,6 +33,7 @@ from tests.worker.jobs.tenancies import alone, new_tenancy
 
 pytestmark = pytest.mark.redis
 
+NUM_PLACES = 6
 FULL, IDLE, OTHER = "owner-full", "idle@test", "other@test"
 TENANTS = ("default", "globex")
 
@@ -52,20 +54,21 @@ class FullWorker:
         self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.closed: list[bool] = []
-        self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self))
+        self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self), NUM_PLACES)
 
     def put(self, released: Sequence[LeftJob]) -> None:
         """What the publisher hears."""
         self.released.extend(one.attempt.job_id for one in released)
 
-    def claim(self, job_id: str, waited_s: float) -> Attempt:
-        job = GenerationJob(prompt="hi")
+    def claim(self, job_id: str, waited_s: float, priority: int = 0) -> Attempt:
+        job = GenerationJob(prompt="hi", priority=priority)
         run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.m")))
         claimed = run_call(self.redis, self.ledger.claim(job_id, FULL))
         assert isinstance(claimed, Yours)
-        self.redis.delete("herd.m")  # the message is in this worker's hands
+        self.redis.delete(*lists_of("herd.m"))  # the message is in this worker's hands
         stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("full@test", "m"))
-        attempt = Attempt(stream, [], [SequenceInfo(job_id)], claimed_s=time.monotonic() - waited_s)
+        urgency, claimed_s = urgency_of(claimed.lane), time.monotonic() - waited_s
+        attempt = Attempt(stream, [], [SequenceInfo(job_id)], urgency=urgency, claimed_s=claimed_s)
         self.claims.begin(attempt)
         return attempt
 
@@ -233,3 +236,40 @@ def num_unacked(server: EmbeddedRedis) -> int:
     """Messages that neither worker has acknowledged."""
     with Redis.from_url(server.url) as redis:
         return sum(int(redis.hlen(Keys(name).unacked_key)) for name in ("default", joint_tenant(TENANTS)))
+
+
+@pytest.mark.parametrize(
+    ("urgent", "normal", "released"),
+    [
+        (0, 0, []),
+        (0, 9, ["low-1", "low-0"]),
+        (1, 0, ["low-1"]),
+        (2, 1, ["low-1", "low-0"]),
+        (3, 0, ["low-1", "low-0", "normal-0"]),
+    ],
+)
+def test_a_full_worker_hands_back_what_waits_for_each_more_urgent_message(
+    full: FullWorker, urgent: int, normal: int, released: list[str]
+) -> None:
+    """The newest of the least urgent first, and never an equal."""
+    waits = {"low-0": -1, "normal-0": 0, "low-1": -1, "urgent-0": 1}
+    for number, (job_id, priority) in enumerate(waits.items()):
+        full.claim(job_id, waited_s=10 - number, priority=priority)
+    for number in range(NUM_PLACES - len(waits)):
+        full.claim(f"running-{number}", 10.0).started_s = 1.0
+    for priority, num in ((1, urgent), (0, normal)):
+        for number in range(num):
+            job_id, job = f"new-{priority}-{number}", GenerationJob(prompt="hi", priority=priority)
+            run_call(full.redis, full.ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.m")))
+    full.look()
+    assert full.released == released
+
+
+def test_a_worker_with_a_free_place_hands_nothing_back(full: FullWorker) -> None:
+    full.claim("low", waited_s=10, priority=-1)
+    run_call(
+        full.redis,
+        full.ledger.submit("new", GenerationJob(prompt="hi", priority=1), Envelope.for_job("new", "herd.m")),
+    )
+    full.look()
+    assert full.released == []

@@ -27,6 +27,7 @@ from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_lot import MAX_MESSAGES, message_in, take_messages
 from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
+from llama_herd.worker.settings import NUM_LOOK_AHEAD
 
 log = structlog.get_logger(__name__)
 
@@ -167,7 +168,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     @cached_property
     def _places_now(self) -> QueuePlaces:
-        return QueuePlaces(process.num_places(), process.NUM_LOOK_AHEAD)
+        return QueuePlaces(process.num_places(), NUM_LOOK_AHEAD)
 
     @cached_property
     def _places_later(self) -> QueuePlaces:

@@ -136,7 +136,8 @@ class Engine:
 
     def admit(self) -> None:
         """Admit what there is room for, and announce it: it can be computed once its start is confirmed."""
-        self._hand_on([self._begin(sequence) for sequence in self.scheduler.admit()])
+        begun = (self._begin(sequence) for sequence in self.scheduler.admit())
+        self._hand_on([output for output in begun if output is not None])
 
     def step(self) -> None:
         """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on.
@@ -159,6 +160,7 @@ class Engine:
             num_steps=self._num_steps,
             num_running=len(self.scheduler.running),
             num_waiting=len(self.scheduler.waiting),
+            num_preemptions=self.scheduler.num_preemptions,
             has_work=self.has_work,
             kv_cache_usage=pages.num_held / pages.num_pages,
             prefix_hit_rate=prefixes.hit_rate,
@@ -191,14 +193,19 @@ class Engine:
             ]
         )
 
-    def _begin(self, sequence: Sequence) -> StepOutput:
-        """Copy the pages that one sequence takes over; an error ends this sequence alone."""
+    def _begin(self, sequence: Sequence) -> StepOutput | None:
+        """Copy the pages that one sequence takes over; an error ends this sequence alone.
+
+        One that had lost its place goes on, and nothing is said of it.
+        """
         try:
             self.runner.begin(sequence)
         except Exception as error:
             raise_if_lost(error)
             log.exception("row failed", **sequence.line)
             return self._failed(sequence, failure_of(error))
+        if sequence.num_preemptions:
+            return None
         sequence.note_admitted()
         if sequence.choice == 0:  # the others share its prompt
             self._figures = self._figures.with_prompt(len(sequence.prompt_ids))

@@ -124,6 +124,7 @@ class EngineStats:
     num_steps: int = 0
     num_running: int = 0
     num_waiting: int = 0
+    num_preemptions: int = 0  # rows that have lost their place to a sequence of a higher priority
     has_work: bool = False
     kv_cache_usage: float = 0.0  # share of the pages that sequences hold
     prefix_hit_rate: float = 0.0

@@ -1,8 +1,9 @@
 """Chooses the next batch. Plain Python: no tensor, no queue, no clock."""
 
+from itertools import groupby, islice, takewhile
 from typing import NamedTuple, Self
 
-from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.prefix_cache import Digest, PrefixCache
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
@@ -10,6 +11,12 @@ from llama_herd.worker.engine.wait_queue import WaitEntry, WaitQueue
 
 #: Most prompt tokens that a step scores: each takes a row of logits over the whole vocabulary.
 MAX_SCORED_TOKENS = 512
+
+#: How often a sequence may lose its place. Each time it waits a level higher.
+MAX_PREEMPTIONS = 3
+
+#: So many of those that wait are asked whether others are to leave for them: each looks at all rows.
+MAX_LOOKS = 8
 
 
 class Row(NamedTuple):
@@ -44,10 +51,19 @@ class Row(NamedTuple):
         return self.sequence.tokens(self.start + 1, self.start + 1 + self.num_scores)
 
 
+class Urgent(NamedTuple):
+    """One for whom others leave, and the first in the queue that it passes, if any."""
+
+    entry: WaitEntry
+    passed: WaitEntry | None
+
+
 class Scheduler:
     """Sequences wait, run and leave. One is admitted when the cache has room for its prompt and max_tokens.
 
-    So the cache cannot run out on the way, and no sequence is ever put back. WaitQueue says who is next.
+    So the cache cannot run out on the way. WaitQueue says who is next. If that one has a higher priority than
+    some that run and finds no room, it takes their places: the youngest of the lowest priority wait again,
+    and go on from their ids. All outputs of a job leave together, and none more than MAX_PREEMPTIONS times.
     """
 
     def __init__(self, prefixes: PrefixCache, *, max_rows: int, prefill: PrefillBudget) -> None:
@@ -57,7 +73,10 @@ class Scheduler:
         self._may_fit = False  # whether anything has changed since no waiting sequence was found to fit
         self.waiting = WaitQueue()
         self.running: list[Sequence] = []
-        self._leaving: set[Sequence] = set()  # ended, but part of a step that was not read yet
+        self._leaving: set[Sequence] = set()  # not running any more, but part of a step that was not read yet
+        self._returning: set[Sequence] = set()  # those of them that will wait again
+        self._urgent: Urgent | None = None
+        self.num_preemptions = 0
         self._free_slots = list(reversed(range(max_rows)))
         self._num_idle = 0  # steps that rows with prompts have waited for fuller ones, all together
 
@@ -78,18 +97,43 @@ class Scheduler:
         self._may_fit = True
 
     def admit(self) -> list[Sequence]:
-        """Admit the sequences that there is room for, in the order of the queue, and return them."""
+        """Admit the sequences that there is room for, in the order of the queue, and return them.
+
+        An urgent one takes places of others. Where steps overlap these are free when the last was read, and
+        nobody else is admitted until then.
+        """
+        admitted: list[Sequence] = []
+        while True:
+            if self._urgent is None:
+                admitted += self._admit_fitting()
+                self._urgent = self._next_urgent()
+            if self._urgent is None or self._returning:
+                return admitted
+            entry, passed = self._urgent
+            if self._free_slots and self._reserve(entry.sequence):
+                admitted.append(self._admit(entry))
+                if passed is not None:
+                    passed.num_passed += entry.sequence.num_reserved
+                self._urgent = None
+            elif not self._preempt_for(entry.sequence):
+                entry.may_preempt = False  # pages must lie side by side, and those that stay part them
+                self._urgent = None
+
+    def _admit_fitting(self) -> list[Sequence]:
         admitted: list[Sequence] = []
         while self._may_fit and self._free_slots:
             entry = self._reserve_first()
             if entry is None:
                 self._may_fit = False
             else:
-                self.waiting.admit(entry)
-                entry.sequence.slot = self._free_slots.pop()
-                self.running.append(entry.sequence)
-                admitted.append(entry.sequence)
+                admitted.append(self._admit(entry))
         return admitted
+
+    def _admit(self, entry: WaitEntry) -> Sequence:
+        self.waiting.admit(entry)
+        entry.sequence.slot = self._free_slots.pop()
+        self.running.append(entry.sequence)
+        return entry.sequence
 
     def next_batch(self) -> list[Row]:
         """All sequences that decode, and as much prefill as the token budget allows.
@@ -145,6 +189,9 @@ class Scheduler:
         if not sequence.num_flying and sequence in self._leaving:
             self._leaving.remove(sequence)
             self._release(sequence)
+            if sequence in self._returning:
+                self._returning.remove(sequence)
+                self._wait_again(sequence)
 
     def publish(self, sequence: Sequence) -> None:
         """Let full pages serve others, as far as the ids in them are known."""
@@ -169,9 +216,64 @@ class Scheduler:
                 self._leaving.add(sequence)
             else:
                 self._release(sequence)
+        elif sequence in self._returning:
+            self._returning.remove(sequence)
         else:
             self.waiting.leave(sequence)
+            if self._urgent is not None and self._urgent.entry.sequence is sequence:
+                self._urgent = None
         self._may_fit = True
+
+    def _next_urgent(self) -> Urgent | None:
+        """The first in the queue for whom others may leave, unless a slot is about to be free.
+
+        It may pass one that has waited so long that it comes first, as far as smaller ones may.
+        """
+        least = min(
+            (one.priority for one in self.running if one.num_preemptions < MAX_PREEMPTIONS), default=None
+        )
+        if least is None or (self._leaving and not self._free_slots):
+            return None
+        passed: WaitEntry | None = None
+        above = takewhile(lambda one: one.priority > least, self.waiting.in_order())
+        for entry in islice(above, MAX_LOOKS):
+            if self._awaits_prefix(entry):
+                continue
+            may_pass = passed is None or entry.sequence.num_reserved <= passed.num_left
+            if entry.may_preempt and may_pass and self._places_for(entry.sequence):
+                return Urgent(entry, passed)
+            passed = passed or entry
+        return None
+
+    def _places_for(self, urgent: Sequence) -> list[Sequence]:
+        """The outputs of the youngest of the lowest jobs below a sequence; none if all hold too little."""
+        stay = {(one.tenant, one.job_id) for one in self.running if not _may_leave(one, urgent)}
+        lower = [one for one in self.running if (one.tenant, one.job_id) not in stay]
+        staying = (one for one in self.running if (one.tenant, one.job_id) in stay)
+        num_left = self._prefixes.pages.num_pages - sum(pages_for(one.num_reserved) for one in staying)
+        if not lower or pages_for(urgent.num_reserved) > num_left:
+            return []
+        youngest = min(reversed(lower), key=lambda one: one.priority)
+        return [one for one in lower if one.is_of_one_job_with(youngest)]
+
+    def _preempt_for(self, urgent: Sequence) -> bool:
+        """Take the places of one job; whether there was one to take."""
+        places = self._places_for(urgent)
+        for sequence in places:
+            sequence.num_preemptions += 1
+            self.num_preemptions += 1
+            self.running.remove(sequence)
+            if sequence.num_flying:
+                self._leaving.add(sequence)
+                self._returning.add(sequence)
+            else:
+                self._release(sequence)
+                self._wait_again(sequence)
+        return bool(places)
+
+    def _wait_again(self, sequence: Sequence) -> None:
+        sequence.give_up_place()
+        self.waiting.join(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         self._prefixes.release(sequence.name, sequence.digests)
@@ -195,7 +297,7 @@ class Scheduler:
                     blocked.num_passed += num_tokens
                 return entry
             blocked = blocked or entry
-            max_tokens = min(blocked.sequence.num_reserved - blocked.num_passed, num_tokens - 1)
+            max_tokens = min(blocked.num_left, num_tokens - 1)
         return None
 
     def _awaits_prefix(self, entry: WaitEntry) -> bool:
@@ -232,6 +334,15 @@ class Scheduler:
         return [one for one in self.running if one.is_of_one_job_with(sequence)]
 
 
+def _may_leave(sequence: Sequence, urgent: Sequence) -> bool:
+    """Whether it may lose its place: to none of another tenant, or all of that would call itself urgent.
+
+    Nor while its prompt is scored: scores of a part would be lost.
+    """
+    is_lower = sequence.priority < urgent.priority and sequence.tenant == urgent.tenant
+    return is_lower and sequence.num_preemptions < MAX_PREEMPTIONS and not sequence.scores_prompt
+
+
 def _watched_tokens(running: list[Sequence]) -> int:
     """The prompt tokens of those that cannot wait, if all that decode can."""
     if not all(one.can_wait for one in running if one.num_uncached == 1):
@@ -240,21 +351,20 @@ def _watched_tokens(running: list[Sequence]) -> int:
 
 
 def _shares(prefilling: list[Sequence], budget: int, of_oldest: int) -> dict[Sequence, int]:
-    """Tokens for each prefilling sequence: some for the oldest, the rest of the budget for the shortest.
+    """Tokens for each prefilling sequence, those of the highest priority first.
 
-    So no prompt waits for ever, and a short prompt does not wait for a long one, nor any for one that can
-    wait.
+    Among these some for the oldest, the rest for the shortest. So no prompt waits for ever for equal ones,
+    and a short prompt does not wait for a long one.
     """
-    if not prefilling:
-        return {}
-    oldest, wanted = prefilling[0], _wanted_tokens(prefilling)
-    shares = dict.fromkeys(prefilling, 0)
-    shares[oldest] = min(wanted[oldest], of_oldest)
-    left = budget - shares[oldest]
-    for sequence in sorted(prefilling, key=lambda one: (one.can_wait, one.num_uncached)):
-        more = min(wanted[sequence] - shares[sequence], left)
-        shares[sequence] += more
-        left -= more
+    wanted, shares, left = _wanted_tokens(prefilling), dict.fromkeys(prefilling, 0), budget
+    for _, level in groupby(sorted(prefilling, key=lambda one: -one.priority), key=lambda one: one.priority):
+        oldest, *others = level
+        shares[oldest] = min(wanted[oldest], of_oldest, left)
+        left -= shares[oldest]
+        for sequence in sorted((oldest, *others), key=lambda one: one.num_uncached):
+            more = min(wanted[sequence] - shares[sequence], left)
+            shares[sequence] += more
+            left -= more
     return shares
 
 

@@ -49,6 +49,8 @@ class Sequence:
     num_published: int = 0  # pages that may serve others
     num_drawing: int = 0  # tokens that are being drawn: part of it, but not of `ids` yet
     num_flying: int = 0  # launched steps of it that were not read yet
+    num_preemptions: int = 0  # how often it has lost its place to one of a higher priority
+    arrival: int = -1  # which one to wait; it stays when it waits again
     prompt_scores: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
@@ -112,6 +114,11 @@ class Sequence:
     def num_reserved(self) -> int:
         """Tokens that the cache must have room for: the prompt and all that may follow."""
         return min(len(self.prompt_ids) + self.params.max_tokens, self.max_length)
+
+    def give_up_place(self) -> None:
+        """Forget what the device and the cache knew of it: it is computed again from its ids."""
+        self.slot, self.pages, self.copies = -1, (), ()
+        self.num_cached = self.num_published = 0
 
     def note_admitted(self) -> None:
         """Start the clock of its time limit."""

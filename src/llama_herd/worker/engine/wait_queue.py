@@ -21,7 +21,13 @@ class WaitEntry:
     number: int
     priority: int
     num_passed: int = 0  # tokens admitted from behind while this was first
+    may_preempt: bool = True  # False: the places of all lower ones were not enough
     awaited: Digest | None = None  # a page of its prompt that another sequence was computing at the last look
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that may still be admitted from behind while this is first: together as many as it takes."""
+        return self.sequence.num_reserved - self.num_passed
 
 
 class PriorityLevel:
@@ -103,7 +109,11 @@ class WaitQueue:
             yield from level.in_order()
 
     def join(self, sequence: Sequence) -> None:
-        entry = WaitEntry(sequence, next(self._numbers), sequence.priority)
+        """One that has lost its place comes before later ones again, and a level higher each time."""
+        if sequence.arrival < 0:
+            sequence.arrival = next(self._numbers)
+        priority = min(MAX_PRIORITY, sequence.priority + sequence.num_preemptions)
+        entry = WaitEntry(sequence, sequence.arrival, priority)
         self._entries[sequence] = entry
         self._level(entry).add(entry.sequence.tenant, [entry])
 
@@ -113,8 +123,12 @@ class WaitQueue:
         self._level(entry).remove(entry)
 
     def admit(self, entry: WaitEntry) -> None:
-        """Admit one, charge its tenant what it reserves, and let those rise that it has overtaken."""
-        num_tokens = entry.sequence.num_reserved
+        """Admit one, charge its tenant what it reserves, and let those rise that it has overtaken.
+
+        Of one that waits again that is what is still to come.
+        """
+        sequence = entry.sequence
+        num_tokens = sequence.num_reserved - (len(sequence.ids) if sequence.num_preemptions else 0)
         self._level(entry).charge(entry.sequence.tenant, num_tokens)
         self.leave(entry.sequence)
         index = entry.priority - MIN_PRIORITY

@@ -26,6 +26,7 @@ class Attempt:
     deliveries: list[Delivery]
     sequences: Rows[SequenceInfo] = ()  # one per output; none: the job cannot be run, only ended
     is_last: bool = False  # if this worker dies of it too, the job is given up
+    urgency: int = 0  # 1: its message was in the urgent lane, -1: in the low one
     trace_id: str | None = None
     waited_s: float = 0.0  # from submission to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)

@@ -33,6 +33,7 @@ from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnec
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.jobs.attempt import Attempt
@@ -291,6 +292,7 @@ class Intake(threading.Thread):
             EventLog(delivery.job_id, claimed, recorded, tenancy.author),
             [delivery],
             is_last=0 < claimed.attempts == tenancy.settings.max_attempts - 1,
+            urgency=urgency_of(claimed.lane),
             trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
             # The ledger knew nothing of the job when it was revoked.

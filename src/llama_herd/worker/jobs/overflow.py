@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from llama_herd.tasks.ledger.answers import Release
-from llama_herd.tasks.ledger.redis_call import run_calls
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
+from llama_herd.tasks.protocol.priority import LANES, urgency_of
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import LeftJob, Publisher
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
@@ -16,8 +17,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class Overflow:
-    """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, or while a
-    suspect waits to run alone.
+    """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, while more
+    urgent ones wait in the queue and this worker can take none, or while a suspect waits to run alone.
 
     The newest jobs go, so that the longest waiting ones keep their places. At most half of the free room of
     the other workers is used, since other full workers see the same room. A suspect stays: it must run alone
@@ -28,6 +29,7 @@ class Overflow:
     tenancies: Tenancies
     gate: SuspectGate
     publisher: Publisher
+    num_places: int  # most messages that this worker has in hand
     #: Queues of which this worker is to take no messages; who takes them looks within a second.
     paused: set[str] = field(default_factory=set)
 
@@ -50,9 +52,29 @@ class Overflow:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
             self._release(tenancy, newest, "jobs released to workers with room")
+        elif self._is_full and (less_urgent := self._less_urgent(tenancy, waiting)):
+            self._release(tenancy, less_urgent, "jobs released, more urgent ones wait in the queue")
         leaving = [attempt for attempt in in_hand if self.gate.must_leave(attempt)]
         if leaving:
             self._release(tenancy, leaving, "jobs released, a suspect must run alone")
+
+    @property
+    def _is_full(self) -> bool:
+        return sum(len(one.claims.in_hand()) for one in self.tenancies) >= self.num_places
+
+    def _less_urgent(self, tenancy: Tenancy, waiting: list[Attempt]) -> list[Attempt]:
+        """The newest of the least urgent that wait here, one for each more urgent message in the queue."""
+        lists = {f"{tenancy.queue}{lane}": urgency_of(lane) for lane in LANES}
+        lengths = run_calls(tenancy.redis, [RedisCall("LLEN", (name,), (), int) for name in lists])
+        pairs = list(zip(lists.values(), lengths, strict=True))
+        found: list[Attempt] = []
+        for attempt in sorted(waiting, key=lambda one: (one.urgency, -one.claimed_s)):
+            num_above = sum(
+                num for urgency, num in pairs if urgency > attempt.urgency and isinstance(num, int)
+            )
+            if len(found) < num_above:
+                found.append(attempt)
+        return found
 
     def _release(self, tenancy: Tenancy, attempts: list[Attempt], log_event: str) -> None:
         answers = run_calls(tenancy.redis, [tenancy.release(one, push=True) for one in attempts])

@@ -1,0 +1,195 @@
+"""A sequence of a higher priority takes the place of a lower one, which goes on later as if undisturbed."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+
+from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.scheduler import MAX_PREEMPTIONS, Scheduler
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.examples import for_any, seeds
+from tests.worker.engine.test_scheduler import MAX_ROWS, NUM_PAGES, new_scheduler, sequence, step
+from tests.worker.engine_run import Collector, finish, sequence as job_sequence
+from tests.worker.overlapping import Overlapping
+from tests.worker.ways_to_draw import MODES, jobs, said
+
+URGENT = MAX_PRIORITY
+
+
+def names(sequences: list[Sequence]) -> list[str]:
+    return [one.job_id for one in sequences]
+
+
+def full_scheduler(*priorities: int) -> Scheduler:
+    """One whose rows are all taken, by jobs of these priorities in the order of admission."""
+    scheduler = new_scheduler()
+    for number, priority in enumerate(priorities):
+        scheduler.submit(sequence(f"row-{number}", 5, 30, token_id=number + 2, priority=priority))
+        scheduler.admit()
+        step(scheduler)
+    assert len(scheduler.running) == MAX_ROWS
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("priorities", "urgent", "leaves"),
+    [
+        ((0, 0, 0), 1, "row-2"),
+        ((0, -1, -1), 1, "row-2"),
+        ((0, -1, 0), 1, "row-1"),
+        ((-3, 2, 2), 2, "row-0"),
+        ((0, 0, 0), 0, None),
+        ((1, 2, 3), 1, None),
+    ],
+)
+def test_the_youngest_of_the_lowest_leaves_and_never_an_equal(
+    priorities: tuple[int, ...], urgent: int, leaves: str | None
+) -> None:
+    scheduler = full_scheduler(*priorities)
+    rows = names(scheduler.running)
+    scheduler.submit(sequence("urgent", 5, 30, priority=urgent))
+    assert names(scheduler.admit()) == (["urgent"] if leaves else [])
+    assert names(scheduler.running) == [*(row for row in rows if row != leaves), *["urgent"] * bool(leaves)]
+
+
+def test_it_leaves_for_room_in_the_cache_too_but_only_if_that_is_enough() -> None:
+    scheduler = new_scheduler()
+    tokens = NUM_PAGES // 2 * PAGE_TOKENS - 5
+    for name, priority in (("low", 0), ("high", 3)):
+        scheduler.submit(sequence(name, 5, tokens, token_id=len(name), priority=priority))
+    scheduler.admit()
+    scheduler.submit(whole := sequence("whole", 5, NUM_PAGES * PAGE_TOKENS - 5, token_id=9, priority=2))
+    assert not scheduler.admit()
+    scheduler.remove(whole)
+    scheduler.submit(sequence("half", 5, tokens, token_id=9, priority=2))
+    assert names(scheduler.admit()) == ["half"]
+    assert names(scheduler.running) == ["high", "half"]
+
+
+def test_it_waits_before_later_ones_and_leaves_a_few_times_only() -> None:
+    scheduler = full_scheduler(0, 0, 0)
+    low = scheduler.running[-1]
+    for number in range(MAX_PREEMPTIONS + 2):
+        scheduler.submit(sequence(f"urgent-{number}", 5, 1, token_id=20 + number, priority=URGENT))
+        scheduler.submit(sequence(f"later-{number}", 5, 30, token_id=40 + number))
+        was_there = low in scheduler.running
+        scheduler.admit()
+        if number < MAX_PREEMPTIONS:
+            assert was_there
+            assert low not in scheduler.running
+        while low not in scheduler.running:
+            step(scheduler)
+            scheduler.admit()
+        assert not any(one.job_id.startswith("later") for one in scheduler.running)
+    assert low.num_preemptions == MAX_PREEMPTIONS
+
+
+def test_none_leaves_for_another_tenant() -> None:
+    scheduler = full_scheduler(0, 0, 0)
+    scheduler.submit(sequence("urgent", 5, 30, tenant="other", priority=URGENT))
+    assert not scheduler.admit()
+
+
+def test_all_outputs_of_a_job_leave_together() -> None:
+    scheduler = new_scheduler()
+    for number in range(2):
+        output = sequence("several", 5, 30, token_id=2)
+        output.params = output.params.model_copy(update={"n": 2})
+        output.choice = number
+        output.__post_init__()
+        scheduler.submit(output)
+        scheduler.admit()
+        step(scheduler)
+    scheduler.submit(sequence("other", 5, 30, token_id=3, priority=1))
+    scheduler.admit()
+    scheduler.submit(sequence("urgent", 5, 30, token_id=4, priority=2))
+    scheduler.admit()
+    assert names(scheduler.running) == ["other", "urgent"] or names(scheduler.running)[:2] == [
+        "other",
+        "urgent",
+    ]
+    assert scheduler.num_preemptions == 2
+
+
+@for_any(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 90), st.integers(-3, 3)), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 60), st.integers(1, 60)), max_size=9),
+)
+def test_what_is_most_urgent_is_admitted_at_the_next_step_while_all_such_fit(
+    lower: list[tuple[int, int, int]], urgent: list[tuple[int, int, int]]
+) -> None:
+    """Unless rows that have left too often are in the way."""
+    scheduler = new_scheduler(consecutive=False)
+    for number, (num_prompt, max_tokens, priority) in enumerate(lower):
+        scheduler.submit(
+            sequence(f"low-{number}", num_prompt, max_tokens, token_id=number + 2, priority=priority)
+        )
+    for number, (num_steps, num_prompt, max_tokens) in enumerate(urgent):
+        for _ in range(num_steps):
+            scheduler.admit()
+            step(scheduler)
+        one = sequence(f"urgent-{number}", num_prompt, max_tokens, token_id=50 + number, priority=URGENT)
+        stay = [
+            row
+            for row in scheduler.running
+            if row.priority == URGENT or row.num_preemptions == MAX_PREEMPTIONS
+        ]
+        waits = any(other.priority == URGENT for other in scheduler.waiting)
+        num_pages = sum(pages_for(row.num_reserved) for row in (*stay, one))
+        scheduler.submit(one)
+        scheduler.admit()
+        if not waits and len(stay) < MAX_ROWS and num_pages <= NUM_PAGES:
+            assert one in scheduler.running
+            rows = scheduler.next_batch()
+            first = max((row.sequence.priority for row in rows if row.num_tokens > 1), default=URGENT)
+            assert first == URGENT or one.num_uncached == 1, "no lower prompt is computed before its own"
+    while scheduler.has_work:
+        scheduler.admit()
+        step(scheduler)
+
+
+def disturb(engine: Engine, model: LoadedModel, low: list[Sequence], rng: random.Random) -> int:
+    """Run jobs while urgent ones come at any time; how many rows have lost their places."""
+    for one in low:
+        engine.submit(one)
+    number = 0
+    while engine.has_work:
+        engine.step()
+        engine.prefixes.check()
+        if number < len(low) and rng.random() < 0.25:
+            prompt = rng.choice(["now", "now and " * rng.randint(1, 20)])
+            engine.submit(job_sequence(model, f"urgent-{number}", prompt, max_tokens=rng.randint(1, 6)))
+            number += 1
+    return engine.scheduler.num_preemptions
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("masks_as_on_a_card")
+@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_preempted_rows_end_with_the_ids_of_an_undisturbed_run(
+    wide: LoadedModel,
+    settings: WorkerSettings,
+    step_by_step: Callable[..., Collector],
+    seed: int,
+    overlaps: bool,
+) -> None:
+    """However they are drawn; each is said to have started once, and all of its tokens once."""
+    few = settings.model_copy(update={"slots": 4})
+    num_sequences, low, sink = len(MODES) + 2, list[Sequence](), Collector()
+    for one in jobs(wide, *MODES, num_sequences=num_sequences):
+        one.priority = -1
+        low.append(one)
+    engine = Overlapping(wide, few, sink).engine if overlaps else wide.engine(few, sink)
+    assert disturb(engine, wide, low, random.Random(seed)) > 0
+    finish(engine)
+    found = {name: lines for name, lines in said(sink).items() if not name[0].startswith("urgent")}
+    assert found == said(step_by_step(*MODES, num_sequences=num_sequences))
+    starts = [one.sequence for one in sink if one.has_started]
+    assert len(starts) == len(set(starts))
