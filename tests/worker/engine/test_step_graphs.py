@@ -146,7 +146,7 @@ def test_what_forwards_take_is_measured_in_trash(model: LoadedModel, cache: Cach
     assert costs.row_s > 0
     assert tuple(costs.prompts_s) == TOKENS
     assert list(costs.prompts_s.values()) == sorted(costs.prompts_s.values())
-    assert costs.prompts_s[TOKENS[-1]] > 0
+    assert costs.prompts_s[TOKENS[0]] > 0
     assert slots.words[: slots.trash].equal(words)
     assert cache.storage[:, :, :, :16].equal(pages)
 

@@ -38,6 +38,9 @@ ROWS_BESIDE = (16, 64, 128, 256)
 #: Names a graph: its rows, and its prompt tokens or the way in which it draws.
 Key: TypeAlias = tuple[int, int | Drawing]
 
+#: The least that a forward's prompts are taken to cost.
+LEAST_S = 1e-6
+
 #: The draw that takes the most memory.
 EVERYTHING = Drawing(is_random=True, is_sorted=True, is_ruled=True)
 #: Those of jobs that say nothing of sampling, and of greedy ones.
@@ -127,7 +130,8 @@ class StepGraphs:
             self._timed_s(self._most, Prefill.full(PromptSpan(trash, TRASH_POSITION + 1, length), num_tokens))
             for num_tokens in TOKENS
         )
-        prompts_s = accumulate((max(0.0, seconds - rows_s) for seconds in beside_s), max)
+        # Of a tiny model the clock is not fine enough: never nothing, and never less for more.
+        prompts_s = accumulate((max(LEAST_S, seconds - rows_s) for seconds in beside_s), max)
         return ForwardCosts(row_s, dict(zip(TOKENS, prompts_s, strict=True)))
 
     def _timed_s(self, num_rows: int, prefill: Prefill) -> float:
