@@ -4,8 +4,8 @@ There is no other copy. `Client.result`, Celery's result and a redelivered messa
 job's stream.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Self, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -58,6 +58,10 @@ class Output(BaseModel):
         default=None,
         description="For each id the most likely tokens at its position, as pairs of id and log-probability.",
     )
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """All that there is; most fields are of jobs that asked for more than text."""
+        return (pair for pair in super().__repr_args__() if pair[1] is not None)
 
     @property
     def answer(self) -> str:
@@ -137,6 +141,17 @@ class Result(Output):
         Raises pydantic's ValidationError if it is none, as where `finish_reason` is `length`.
         """
         return kind.model_validate_json(self.answer)
+
+    @classmethod
+    def of(cls, text: str, **fields: Any) -> Self:
+        """The result of a job that ended by itself with this text, for tests of a service without a worker.
+
+        Any other field may be given, such as `finish_reason` or `usage`. Raises pydantic's ValidationError.
+        """
+        none = dict.fromkeys(("usage", "error", "seed", "worker", "timings"))
+        return cls.model_validate(
+            {"job": "test", "text": text, "ids": (), "finish_reason": "stop", "attempts": 1, **none, **fields}
+        )
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
