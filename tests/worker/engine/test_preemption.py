@@ -171,7 +171,7 @@ def disturb(engine: Engine, model: LoadedModel, low: list[Sequence], rng: random
 
 @pytest.mark.long
 @pytest.mark.usefixtures("masks_as_on_a_card")
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(2, 40))
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_preempted_rows_end_with_the_ids_of_an_undisturbed_run(
     wide: LoadedModel,
