@@ -194,7 +194,7 @@ def streamed(costs: Costs, noise: float, seed: int) -> tuple[list[float], list[i
             runner.prompt_tokens.clear()
         while len(one.engine.scheduler.waiting) < 30:
             prompt = random.choices(range(99), k=random.randint(20, 3000))
-            one.submit(f"prompt-{number}-{random.random()}", prompt, 2, priority=1)
+            one.submit(f"prompt-{number}-{random.random()}", prompt, 2)
         one.step(1)
     return one.gaps_s(), runner.prompt_tokens
 
@@ -212,7 +212,7 @@ def test_no_stream_waits_longer_than_a_step_and_the_constant_and_the_longer_of_b
     full_s, token_s = decode_s(costs, 2 * ROWS), costs.prompt_token_s
     least_s = full_s + costs.prompt_s + 256 * token_s
     bound_s = full_s + costs.prompt_s + max(full_s, costs.prompt_s)
-    assert max(gaps_s) <= max(1.02 * bound_s + 2 * ROWS * token_s, least_s), "a row is taken for a token"
+    assert max(gaps_s) <= max(1.03 * bound_s + 2 * ROWS * token_s, least_s), "a row is taken for a token"
     # Where prompts always wait, a row is taken to cost as much as a prompt token.
     known_s = min(decode_s(costs, ROWS), costs.step_s + ROWS * token_s)
     wanted = max(known_s, costs.prompt_s) / token_s
@@ -239,4 +239,5 @@ def test_beside_prompts_in_captured_forwards_no_stream_waits_longer_than_two_ste
 def test_it_is_the_same_in_every_run(costs: Costs, is_captured: bool) -> None:
     costs = replace(costs, is_captured=is_captured)
     found = [median(streamed(costs, 0.1, seed)[1]) for seed in range(3)]
-    assert max(found) <= 1.15 * min(found)
+    # Full forwards are twice the size of the next smaller one, at most.
+    assert max(found) <= (2.0 if is_captured else 1.15) * min(found)
