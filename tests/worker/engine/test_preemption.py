@@ -6,9 +6,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import strategies as st
 
-from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from benchmarks.simulated_card import Costs, SimulatedRunner
+from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
+from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.scheduler import MAX_PREEMPTIONS, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -90,6 +93,48 @@ def test_it_waits_before_later_ones_and_leaves_a_few_times_only() -> None:
     assert low.num_preemptions == MAX_PREEMPTIONS
 
 
+def crowded() -> list[Sequence]:
+    """A small one passes an urgent one that finds no room, and is in its way then."""
+    pages = PAGE_TOKENS
+    return [
+        sequence("row", 5, 5 * pages - 5, token_id=2, priority=-1),
+        sequence("urgent", 5, 6 * pages - 5, token_id=3, priority=1),
+        sequence("small", 5, pages - 5, token_id=4, priority=-1),
+    ]
+
+
+def test_who_has_lost_its_place_at_once_is_not_said_to_be_admitted() -> None:
+    scheduler = new_scheduler(consecutive=False)
+    row, urgent, small = crowded()
+    scheduler.submit(row)
+    scheduler.admit()
+    step(scheduler)
+    for one in (urgent, small):
+        scheduler.submit(one)
+    admitted = scheduler.admit()
+    assert sorted(names(admitted)) == ["small", "urgent"]
+    assert all(one in scheduler.running and one.slot >= 0 for one in admitted)
+
+
+def test_a_start_is_said_once_however_often_a_place_is_lost() -> None:
+    sink = Collector()
+    pages = PrefixCache(Pages(NUM_PAGES, consecutive=False))
+    runner = SimulatedRunner(Costs())
+    engine = Engine(runner, pages, max_rows=MAX_ROWS, prefill=PrefillBudget(50), sink=sink)
+    row, urgent, small = crowded()
+    engine.submit(row)
+    engine.step()
+    engine.submit(urgent, small)
+    for one in (urgent, small):
+        one.is_confirmed = False
+    for _ in range(20):
+        engine.step()
+        engine.confirm([output.sequence for output in sink if output.has_started])
+    finish(engine)
+    assert sorted(one.sequence.job_id for one in sink if one.has_started) == ["row", "small", "urgent"]
+    assert set(sink.ends) == {"row", "small", "urgent"}
+
+
 def test_none_leaves_for_another_tenant() -> None:
     scheduler = full_scheduler(0, 0, 0)
     scheduler.submit(sequence("urgent", 5, 30, tenant="other", priority=URGENT))
@@ -154,13 +199,20 @@ def test_what_is_most_urgent_is_admitted_at_the_next_step_while_all_such_fit(
         step(scheduler)
 
 
-def disturb(engine: Engine, model: LoadedModel, low: list[Sequence], rng: random.Random) -> int:
-    """Run jobs while urgent ones come at any time; how many rows have lost their places."""
+def disturb(
+    engine: Engine, sink: Collector, model: LoadedModel, low: list[Sequence], rng: random.Random
+) -> int:
+    """Run jobs while urgent ones come at any time; how many rows have lost their places.
+
+    As jobs do they confirm a start when it is on record.
+    """
     for one in low:
+        one.is_confirmed = False
         engine.submit(one)
     number = 0
-    while engine.has_work:
+    while engine.has_work or engine.scheduler.running:
         engine.step()
+        engine.confirm([output.sequence for output in sink if output.has_started])
         engine.prefixes.check()
         if number < len(low) and rng.random() < 0.25:
             prompt = rng.choice(["now", "now and " * rng.randint(1, 20)])
@@ -187,9 +239,9 @@ def test_preempted_rows_end_with_the_ids_of_an_undisturbed_run(
         one.priority = -1
         low.append(one)
     engine = Overlapping(wide, few, sink).engine if overlaps else wide.engine(few, sink)
-    assert disturb(engine, wide, low, random.Random(seed)) > 0
+    assert disturb(engine, sink, wide, low, random.Random(seed)) > 0
     finish(engine)
     found = {name: lines for name, lines in said(sink).items() if not name[0].startswith("urgent")}
     assert found == said(step_by_step(*MODES, num_sequences=num_sequences))
     starts = [one.sequence for one in sink if one.has_started]
-    assert len(starts) == len(set(starts))
+    assert len(starts) == len(set(starts)) == len(said(sink))

@@ -204,8 +204,9 @@ class Engine:
             raise_if_lost(error)
             log.exception("row failed", **sequence.line)
             return self._failed(sequence, failure_of(error))
-        if sequence.num_preemptions:
+        if sequence.has_begun:
             return None
+        sequence.has_begun = True
         sequence.note_admitted()
         if sequence.choice == 0:  # the others share its prompt
             self._figures = self._figures.with_prompt(len(sequence.prompt_ids))

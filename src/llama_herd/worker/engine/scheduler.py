@@ -108,7 +108,8 @@ class Scheduler:
                 admitted += self._admit_fitting()
                 self._urgent = self._next_urgent()
             if self._urgent is None or self._returning:
-                return admitted
+                # One that had passed it may have lost its place again, or have got it twice.
+                return [one for one in dict.fromkeys(admitted) if one in self.running]
             entry, passed = self._urgent
             if self._free_slots and self._reserve(entry.sequence):
                 admitted.append(self._admit(entry))

@@ -57,6 +57,7 @@ class Sequence:
     abort: Abort | None = None
     drawn_s: float | None = None  # when its last token was drawn, on the clock of time.monotonic
     line: Mapping[str, object] = field(default_factory=dict)  # what each line of the log says of its job
+    has_begun: bool = False  # its start was announced; it is so once, however often it is admitted
     is_confirmed: bool = True  # False: not computed yet, since its start is not on record
     info: SequenceInfo = field(init=False)
     penalties: Penalties | None = field(init=False)  # the tokens they look at grow with `ids`
