@@ -33,7 +33,7 @@ from tests.worker.jobs.tenancies import alone, new_tenancy
 
 pytestmark = pytest.mark.redis
 
-NUM_PLACES = 6
+SLOTS, NUM_PLACES = 4, 6
 FULL, IDLE, OTHER = "owner-full", "idle@test", "other@test"
 TENANTS = ("default", "globex")
 
@@ -54,7 +54,7 @@ class FullWorker:
         self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.closed: list[bool] = []
-        self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self), NUM_PLACES)
+        self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self), SLOTS, NUM_PLACES)
 
     def put(self, released: Sequence[LeftJob]) -> None:
         """What the publisher hears."""
@@ -71,6 +71,11 @@ class FullWorker:
         attempt = Attempt(stream, [], [SequenceInfo(job_id)], urgency=urgency, claimed_s=claimed_s)
         self.claims.begin(attempt)
         return attempt
+
+    def wait_in_queue(self, priority: int, num: int) -> None:
+        for number in range(num):
+            job_id, job = f"new-{priority}-{number}", GenerationJob(prompt="hi", priority=priority)
+            run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.m")))
 
     def look(self) -> None:
         """As its heartbeat and its sweeper do once a second."""
@@ -256,20 +261,29 @@ def test_a_full_worker_hands_back_what_waits_for_each_more_urgent_message(
     for number, (job_id, priority) in enumerate(waits.items()):
         full.claim(job_id, waited_s=10 - number, priority=priority)
     for number in range(NUM_PLACES - len(waits)):
-        full.claim(f"running-{number}", 10.0).started_s = 1.0
-    for priority, num in ((1, urgent), (0, normal)):
-        for number in range(num):
-            job_id, job = f"new-{priority}-{number}", GenerationJob(prompt="hi", priority=priority)
-            run_call(full.redis, full.ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.m")))
+        full.claim(f"running-{number}", 10.0, priority=-1).started_s = 1.0
+    full.wait_in_queue(1, urgent)
+    full.wait_in_queue(0, normal)
     full.look()
     assert full.released == released
 
 
 def test_a_worker_with_a_free_place_hands_nothing_back(full: FullWorker) -> None:
     full.claim("low", waited_s=10, priority=-1)
-    run_call(
-        full.redis,
-        full.ledger.submit("new", GenerationJob(prompt="hi", priority=1), Envelope.for_job("new", "herd.m")),
-    )
+    full.wait_in_queue(1, 1)
+    full.look()
+    assert full.released == []
+
+
+@pytest.mark.parametrize("running", [0, 1])
+def test_nothing_is_handed_back_for_those_that_would_find_no_row_either(
+    full: FullWorker, running: int
+) -> None:
+    """What waits here grows in priority; in the queue it would begin again, however many urgent ones come."""
+    for number in range(SLOTS):
+        full.claim(f"running-{number}", 10.0, priority=running).started_s = 1.0
+    for number in range(NUM_PLACES - SLOTS):
+        full.claim(f"low-{number}", 10.0, priority=-1)
+    full.wait_in_queue(running, 9)
     full.look()
     assert full.released == []

@@ -1,5 +1,6 @@
 """Jobs that wait here for room go to workers that have room."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import structlog
@@ -29,6 +30,7 @@ class Overflow:
     tenancies: Tenancies
     gate: SuspectGate
     publisher: Publisher
+    num_rows: int  # of the batch
     num_places: int  # most messages that this worker has in hand
     #: Queues of which this worker is to take no messages; who takes them looks within a second.
     paused: set[str] = field(default_factory=set)
@@ -52,31 +54,39 @@ class Overflow:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
             self._release(tenancy, newest, "jobs released to workers with room")
-        elif self._is_full and (less_urgent := self._less_urgent(tenancy, waiting)):
+        elif waiting and self._is_full:
+            less_urgent = self._less_urgent(tenancy, in_hand, waiting)
             self._release(tenancy, less_urgent, "jobs released, more urgent ones wait in the queue")
         leaving = [attempt for attempt in in_hand if self.gate.must_leave(attempt)]
-        if leaving:
-            self._release(tenancy, leaving, "jobs released, a suspect must run alone")
+        self._release(tenancy, leaving, "jobs released, a suspect must run alone")
 
     @property
     def _is_full(self) -> bool:
         return sum(len(one.claims.in_hand()) for one in self.tenancies) >= self.num_places
 
-    def _less_urgent(self, tenancy: Tenancy, waiting: list[Attempt]) -> list[Attempt]:
-        """The newest of the least urgent that wait here, one for each more urgent message in the queue."""
-        lists = {f"{tenancy.queue}{lane}": urgency_of(lane) for lane in LANES}
-        lengths = run_calls(tenancy.redis, [RedisCall("LLEN", (name,), (), int) for name in lists])
-        pairs = list(zip(lists.values(), lengths, strict=True))
+    def _less_urgent(self, tenancy: Tenancy, in_hand: list[Attempt], waiting: list[Attempt]) -> list[Attempt]:
+        """The newest of the least urgent that wait here, one for each more urgent message that gets a row.
+
+        No more: a job that waits here becomes more urgent, and in the queue it would begin again.
+        """
+        lengths = run_calls(
+            tenancy.redis, [RedisCall("LLEN", (tenancy.queue + lane,), (), int) for lane in LANES]
+        )
+        coming = Counter[int]()
+        for lane, length in zip(LANES, lengths, strict=True):
+            coming[urgency_of(lane)] += length if isinstance(length, int) else 0
+        for urgency in coming:
+            num_held = sum(attempt.urgency >= urgency for attempt in in_hand)
+            coming[urgency] = max(0, min(coming[urgency], self.num_rows - num_held))
         found: list[Attempt] = []
         for attempt in sorted(waiting, key=lambda one: (one.urgency, -one.claimed_s)):
-            num_above = sum(
-                num for urgency, num in pairs if urgency > attempt.urgency and isinstance(num, int)
-            )
-            if len(found) < num_above:
+            if len(found) < sum(num for urgency, num in coming.items() if urgency > attempt.urgency):
                 found.append(attempt)
         return found
 
     def _release(self, tenancy: Tenancy, attempts: list[Attempt], log_event: str) -> None:
+        if not attempts:
+            return
         answers = run_calls(tenancy.redis, [tenancy.release(one, push=True) for one in attempts])
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
         if released:

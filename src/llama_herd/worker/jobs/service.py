@@ -80,7 +80,7 @@ class Service:
         self._revoker = Revoker(
             worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
         )
-        self._overflow = Overflow(tenancies, gate, publisher, settings.num_places)
+        self._overflow = Overflow(tenancies, gate, publisher, settings.slots, settings.num_places)
         self._links = links = LinkWatch(tenancies)
         self._sweeper = Sweeper(tenancies, self._overflow, links)
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
