@@ -1,7 +1,7 @@
 """W1, W2, W3s, W5, W7 and W8 by the engine alone, no queue; and whether choices change ids."""
 
 import resource
-from collections.abc import Callable, Iterator, Mapping, Sequence as Rows
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -110,12 +110,12 @@ def prefill(bench: Bench, format: Format) -> Iterator[Measurement]:
     yield run.measurement("W5", prompts_case(load), "ms", runs, floor)
 
 
-def saturation(bench: Bench, format: Format, workloads: Rows[str]) -> Iterator[Measurement]:
+def saturation(bench: Bench, format: Format, *workloads: str) -> Iterator[Measurement]:
     """W3s and W3 without their queue: many requests at once, the whole run; and the steps of each."""
     loads = bench.saturating(format)
-    run = EngineRun(bench, format, loads["W3s"])
-    # As many as there are rows, so that every shape of a step has been seen.
     warm = loads["W3s"]
+    run = EngineRun(bench, format, warm)
+    # As many as there are rows, so that every shape of a step has been seen.
     run.run(replace(warm, num_requests=warm.num_rows, num_out=min(8, warm.num_out), spread=0), seed=-1)
     for workload in workloads or loads:
         load, steps = loads[workload], list[NotedStep]()
@@ -132,7 +132,6 @@ class NotedStep(NamedTuple):
     """A step of the engine."""
 
     prompt_tokens: int
-    decoding: int
     seconds: float
 
 
@@ -142,7 +141,7 @@ def _noted(budget: PrefillBudget, steps: list[NotedStep]) -> Iterator[None]:
     note = budget.note
 
     def noted(num_prompt_tokens: int, num_decoding: int, seconds: float) -> None:
-        steps.append(NotedStep(num_prompt_tokens, num_decoding, seconds))
+        steps.append(NotedStep(num_prompt_tokens, seconds))
         note(num_prompt_tokens, num_decoding, seconds)
 
     with patch.object(budget, "note", noted):

@@ -156,7 +156,9 @@ def _engine(work: str) -> Callable[[StepOptions], None]:
         from benchmarks.floors import Format
         from benchmarks.gpu import engine_runs
 
-        _note_all(options, getattr(engine_runs, work)(_bench(options), Format[options.format]))
+        _note_all(
+            options, getattr(engine_runs, work)(_bench(options), Format[options.format], *options.words)
+        )
 
     return run
 
@@ -171,13 +173,6 @@ def _profile(options: StepOptions) -> None:
             file.write(f"{options.format}{without}: {profile.text()}\n")
         print(profile.text(), flush=True)
         _note_all(options, [measurement])
-
-
-def _saturation(options: StepOptions) -> None:
-    from benchmarks.floors import Format
-    from benchmarks.gpu.engine_runs import saturation
-
-    _note_all(options, saturation(_bench(options), Format[options.format], options.words))
 
 
 def _mixed(options: StepOptions) -> None:
@@ -261,7 +256,7 @@ STEPS: Mapping[str, Callable[[StepOptions], int | None]] = {
     "decode": _engine("decode"),
     "draws": _engine("draws"),
     "prefill": _engine("prefill"),
-    "saturation": _saturation,
+    "saturation": _engine("saturation"),
     "mixed": _mixed,
     "profile": _profile,
     "queue": _queue,

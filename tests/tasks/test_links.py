@@ -1,10 +1,12 @@
 """Each link of a generation carries the queue to which its own app would send it, however it is linked."""
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group, signals
+from celery.app.amqp import AMQP
 from celery.canvas import Signature
 from kombu import Exchange, Queue
 from kombu.utils.json import dumps, loads
@@ -149,3 +151,34 @@ def test_it_may_come_before_or_after_all_else_is_said_of_the_app() -> None:
     app.conf.task_default_queue = "orders"
     message = app.amqp.create_task_message("1", TASK_NAME, callbacks=[app.signature("shop.keep")])
     assert message.body[2]["callbacks"][0]["options"]["queue"] == "orders"
+
+
+def test_an_app_that_routes_links_can_be_pickled_and_routes_them_again() -> None:
+    """As where processes are spawned."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.task_default_queue = "shop"
+    route_links(app)
+    again = pickle.loads(pickle.dumps(app))
+    message = again.amqp.create_task_message("1", TASK_NAME, callbacks=[again.signature("shop.keep")])
+    assert message.body[2]["callbacks"][0]["options"]["queue"] == "shop"
+
+
+class OwnAmqp(AMQP):  # type: ignore[misc]
+    """An app's own: its messages are marked."""
+
+    def as_task_v2(self, *args: Any, **options: Any) -> Any:
+        message = super().as_task_v2(*args, **options)
+        message.headers["marked"] = True
+        return message
+
+
+def test_an_app_keeps_its_own_way_to_make_messages_and_may_ask_twice() -> None:
+    app = Celery("shop", broker="memory://", amqp=OwnAmqp, set_as_current=False)
+    app.conf.task_default_queue = "shop"
+    route_links(app)
+    kind = app.amqp_cls
+    route_links(app)
+    assert app.amqp_cls is kind
+    message = app.amqp.create_task_message("1", TASK_NAME, callbacks=[app.signature("shop.keep")])
+    assert message.headers["marked"]
+    assert message.body[2]["callbacks"][0]["options"]["queue"] == "shop"

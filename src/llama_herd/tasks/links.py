@@ -36,15 +36,18 @@ def route_links(app: Celery) -> None:
     sends them into its HERD_LINK_QUEUE. Call it once, before or after the app is configured.
     """
     own: type[AMQP] = symbol_by_name(app.amqp_cls)
+    if not issubclass(own, LinkRouting):
+        app.amqp_cls = LinkRouting if own is AMQP else type("LinkRouting", (LinkRouting, own), {})
+        app.__dict__.pop("amqp", None)  # one that was made before
 
-    class LinkRouting(own):  # type: ignore[misc]
-        def __init__(self, app: Celery) -> None:
-            super().__init__(app)
-            made: dict[int, Any] = vars(self)["task_protocols"]
-            self.task_protocols = {version: _routed_by(app, make) for version, make in made.items()}
 
-    app.amqp_cls = LinkRouting
-    app.__dict__.pop("amqp", None)  # one that was made before
+class LinkRouting(AMQP):  # type: ignore[misc]
+    """Celery's maker of messages, or an app's own, which gives the links of generations their queues."""
+
+    def __init__(self, app: Celery) -> None:
+        super().__init__(app)
+        made: dict[int, Any] = vars(self)["task_protocols"]
+        self.task_protocols = {version: _routed_by(app, make) for version, make in made.items()}
 
 
 def _routed_by(app: Celery, make: Any) -> Any:

@@ -45,11 +45,6 @@ def sentinel_urls() -> list[str]:
     return celery_url(own_settings().redis_url).split(";")
 
 
-def num_places() -> int:
-    """Most messages that this worker has in hand, without those whose ETA has not come."""
-    return own_settings().num_places
-
-
 @cache
 def device() -> str:
     """torch's name of this process's device, the only one that torch sees."""

@@ -87,8 +87,8 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
     """Set up the worker before it is built: it reads its model's queue, and takes what its batch holds."""
     try:
         signals.setup_logging.connect(partial(configure_logs, instance.hostname), weak=False)
-        conf.worker_concurrency = process.num_places()
-        conf.worker_eta_task_limit += process.num_places()
+        conf.worker_concurrency = process.own_settings().num_places
+        conf.worker_eta_task_limit += process.own_settings().num_places
         _configure_queues(conf)
         conf.broker_transport_options["worker"] = instance.hostname
         ask_one_address(conf)
@@ -123,8 +123,8 @@ def insist_on_results(app: Celery) -> None:
 def lead_links_home(app: Celery, own: WorkerSettings) -> None:
     """Route a link, the body of a chord or an errback that names no queue, if its task is not ours.
 
-    A sender that names no queue means the default queue of its own app, which nobody but its settings here
-    knows. Ours is the model's queue, whose workers do not have the task.
+    A sender that names no queue means the default queue of its own app, which only the settings here can
+    name. Ours is the model's queue, whose workers do not have the task.
     """
     by_name = MapRoute(own.routes_of_links)
 

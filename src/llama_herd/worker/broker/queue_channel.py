@@ -168,12 +168,12 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     @cached_property
     def _places_now(self) -> QueuePlaces:
-        return QueuePlaces(process.num_places(), NUM_LOOK_AHEAD)
+        return QueuePlaces(process.own_settings().num_places, NUM_LOOK_AHEAD)
 
     @cached_property
     def _places_later(self) -> QueuePlaces:
         """Beyond its limit Celery would count messages for later among those for now."""
-        num = app.conf.worker_eta_task_limit - process.num_places()
+        num = app.conf.worker_eta_task_limit - process.own_settings().num_places
         return QueuePlaces(num, num // (2 * len(self.active_queues)))
 
     def _look_for_spoilt(self) -> None:

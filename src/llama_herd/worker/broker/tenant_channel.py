@@ -14,10 +14,8 @@ from llama_herd.worker.broker.result_backend import SendingRedis
 
 #: Prefixes of keys that are not queues.
 _NO_QUEUES = ("herd:", "celery-task", "chord-unlock-", "_kombu.")
-
-
-#: A sender may name any number of lists.
-MAX_LISTS = 1000
+#: A sender may name any number of lists, of any length: so many are watched, of so many characters.
+MAX_LISTS, MAX_NAME = 1000, 255
 
 
 class ForeignQueue(ValueError):
@@ -28,6 +26,13 @@ class ForeignQueue(ValueError):
 def sent_links(tenant: str | None) -> set[str]:
     """Lists into which this process has sent a tenant's links, MAX_LISTS at most; None: its one tenant's."""
     return set()
+
+
+def note_link(tenant: str | None, queue: str) -> None:
+    """Note that a message of a tenant went into a queue; those of our queues are no links."""
+    links = sent_links(tenant)
+    if not queue.startswith("herd.") and len(links) < MAX_LISTS and len(queue) <= MAX_NAME:
+        links.add(queue)
 
 
 def may_receive(queue: str, tenant: str) -> bool:
@@ -55,9 +60,7 @@ class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
         if self.tenant is not None and not may_receive(queue, self.tenant):
             raise ForeignQueue(f"a message of tenant {self.tenant} may not go into another tenant's queue")
         super()._put(queue, message, **options)
-        links = sent_links(self.tenant)
-        if not queue.startswith("herd.") and len(links) < MAX_LISTS:
-            links.add(queue)
+        note_link(self.tenant, queue)
 
 
 class TenantTransport(redis_transport.Transport):  # type: ignore[misc]
