@@ -131,4 +131,4 @@ def test_links_into_a_list_that_nobody_reads_are_told_within_a_minute(
     env = {**os.environ, "HERD_REDIS_URL": server.url, "HERD_MODEL_NAME": "m"}
     for command in ("status", "doctor"):
         told = run_forked(["llama_herd.cli", command], env, tmp_path).output
-        assert "from the list closed" in " ".join(told.split())
+        assert 'from the list "closed"' in " ".join(told.split())

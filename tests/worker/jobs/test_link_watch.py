@@ -96,10 +96,10 @@ def test_what_it_may_not_look_at_is_left_out(watched: Watched, redis: Redis, sen
 def test_a_report_with_an_unread_list_complains_with_the_fix() -> None:
     fields = {"name": "w", "state": "ready", "model": "m", "device": "cpu", "slots": 1}
     status = WorkerStatus.model_validate(
-        {**fields, "unread_list": "celery", "unread_messages": 1200, "unread_s": 61.0}
+        {**fields, "unread_list": "shop\x1b[31m", "unread_messages": 1200, "unread_s": 61.0}
     )
     (complaint,) = status.complaints
     assert complaint == (
-        "nobody has taken a message from the list celery for 61 s, and 1,200 wait, links of jobs among them. "
-        + LINKS_FIX
+        'nobody has taken a message from the list "shop\\x1b[31m" for 61 s, and 1,200 wait, links of jobs '
+        "among them. " + LINKS_FIX
     )

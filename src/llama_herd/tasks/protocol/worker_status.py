@@ -36,6 +36,11 @@ def eviction_complaint(policy: str) -> str:
     )
 
 
+def _quoted(key: str) -> str:
+    """A key as redis-cli takes it: whatever is in it, no terminal obeys it."""
+    return json.dumps(key).replace("\\u00", "\\x")
+
+
 class WorkerStatus(BaseModel):
     """A worker's last report. Unknown fields of other versions are ignored."""
 
@@ -107,15 +112,15 @@ class WorkerStatus(BaseModel):
         complaints = []
         if self.left_out:
             held = f"a {self.spoilt_type}, not a list" if self.spoilt_type else "not a list"
-            key = json.dumps(self.spoilt_key).replace("\\u00", "\\x")  # as redis-cli takes it
             complaints.append(
-                f"{self.left_out} is left out: its key {key} is {held}. Fix: delete or rename it"
+                f"{self.left_out} is left out: its key {_quoted(self.spoilt_key)} is {held}. "
+                "Fix: delete or rename it"
             )
         if self.evicts:
             complaints.append(eviction_complaint(self.evicts))
         if self.unread_list:
             complaints.append(
-                f"nobody has taken a message from the list {self.unread_list} for {self.unread_s:.0f} s, and "
-                f"{self.unread_messages:,} wait, links of jobs among them. {LINKS_FIX}"
+                f"nobody has taken a message from the list {_quoted(self.unread_list)} for "
+                f"{self.unread_s:.0f} s, and {self.unread_messages:,} wait, links of jobs among them. {LINKS_FIX}"
             )
         return tuple(complaints)
