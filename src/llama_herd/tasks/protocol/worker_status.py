@@ -121,6 +121,7 @@ class WorkerStatus(BaseModel):
         if self.unread_list:
             complaints.append(
                 f"nobody has taken a message from the list {_quoted(self.unread_list)} for "
-                f"{self.unread_s:.0f} s, and {self.unread_messages:,} wait, links of jobs among them. {LINKS_FIX}"
+                f"{self.unread_s:.0f} s, and {self.unread_messages:,} wait, links of jobs among them. "
+                + LINKS_FIX
             )
         return tuple(complaints)
