@@ -89,7 +89,7 @@ def test_a_generation_goes_on_with_the_text_of_the_one_before_it(
 ) -> None:
     """A random model says anything, but here no NUL, which no prompt may have."""
     first = ours(app, sampling={"max_tokens": 5, "temperature": 0})
-    more = app.signature(TASK_NAME, kwargs={"sampling": {"max_tokens": 3}}, queue=QUEUE)
+    more = app.signature(TASK_NAME, kwargs={"sampling": {"max_tokens": 3, "ignore_eos": True}}, queue=QUEUE)
     last = chain(first, more).apply_async()
     assert len(last.get(timeout=PATIENCE_S)["ids"]) == 3
     with Redis.from_url(server.url) as redis:
