@@ -125,9 +125,10 @@ def test_it_listens_again_after_redis_has_hung_up(redis: Redis, redis_url: str) 
     post = Post(redis)
     post.submit(redis, "known")
     with post.heard(redis):
-        redis.client_kill_filter(_type="pubsub")
+        assert redis.client_kill_filter(_type="pubsub") == 1
         post.wait_until_it_listens(redis)
-        revoke(app_of(redis_url), "known")
+        app_of(redis_url).control.revoke("known")
+        wait_until(lambda: post.cancelled, "it heard the revoke")
     assert post.cancelled == ["known"]
 
 
