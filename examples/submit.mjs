@@ -33,12 +33,12 @@ const [keys, args] = [names('keys'), names('args')]
 const value = (name, n) => (name.endsWith('#') ? `tonumber(ARGV[${n + 1}])` : `ARGV[${n + 1}]`)
 const named = `local key = {${keys.map((name, n) => `${name} = KEYS[${n + 1}]`).join(', ')}}
 local ${args.join(', ').replaceAll('#', '')} = ${args.map(value).join(', ')}`
-const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'accept']
+const parts = ['clock', 'queue', 'push', 'waiting', 'record', 'kept', 'accept']
 const script = [...parts.map(file), named, own].join('\n')
 const call = {
   keys: [
     `herd:default:{${id}}:job`,
-    ...['pending', 'pending:deadlines', 'delayed', 'waiting', 'served'].map((name) => `herd:default:${name}`),
+    ...['pending', 'pending:deadlines', 'delayed', 'waiting', 'served', 'kept'].map((name) => `herd:default:${name}`),
     queue,
     ...['urgent', ...'123456789', 'low'].map((lane) => `${queue}\x06\x16${lane}`),
     `herd:default:pending:${queue}`,

@@ -12,6 +12,7 @@ HerdError
 │   ├── NotPermitted    the user of Redis lacks a right
 │   └── NotReplicated   too few replicas have a job: a failover may lose it
 ├── QueueFull           the queue's limit of jobs or tokens is reached; `retry_after_s` says when to try again
+├── KeptFull            ended jobs keep as much of Redis as they may: nothing new is accepted
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
 ├── HubUnavailable      Hugging Face cannot be reached, and what is wanted of it is not in the cache
@@ -191,6 +192,26 @@ class QueueFull(HerdError):
         super().__init__(
             f"{depth} {unit} wait in {queue}, and the limit is {limit}. Fix: submit again in "
             f"{retry_after_s:.0f} s, start more workers, or raise {_LIMITS[unit]}"
+        )
+
+
+class KeptFull(HerdError):
+    """Ended jobs keep as much of Redis as they may. Nothing was accepted, and nothing kept is dropped.
+
+    num_bytes, limit: what they keep, and how much they may.
+    """
+
+    http = HttpAnswer(
+        507, "kept_full", "ended jobs keep {e.num_bytes} bytes, and the limit is {e.limit}", "{e}"
+    )
+
+    def __init__(self, num_bytes: int, limit: int) -> None:
+        self.num_bytes = num_bytes
+        self.limit = limit
+        super().__init__(
+            f"ended jobs keep {num_bytes:,} bytes of Redis, and the limit is {limit:,}, which is "
+            "HERD_KEPT_SHARE of its maxmemory. Fix: herd purge --all-ended, or a shorter keep_s, or a larger "
+            "maxmemory"
         )
 
 

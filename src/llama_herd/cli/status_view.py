@@ -30,6 +30,8 @@ _JOB: ColumnKinds = {
 
 
 #: What becomes of messages in lists that no worker asks.
+#: From this share of their limit on it is shown what ended jobs keep.
+KEPT_SHOWN = 0.75
 STRAYS = "a worker takes them within a second; else see herd doctor"
 
 
@@ -50,12 +52,15 @@ def status_view(whole: Status, model: str | None = None) -> Group:
     own = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
+    share = found.kept_bytes / found.kept_limit_bytes if found.kept_limit_bytes else 0.0
+    kept = f"ended jobs keep {found.kept_bytes:,} of the {found.kept_limit_bytes:,} bytes that they may"
     workers = sorted(found.workers, key=lambda worker: worker.name)
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
     return Group(
         f"{own}; {jobs}",
         *([dead] if found.poisoned or found.dead_letters else []),
+        *([kept] if share >= KEPT_SHOWN else []),
         *map(harmless, batches),
         "",
         FoldingTable(_QUEUE, map(_queue_cells, found.queues)) if found.queues else "no queue holds anything",

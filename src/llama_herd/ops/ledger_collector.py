@@ -114,7 +114,7 @@ class LedgerCollector(Collector):
         yield gauge("ledger_up", "Whether Redis has lately told what waits.", (), {(): reading is not None})
         if reading is not None:
             yield from self._queue_gauges(reading.loads)
-            yield from _dead_gauges(reading.loads)
+            yield from _ended_gauges(reading.loads)
             yield self._workers(reading.workers)
 
     def _queue_gauges(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
@@ -158,11 +158,15 @@ class LedgerCollector(Collector):
         return gauge("workers", "Workers that report themselves.", ("model_name", "state"), dict(kept))
 
 
-def _dead_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
+def _ended_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
     tenants = _tenant_names(loads)
-    letters, poisoned = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    letters, poisoned, kept, limits = (Counter[tuple[str, ...]]() for _ in range(4))
     for load in loads:
         letters[tenants[load.tenant],] += load.num_dead_letters
         poisoned[tenants[load.tenant],] += load.num_poisoned
+        kept[tenants[load.tenant],] += load.kept_bytes
+        limits[tenants[load.tenant],] += load.kept_limit_bytes
     yield gauge("dead_letters", "Messages that could not be read, and are kept.", ("tenant",), letters)
     yield gauge("poisoned_jobs", "Jobs given up after too many deaths of workers.", ("tenant",), poisoned)
+    yield gauge("kept_bytes", "What ended jobs keep of Redis.", ("tenant",), kept)
+    yield gauge("kept_limit_bytes", "How much they may keep; 0: no limit.", ("tenant",), limits)

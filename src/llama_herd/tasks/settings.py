@@ -121,10 +121,22 @@ class Settings(BaseSettings):
         default=3600,
         ge=1,
         le=MAX_TTL_S,
-        description="How long a job's events can be read after it has ended.",
+        description="How long a job and its events are kept after its end, if it has no `keep_s`.",
     )
     result_ttl_s: int = Field(
         default=86_400, ge=1, le=MAX_TTL_S, description="How long Celery keeps a job's result."
+    )
+    failed_ttl_s: int = Field(
+        default=86_400,
+        ge=0,
+        le=MAX_TTL_S,
+        description="A failed job, and its result, are kept for this long at least.",
+    )
+    bulk_ttl_s: int = Field(
+        default=345_600,
+        ge=1,
+        le=MAX_TTL_S,
+        description="How long jobs of submit_many, and their results, are kept after their end.",
     )
     dead_ttl_s: int = Field(
         default=604_800,

@@ -150,6 +150,13 @@ class WorkerSettings(ServedSettings):
         description="Queues for such links by their tasks' names, as in Celery's task_routes: "
         "shop.*=shop,billing.*=billing. Those that no name fits go to HERD_LINK_QUEUE.",
     )
+    kept_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of Redis' maxmemory that ended jobs may keep; beyond it new jobs are refused. "
+        "0: no limit.",
+    )
     remote_control: bool = Field(
         False,
         description="Obey all of Celery's remote control, not only revoke. Whoever reaches Redis can then "

@@ -310,6 +310,6 @@ def test_a_job_that_nobody_claims_is_kept_however_long_and_one_with_a_deadline_i
     assert herd.redis.ttl(herd.ledger.job_key("patient")) == -1
     (last,) = herd.events("hurried")
     assert (last.type, getattr(last, "finish_reason", None)) == ("end", "deadline")
-    assert 0 < herd.redis.ttl(herd.ledger.job_key("hurried")) <= herd.ledger.stream_ttl_s
-    assert 0 < herd.redis.ttl(herd.ledger.events_key("hurried")) <= herd.ledger.stream_ttl_s
+    assert 0 < herd.redis.ttl(herd.ledger.job_key("hurried")) <= herd.ledger.failed_ttl_s
+    assert 0 < herd.redis.ttl(herd.ledger.events_key("hurried")) <= herd.ledger.failed_ttl_s
     assert herd.claim("hurried") is Ended.FINISHED

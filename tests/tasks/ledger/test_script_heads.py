@@ -90,7 +90,7 @@ def test_a_script_reads_all_that_its_head_names_and_no_name_has_two_meanings(scr
     of_lists = {field for one in head.lists if len(one.fields) > 1 for field in one.fields}
     assert {*head.keys} | of_lists <= read
     set_here = set(re.findall(r"key\.(\w+)(?:, key\.\w+)* =", code(script.name)))
-    assert set(re.findall(r"key\.(\w+)", code(script.name))) <= {*head.keys, *set_here, "ttl_s"}
+    assert set(re.findall(r"key\.(\w+)", code(script.name))) <= {*head.keys, *set_here, "ttl_s", "failed_s"}
 
 
 @each_script

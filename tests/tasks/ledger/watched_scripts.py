@@ -11,7 +11,9 @@ local redis = (function(real)
   local is_declared, without = {}, {TIME = true, PUBLISH = true}
   local many = {DEL = true, UNLINK = true, EXISTS = true}
   for _, key in ipairs(KEYS) do is_declared[key] = true end
-  local function look(command, ...)
+  local look
+  look = function(command, ...)
+    if command == 'MEMORY' then return look('USAGE', select(2, ...)) end
     for place = 1, without[command] and 0 or many[command] and select('#', ...) or 1 do
       local key = select(place, ...)
       if not is_declared[key] then real.call('SADD', '%s', '%s ' .. command .. ' ' .. key) end

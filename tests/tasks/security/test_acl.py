@@ -39,7 +39,7 @@ COMMANDS: dict[str, set[Role]] = {
     "EXISTS {j}:job": {W, O},
     "DUMP {j}:job": set(),
     "OBJECT ENCODING {j}:job": set(),
-    "MEMORY USAGE {j}:job": set(),
+    "MEMORY USAGE {j}:job": {P, W, O, G},
     "COPY {j}:job {j}:copy": set(),
     "RENAME {j}:job {j}:new": set(),
     "MIGRATE 127.0.0.1 1 {j}:job 0 1": set(),

@@ -81,16 +81,19 @@ class Client(AbstractContextManager["Client"]):
         Submitting the same job under the same `job_id` again changes nothing, so a call may be repeated. The
         same job is one that is equal in every field, times included. An `idempotency_key` is a name of your
         own, such as an order number; the id is derived from it. Both are remembered as long as the job's
-        record, until HERD_STREAM_TTL_S after the job's end.
+        record.
+
+        The job, its events and its result are kept for `keep_s` after its end, or HERD_STREAM_TTL_S.
 
         `traceparent` is the W3C's header of the trace that the job belongs to; its id is in each line that
         workers log of the job.
 
-        Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, and QueueFull
-        if the limit of waiting jobs or tokens is reached. Raises NotReplicated if HERD_REPLICAS is set, and
-        fewer replicas of Redis have the job in time: it may run, or be lost in a failover, and the same call
-        with the same id or key makes sure of it. Warns (UnservedModel) if no worker serves the job's
-        model while some serve others, unless HERD_MODELS names it.
+        Raises InvalidJob with every wrong field, JobConflict if another job has this id or key, QueueFull if
+        the limit of waiting jobs or tokens is reached, and KeptFull if ended jobs keep too much of Redis.
+        Raises NotReplicated if HERD_REPLICAS is set, and fewer replicas of Redis have the job in time: it may
+        run, or be lost in a failover, and the same call with the same id or key makes sure of it. Warns
+        (UnservedModel) if no worker serves the job's model while some serve others, unless HERD_MODELS names
+        it.
         """
         core = self._core
         accepted = self._run(
@@ -113,6 +116,8 @@ class Client(AbstractContextManager["Client"]):
         Jobs are read and sent as you iterate, up to `lot` of them (1 to 1,000) and 4 MiB in one round trip;
         none before the first step. If the connection is lost, the outcomes of the jobs under way have that
         error, and then it is raised. What was not yielded by then was not sent.
+
+        A job without `keep_s` is kept for HERD_BULK_TTL_S after its end, four days: over a weekend.
 
         Warns (UnservedModel) once for each model that `submit` would warn of.
         """

@@ -56,8 +56,8 @@ class PreparedJob(NamedTuple):
     item: SubmitItem
 
     @classmethod
-    def prepare(cls, named: NewJob, ledger: Ledger) -> "PreparedJob":
-        return cls(named, ledger.submit_item(named.job_id, named.job, named.envelope))
+    def prepare(cls, named: NewJob, ledger: Ledger, keep_s: int | None = None) -> "PreparedJob":
+        return cls(named, ledger.submit_item(named.job_id, named.job, named.envelope, keep_s))
 
 
 #: A job of a lot; one that is not valid has its outcome already.
@@ -74,6 +74,7 @@ class Lots:
         self._jobs = jobs
         self._max_jobs = max_jobs
         self._ledger, self._settings, self._url = core.ledger, core.settings, core.url
+        self._keep_s = max(core.ledger.bulk_ttl_s, core.ledger.stream_ttl_s)
         self._noted: set[str] = set()
 
     def __iter__(self) -> Iterator[list[LotEntry]]:
@@ -81,7 +82,8 @@ class Lots:
 
     def _entry(self, given: JobToSubmit) -> LotEntry:
         try:
-            return PreparedJob.prepare(new_job_from_arguments(given, self._settings), self._ledger)
+            named = new_job_from_arguments(given, self._settings)
+            return PreparedJob.prepare(named, self._ledger, self._keep_s)
         except InvalidJob as error:
             return SubmitOutcome("", error)
 
@@ -154,8 +156,7 @@ async def submit_lot(ledger: Ledger, posts: Sequence[PreparedJob]) -> list[Submi
     answers: list[Submitted | ResponseError] = []
     for call, reply in zip(calls, replies, strict=True):
         if isinstance(reply, ResponseError):
-            singles = [ledger.submit(named.job_id, named.job, named.envelope) for named, _ in call]
-            answers += await each(singles)
+            answers += await each([ledger.submit_one(post.item) for post in call])
         else:
             answers += reply
     return answers

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from llama_herd.errors import FieldError, InvalidJob, JobConflict, NotReplicated, QueueFull
+from llama_herd.errors import (
+    FieldError,
+    HerdError,
+    InvalidJob,
+    JobConflict,
+    KeptFull,
+    NotReplicated,
+    QueueFull,
+)
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -120,11 +128,13 @@ async def enqueue(ledger: Ledger, named: NewJob, settings: Settings) -> Accepted
     return AcceptedJob(named.job_id, queue_note(ledger, named, answer))
 
 
-def submit_error(ledger: Ledger, named: NewJob, answer: Submitted) -> JobConflict | QueueFull | None:
+def submit_error(ledger: Ledger, named: NewJob, answer: Submitted) -> HerdError | None:
     """Why a job was not accepted; None if it was."""
     match answer.kind:
         case Submission.QUEUE_FULL | Submission.TOKENS_FULL:
             return queue_full_error(ledger, named, answer)
+        case Submission.KEPT_FULL:
+            return KeptFull(*answer.kept)
         case Submission.CONFLICT:
             return JobConflict(
                 f"{named.name}: another job already has it, {named.job_id}. "

@@ -73,6 +73,7 @@ class Status:
 
     depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything or are
     served. batches: those that are running or ended within the last hour. poisoned: jobs that were given up.
+    kept_bytes: what ended jobs keep of Redis; beyond kept_limit_bytes new ones are refused (0: never).
     now_ms: the time of all this by the clock of Redis.
     """
 
@@ -85,6 +86,8 @@ class Status:
     queues: list[QueueStatus]
     dead_letters: int
     poisoned: int
+    kept_bytes: int
+    kept_limit_bytes: int
     now_ms: int
 
     def queue_of(self, model: str) -> QueueStatus | None:
@@ -121,6 +124,8 @@ async def read_status(ledger: Ledger, queue: str) -> Status:
         queues=sorted(shown, key=lambda one: one.model),
         dead_letters=found.num_dead_letters,
         poisoned=found.num_poisoned,
+        kept_bytes=found.kept_bytes,
+        kept_limit_bytes=found.kept_limit_bytes,
         now_ms=found.now_ms,
     )
 

@@ -19,8 +19,8 @@ from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.security.api_keys import KeyRole
 
-#: What only operators see: ids, by which a job can be read, and names of files.
-FOR_OPERATORS = ("batches", "dead_letters", "poisoned", "jobs")
+#: What only operators see: ids, by which a job can be read, names of files, and what is theirs to mend.
+FOR_OPERATORS = ("batches", "dead_letters", "poisoned", "kept_bytes", "kept_limit_bytes", "jobs")
 
 
 class HerdView(BaseModel):
@@ -38,6 +38,10 @@ class HerdView(BaseModel):
     batches: list[BatchStatus] | None = Field(description="Those that run, or ended within the hour.")
     dead_letters: int | None = Field(description="Messages that nobody could read.")
     poisoned: int | None = Field(description="Jobs that were given up.")
+    kept_bytes: int | None = Field(description="What ended jobs keep of Redis.")
+    kept_limit_bytes: int | None = Field(
+        description="How much they may keep before new jobs are refused; 0: no limit."
+    )
     jobs: list[JobStatus] | None = Field(
         description="The oldest of the running and of the waiting jobs, up to 20 of each."
     )

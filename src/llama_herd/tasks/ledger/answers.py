@@ -22,12 +22,15 @@ class Submission(StrEnum):
     QUEUE_FULL = "queue_full"
     #: With this job the limit of waiting tokens would be exceeded.
     TOKENS_FULL = "tokens_full"
+    #: Ended jobs keep as much of Redis as they may.
+    KEPT_FULL = "kept_full"
 
 
 class Submitted(NamedTuple):
     """The outcome, and what waits beside this job. taken_per_s: jobs that workers took lately.
 
     served_instead: if no worker serves the job's queue, the queues that are served.
+    kept: of KEPT_FULL the bytes that ended jobs keep, and how many they may.
     """
 
     kind: Submission
@@ -35,6 +38,7 @@ class Submitted(NamedTuple):
     num_tokens: int = 0
     taken_per_s: float = 0.0
     served_instead: tuple[str, ...] = ()
+    kept: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,12 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """The caller is to tell Celery how the job ended. It keeps this task as long as it asks again in time."""
+    """The caller is to tell Celery how the job ended. It keeps this task as long as it asks again in time.
+
+    keep_s: how long the job is kept after its end; None: as all are.
+    """
+
+    keep_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,11 @@ def emit(owner: str, entries: Sequence[TenantEntry], terms: "Ledger") -> RedisCa
         owner=owner,
         lease_ms=terms.lease_ms,
         ttl_s=terms.stream_ttl_s,
+        failed_s=terms.failed_ttl_s,
         sound_tokens=terms.sound_tokens,
         sound_ms=terms.sound_ms,
         tenants=[
-            {**one.keys_named("leases"), **one.outbox_keys, "channels": one.channel("")}
+            {**one.keys_named("leases"), **one.ending_keys, "channels": one.channel("")}
             for one in tenants.values()
         ],
         entries=[_emitted(whose, entry, numbers[whose.tenant]) for whose, entry in entries],

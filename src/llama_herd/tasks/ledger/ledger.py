@@ -43,6 +43,7 @@ from llama_herd.tasks.protocol.events import Failure, FinishReason
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT, lane_of, lists_of
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 
 #: An attempt is sound once it has recorded this many tokens, or any token after this time. Then earlier
@@ -86,6 +87,9 @@ class Ledger(JobReads):
     sound_tokens: int = SOUND_TOKENS
     sound_ms: int = SOUND_MS
     max_outbox: int = MAX_OUTBOX
+    failed_ttl_s: int = 86_400
+    result_ttl_s: int = 86_400
+    bulk_ttl_s: int = 345_600
 
     @classmethod
     def from_settings(cls, settings: Settings, worker: str = "") -> Self:
@@ -100,6 +104,9 @@ class Ledger(JobReads):
             worker,
             settings.unserved_timeout_s,
             settings.standing_models,
+            failed_ttl_s=settings.failed_ttl_s,
+            result_ttl_s=settings.result_ttl_s,
+            bulk_ttl_s=settings.bulk_ttl_s,
         )
 
     def submit(self, job_id: str, job: GenerationJob, envelope: Envelope) -> RedisCall[Submitted]:
@@ -107,14 +114,19 @@ class Ledger(JobReads):
 
         The message of a job with `not_before` is pushed by the first sweep after that time.
         """
-        item = self.submit_item(job_id, job, envelope)
-        keys = self.keys_named("pending", "deadlines", "delayed", "waiting", "served")
+        return self.submit_one(self.submit_item(job_id, job, envelope))
+
+    def submit_one(self, item: SubmitItem) -> RedisCall[Submitted]:
+        """`submit` for one of the jobs that `submit_many` takes."""
+        keys = self.keys_named("pending", "deadlines", "delayed", "waiting", "served", "kept")
         return call(_SUBMIT, read_submitted, **keys, **self._limits, **item.entry, lists=item.lists[1:])
 
-    def submit_item(self, job_id: str, job: GenerationJob, envelope: Envelope) -> SubmitItem:
-        """A job for `submit_many`."""
+    def submit_item(
+        self, job_id: str, job: GenerationJob, envelope: Envelope, keep_s: int | None = None
+    ) -> SubmitItem:
+        """A job for `submit_many`. keep_s: how long it is kept after its end if it does not say so itself."""
         body = job.to_json().encode()
-        entry = {"job": self.job_key(job_id), "id": job_id, **job_fields(job, envelope, body)}
+        entry = {"job": self.job_key(job_id), "id": job_id, **job_fields(job, envelope, body, keep_s)}
         lists = (*lists_of(envelope.queue), self.line_key(f"{envelope.queue}{lane_of(job.priority)}"))
         return SubmitItem(entry, lists, len(body) + len(envelope.text))
 
@@ -126,7 +138,7 @@ class Ledger(JobReads):
         return call(
             _SUBMIT_MANY,
             read_submitted_many,
-            **self.keys_named("pending", "delayed", "waiting", "served", "deadlines"),
+            **self.keys_named("pending", "delayed", "waiting", "served", "deadlines", "kept"),
             **self._limits,
             jobs=[item.entry for item in items],
             lists=list(dict.fromkeys(key for item in items for key in item.lists)),
@@ -175,12 +187,13 @@ class Ledger(JobReads):
         """What scripts take that may end a job, but for the line in which it waits."""
         return {
             **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
-            **self.outbox_keys,
+            **self.ending_keys,
             "job": self.job_key(job_id),
             "events": self.events_key(job_id),
             "id": job_id,
             "channel": self.channel(job_id),
             "ttl_s": self.stream_ttl_s,
+            "failed_s": self.failed_ttl_s,
         }
 
     def emit(self, owner: str, entries: Sequence[EmitEntry]) -> RedisCall[list[Emitted]]:
@@ -211,7 +224,23 @@ class Ledger(JobReads):
 
     def settle(self, job_id: str) -> RedisCall[bool]:
         """Note that Celery has result and links of the job. Answers whether the job was purged meanwhile."""
-        return call(_SETTLE, lambda reply: reply == b"purged", job=self.job_key(job_id))
+        return call(
+            _SETTLE,
+            lambda reply: reply == b"purged",
+            job=self.job_key(job_id),
+            result=self.result_key(job_id),
+            **self.keys_named("kept"),
+        )
+
+    def result_life_s(self, keep_s: int | None, result: Result) -> int | None:
+        """How long Celery keeps a result: as long as the job asks for, and a failure `failed_ttl_s` at least.
+
+        None: as Celery's app says, HERD_RESULT_TTL_S.
+        """
+        has_failed = result.finish_reason in ("error", "deadline")
+        if has_failed:
+            return max(self.result_ttl_s if keep_s is None else keep_s, self.failed_ttl_s)
+        return keep_s
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> RedisCall[Cancellation]:
         """End a job early: at once if no worker runs it, else by telling its owner."""
@@ -245,6 +274,11 @@ class Ledger(JobReads):
     def unmark(self, job_id: str) -> RedisCall[None]:
         """Take back the mark of a purge that has found nothing."""
         return RedisCall("DEL", (self.job_key(job_id),), (), lambda reply: None)
+
+    def limit_kept(self, num_bytes: int) -> RedisCall[None]:
+        """Write how many bytes ended jobs may keep before new ones are refused; 0: no limit."""
+        command, value = ("HSET", (num_bytes,)) if num_bytes else ("HDEL", ())
+        return RedisCall(command, (self.key("kept"),), ("limit", *value), lambda reply: None)
 
     @property
     def between_sweeps_ms(self) -> int:
@@ -295,7 +329,7 @@ def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
         case "settled" | "purged":
             return Settled()
         case _:
-            return Settling()
+            return Settling(int(reply[1]) if len(reply) > 1 and reply[1] else None)
 
 
 #: The end of a job of which Redis has lost a part.

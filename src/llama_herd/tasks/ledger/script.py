@@ -192,7 +192,8 @@ class Script:
     @property
     def commands(self) -> frozenset[str]:
         """The Redis commands that the script calls. A user needs the right to each of them."""
-        return frozenset(re.findall(r"redis\.p?call\('([A-Z]+)'", self.source))
+        named = re.findall(r"redis\.p?call\('(MEMORY', 'USAGE|[A-Z]+)'", self.source)
+        return frozenset(name.replace("', '", "|") for name in named)
 
 
 @cache

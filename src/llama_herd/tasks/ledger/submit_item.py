@@ -25,8 +25,11 @@ class SubmitItem:
     num_bytes: int
 
 
-def job_fields(job: GenerationJob, envelope: Envelope, body: bytes) -> dict[str, Argument]:
-    """A new job as `record.lua` takes it. body: its JSON."""
+def job_fields(
+    job: GenerationJob, envelope: Envelope, body: bytes, keep_s: int | None = None
+) -> dict[str, Argument]:
+    """A new job as `record.lua` takes it. body: its JSON. keep_s: if it has none of its own."""
+    keep_s = keep_s if job.keep_s is None else job.keep_s
     deadline_ms = job.deadline_ms if job.timeout_s is None else f"+{job.timeout_ms}"
     return {
         "queue": envelope.queue,
@@ -38,10 +41,13 @@ def job_fields(job: GenerationJob, envelope: Envelope, body: bytes) -> dict[str,
         "lane": lane_of(job.priority),
         "webhook": job.webhook or "",
         "secret": job.webhook_secret or "",
+        "keep_s": "" if keep_s is None else keep_s,
     }
 
 
 def read_submitted(reply: list[Any]) -> Submitted:
+    if reply[0] == b"kept_full":
+        return Submitted(Submission.KEPT_FULL, kept=(reply[1], reply[2]))
     kind, num_jobs, num_tokens, num_taken, span_ms, *served = reply
     # A span of less than a second gives no useful rate.
     taken_per_s = num_taken / max(span_ms / 1000, 1.0)

@@ -50,7 +50,7 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
         **ledger.keys_named(
             "pending", "delayed", "leases", "waiting", "sweep", "dead", "served", "deadlines"
         ),
-        **ledger.outbox_keys,
+        **ledger.ending_keys,
         keys_start=prefix,
         record_end=record,
         events_end=events,
@@ -63,6 +63,7 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
         max_looks=SWEEP_MAX_LOOKS,
         max_taken=SWEEP_MAX_TAKEN,
         ended_s=ledger.stream_ttl_s,
+        failed_s=ledger.failed_ttl_s,
         letter_s=ledger.dead_ttl_s,
         late_tail=end_tail("deadline"),
         cancelled_tail=end_tail("cancelled"),

@@ -61,6 +61,8 @@ MAX_SCORES = 262_144
 #: Most of these that a prompt may have, since all of them come in one event. A worker checks it.
 MAX_PROMPT_SCORES = 131_072
 YEAR_MS = 31_536_000_000
+#: A year: what is to be kept for longer belongs into a database.
+MAX_KEEP_S = 31_536_000
 SOURCES = ("prompt", "prompt_ids", "messages")
 CHAT_FIELDS = (
     *("tools", "tool_choice", "parallel_tool_calls"),
@@ -163,6 +165,14 @@ class GenerationJob(StrictModel):
         ge=1,
         lt=2**53,
         description="The job is accepted now, but does not run before this time.",
+    )
+    keep_s: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_KEEP_S,
+        description="How long the job, its events and its result are kept after its end. Absent: for "
+        "HERD_STREAM_TTL_S, and the result for HERD_RESULT_TTL_S. A failed job is kept for "
+        "HERD_FAILED_TTL_S at least.",
     )
     flush_ms: int | None = Field(
         default=None,

@@ -66,7 +66,7 @@ class KeyType(StrEnum):
 
 #: The types of the tenant's keys, by the part of their names after the tenant.
 KEY_TYPES = {
-    **dict.fromkeys(("{*}:file", "{*}:batch", "quota"), KeyType.HASH),
+    **dict.fromkeys(("{*}:file", "{*}:batch", "quota", "kept"), KeyType.HASH),
     **dict.fromkeys(("stored_files", "stored_batches"), KeyType.SORTED_SET),
     **dict.fromkeys(
         ("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), KeyType.HASH
@@ -92,7 +92,7 @@ _COMMANDS_OF_TYPE = {
 }
 #: Commands on keys of any type, except that queues, bindings and keys of callers are neither deleted nor
 #: watched.
-_COMMANDS_OF_ANY_TYPE = command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
+_COMMANDS_OF_ANY_TYPE = command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE PTTL MEMORY|USAGE WATCH")
 _NEVER_DELETED = frozenset({KeyType.LIST, KeyType.SET, KeyType.KEPT})
 #: By which who keeps such keys adds to them and takes away.
 _KEEPING = command_names("HSETNX HDEL")

@@ -14,6 +14,7 @@ from llama_herd.tasks.generate import correct_state, run_tracer, store_failure, 
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.protocol.message import trace_id_of
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.worker.broker.result_backend import results_live
 from llama_herd.worker.broker.task_message import TaskMessage
 
 #: Runs a callable on the hub's thread: everything that touches a Celery request must.
@@ -85,16 +86,18 @@ class Delivery:
         self._accepted_s = monotonic()
         self._call_soon(self._announce)
 
-    def settle(self, outcome: Result) -> None:
+    def settle(self, outcome: Result, life_s: int | None = None) -> None:
         """Run Celery's own tracer for the finished job: result, links, chains and signals, then the ack.
 
+        life_s: how long the result is kept; None: as Celery's app says.
         Runs on a finisher thread, since the result backend answers over the network. If Celery has ended the
         task by itself, only its stored outcome is corrected.
         """
         if self.is_revoked:
             correct_state(outcome, self._request.task.backend)
             return
-        failed, value = run_tracer(self._request.task, self.headers, self.message.embed, outcome)
+        with results_live(life_s):
+            failed, value = run_tracer(self._request.task, self.headers, self.message.embed, outcome)
         if outcome.finish_reason == "cancelled":
             self._call_soon(self._finish_revoked)
             return

@@ -3,7 +3,9 @@
 Celery judges errors by type alone, and would retry for ever what Redis will never accept.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar
 
 import structlog
@@ -91,8 +93,32 @@ class OnePool:
         return self._pools[name]
 
 
+_LIFE_S: ContextVar[int | None] = ContextVar("result_life_s", default=None)
+
+
+@contextmanager
+def results_live(life_s: int | None) -> Iterator[None]:
+    """Within it results are stored for so long; None: for as long as Celery's app says. Chords are not."""
+    token = _LIFE_S.set(life_s)
+    try:
+        yield
+    finally:
+        _LIFE_S.reset(token)
+
+
 class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
     """Celery's results and chords in Redis."""
+
+    def _set(self, key: str, value: bytes, *expires: int | None) -> None:
+        """Store and announce a result, as Celery does. `expires`: newer versions of Celery give it."""
+        life_s = _LIFE_S.get()
+        if life_s is None:
+            super()._set(key, value, *expires)
+            return
+        with self.client.pipeline() as pipeline:
+            pipeline.setex(key, life_s, value)
+            pipeline.publish(key, value)
+            pipeline.execute()
 
     def _get_client(self) -> type[Redis]:
         return StoringRedis

@@ -168,7 +168,8 @@ class Finisher:
         self._settling[token] = ask
         try:
             outcome = _outcome(events)
-            self._insist(deliveries[0].settle, outcome)
+            life_s = tenancy.ledger.result_life_s(turn.keep_s, outcome)
+            self._insist(deliveries[0].settle, outcome, life_s)
             self._insist(self._note_settled, tenancy.ledger, job_id)
         finally:
             del self._settling[token]

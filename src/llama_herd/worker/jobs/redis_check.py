@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep
+from typing import NamedTuple, Self
 
 import structlog
 from redis import Redis
@@ -43,7 +44,7 @@ def wait_for_usable_redis(redis: Redis, settings: WorkerSettings, promotion_s: f
             for queue, own in settings.by_queue.items():
                 _try_rights(own, queue, redis)
             with suppress(NoPermissionError):  # who has no right to ask is not checked
-                if policy := evicting_policy(redis):
+                if policy := MemoryLimit.of(redis).evicts:
                     raise SettingsError(eviction_complaint(policy))
             return
         except RedisError as error:
@@ -85,11 +86,19 @@ def _may_pass(error: RedisError, may_be_promoted: bool) -> bool:
     return is_temporary(error)
 
 
-def evicting_policy(redis: Redis) -> str:
-    """The policy by which a full Redis drops jobs that wait or run, as keys without a lifetime; empty: none.
+class MemoryLimit(NamedTuple):
+    """How much memory Redis may take; 0: no limit.
 
-    Raises NoPermissionError for a user without the right to INFO.
+    evicts: the policy by which it drops jobs that wait or run, as keys without a lifetime, when it is full;
+    empty: it drops none.
     """
-    memory = redis.info("memory")
-    policy = str(memory.get("maxmemory_policy"))
-    return policy if int(memory.get("maxmemory", 0)) and policy.startswith("allkeys") else ""
+
+    max_bytes: int
+    evicts: str
+
+    @classmethod
+    def of(cls, redis: Redis) -> Self:
+        """Ask Redis. Raises NoPermissionError for a user without the right to INFO."""
+        memory = redis.info("memory")
+        max_bytes, policy = int(memory.get("maxmemory", 0)), str(memory.get("maxmemory_policy"))
+        return cls(max_bytes, policy if max_bytes and policy.startswith("allkeys") else "")

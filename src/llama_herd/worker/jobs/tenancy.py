@@ -142,6 +142,10 @@ class Tenancy:
     #: Free rows of other workers, as the heartbeat has heard while jobs waited here.
     num_free_elsewhere: int = 0
 
+    def kept_limit(self, max_bytes: int) -> int:
+        """The bytes that ended jobs may keep of a Redis with so much memory; 0: no limit."""
+        return int(self.settings.kept_share * max_bytes)
+
     @classmethod
     def of(
         cls,

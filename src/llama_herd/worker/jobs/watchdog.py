@@ -13,14 +13,14 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.protocol.worker_status import eviction_complaint
 from llama_herd.worker import process
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
-from llama_herd.worker.jobs.redis_check import evicting_policy
+from llama_herd.worker.jobs.redis_check import MemoryLimit
 from llama_herd.worker.jobs.tenancy import Tenancies
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
-#: What Redis may evict is asked each time after so many looks.
-LOOKS_A_POLICY = 5
+#: What memory Redis has is asked each time after so many looks.
+LOOKS_A_MEMORY = 5
 
 #: After this long without messages or progress a worker no longer reports itself as ready.
 UNREADY_S = 5.0
@@ -57,7 +57,7 @@ class WatchedPart(Protocol):
 
 
 class Watchdog(threading.Thread):
-    """Checks once a second that messages are polled and parts progress, and sometimes if Redis may evict.
+    """Checks once a second that messages are polled and parts progress, and sometimes what memory Redis has.
 
     Silence is suspicious only while messages wait, there is room for them, and Redis answers: a full batch, a
     rate limit, an empty queue and a Redis that is away all explain it. A part without progress is suspicious
@@ -74,7 +74,7 @@ class Watchdog(threading.Thread):
     ) -> None:
         """`on_eviction` is called when Redis begins to evict jobs, or no longer does."""
         super().__init__(name="watchdog", daemon=True)
-        self._redis = tenancies.redis
+        self._redis, self._tenancies = tenancies.redis, tenancies
         self._ledger = ledger = tenancies.first.ledger
         self._depths = [ledger.queue_depth(queue) for queue in tenancies.queues]
         self._queues = ", ".join(tenancies.queues)
@@ -117,8 +117,8 @@ class Watchdog(threading.Thread):
         for number in count():
             if self._is_stopping.wait(INTERVAL_S):
                 return
-            if number % LOOKS_A_POLICY == 0:
-                self._look_for_eviction()
+            if number % LOOKS_A_MEMORY == 0:
+                self._look_at_memory()
             if self._poller is not None:
                 self._num_silent_looks = self._num_silent_looks + 1 if self._is_silent(self._poller) else 0
             if self.silent_s >= self._silence_s:
@@ -131,14 +131,21 @@ class Watchdog(threading.Thread):
             for name, part in self._parts.items():
                 self._check_part(name, part)
 
-    def _look_for_eviction(self) -> None:
-        """Notice when somebody lets Redis evict keys while the worker runs: jobs are lost from then on."""
+    def _look_at_memory(self) -> None:
+        """Write how much ended jobs may keep of it, and notice when somebody lets Redis evict keys."""
         try:
-            policy = evicting_policy(self._redis)
+            memory = MemoryLimit.of(self._redis)
+            run_calls(
+                self._redis,
+                [one.ledger.limit_kept(one.kept_limit(memory.max_bytes)) for one in self._tenancies],
+            )
         except RedisError:
             return  # what cannot be seen stays as it was
-        if policy == self.evicts:
-            return
+        if memory.evicts != self.evicts:
+            self._note_eviction(memory.evicts)
+
+    def _note_eviction(self, policy: str) -> None:
+        """Jobs are lost while Redis evicts keys."""
         self.evicts = policy
         if policy:
             log.error("Redis may evict jobs", reason=eviction_complaint(policy))

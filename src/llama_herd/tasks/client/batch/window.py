@@ -269,6 +269,9 @@ class BatchWindow:
             # The job of this id was purged, or is a different one: the row gets its next id.
             one.number += 1
             self._waiting.append(one)
+        elif answer.kind is Submission.KEPT_FULL:
+            self._submit_at_s = now_s + REFUSED_S
+            self._waiting.append(one)
         elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
             self._submit_at_s = now_s + queue_full_error(self._core.ledger, named, answer).retry_after_s
             self._waiting.append(one)

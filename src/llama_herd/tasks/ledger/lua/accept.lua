@@ -1,5 +1,5 @@
 -- Accepts a job that does not exist yet, if it may wait: its record, its pending mark and its message are made together.
--- needs: push, record
+-- needs: push, record, kept
 
 -- An error after the first write would leave a job that is counted, but that no worker can claim.
 local function check(is_right, what)
@@ -8,6 +8,9 @@ end
 
 -- Larger numbers are not exact in Lua, and their sums could overflow.
 local function is_number(text) return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53 end
+
+-- Whether ended jobs keep too much; once a call.
+local is_beyond
 
 -- The messages that this call has found in lists, and in all lists of a queue.
 local num_of, num_in = {}, {}
@@ -44,8 +47,9 @@ end
 
 -- `job`: its key and its id, and what `record.lua` takes. `max_jobs`, `max_tokens`: how much may wait for its queue; 0: no
 -- limit. Raises an error, and accepts nothing, if the job could not be pushed later, or if a number cannot be read.
--- Returns: submitted | exists (the same job has this id) | conflict (another job has it) | queue_full | tokens_full,
---       then, if the id is free, what waits without this job
+-- Returns: submitted | exists (the same job has this id) | conflict (another job has it) | queue_full | tokens_full |
+--       kept_full, then the bytes that ended jobs keep, and how many they may; else,
+--       if the id is free, what waits without this job
 local function accept(key, job, now, max_jobs, max_tokens)
   local list, deadline_ms = list_of(job), job.deadline_ms
   check(#job.id <= 128 and string.find(job.id, '^[%w._:-]+$'), 'the id cannot name a job')
@@ -55,10 +59,14 @@ local function accept(key, job, now, max_jobs, max_tokens)
   check(#job.webhook <= 2048, 'the webhook is too long')
   check(#job.secret <= 94, 'the secret of the webhook is too long')
   check(is_number(job.tokens), 'the estimated tokens are not a number')
+  check(job.keep_s == '' or is_number(job.keep_s), 'keep_s is not a number of seconds')
 
   local known = redis.call('HMGET', job.job, 'state', 'body', 'webhook_secret')
   local is_same = known[2] == job.body and (known[3] or '') == job.secret
   if known[1] then return is_same and 'exists' or 'conflict' end
+
+  if is_beyond == nil then is_beyond = beyond_kept(key, now) or false end
+  if is_beyond then return 'kept_full', is_beyond end
 
   local flow, counts = flow_of(key, job.queue, now)
   local num_jobs, num_tokens = flow[1], flow[2]

@@ -1,13 +1,14 @@
 -- CANCEL: end a job early. If it has a live owner, that worker is told to end it; else it is ended here.
 -- needs: clock, declare, end
--- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead
--- args: id, channel, ttl_s# (life of an ended job), reason, end_state, end_tail (of the final event), notice,
+-- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, kept
+-- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), reason,
+--       end_state, end_tail (of the final event), notice,
 --       notices_to (what a worker's channel for notices begins with, before its id)
 -- also lines: (pending:<list> of the list in which the job waits)
 -- kept: for producers
 -- Answers: cancelled (ended here) | asked (the owner will end it; not for the reason `expired`) |
 --          finished (it had ended before) | unknown | {declare, the line}
-key.channel, key.ttl_s = channel, ttl_s
+key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
 
 local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'queue', 'lane')
 local state, owner, lease = record[1], record[2], tonumber(record[3])

@@ -1,15 +1,16 @@
 -- CLAIM: may this worker run the job?
 -- needs: clock, declare, record, lost
--- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, quarantine
--- args: id, channel, ttl_s# (life of an ended job), owner, worker (its name), lease_ms#, max_attempts#,
+-- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, kept, quarantine
+-- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), owner, worker (its name),
+--       lease_ms#, max_attempts#,
 --       quarantined_s# (life of a quarantined job), cancelled_tail, late_tail, poisoned_tail, lost_tail (of final events)
--- list bare: args body, envelope, deadline_ms, not_before, tokens, lane, webhook, secret, queue
+-- list bare: args body, envelope, deadline_ms, not_before, tokens, lane, webhook, secret, keep_s, queue
 --       (what a bare message carries, see `record.lua`; of another message nothing)
 -- also lines: (pending:<list> of the list in which the job waits)
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown |
 --          declare, the line
-key.channel, key.ttl_s = channel, ttl_s
+key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
 local brought = bare[1]
 local now = now_ms()
 
@@ -95,9 +96,9 @@ if current and (preparing == epoch or computing == epoch) then
   attempts = redis.call('HINCRBY', key.job, 'attempts', 1)
 end
 if attempts >= max_attempts then
-  key.ttl_s = quarantined_s
+  key.failed_s = quarantined_s
   write_end(key, id, 'failed', poisoned_tail)
-  redis.call('ZREMRANGEBYSCORE', key.quarantine, '-inf', now - 1000 * key.ttl_s)
+  redis.call('ZREMRANGEBYSCORE', key.quarantine, '-inf', now - 1000 * quarantined_s)
   redis.call('ZADD', key.quarantine, now, id)
   return {'poison'}
 end

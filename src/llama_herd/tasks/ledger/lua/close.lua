@@ -1,14 +1,14 @@
 -- What becomes of a job's record once its final event is written.
--- needs: outbox
+-- needs: outbox, kept
 
 -- The answer of a batch's row is kept until the batch has written it and purges the job, though nobody may run the batch
 -- for days. What was cancelled has no answer.
 local ROW_LIFE_S = 7 * 86400
 
--- How long an ended job is kept (s).
-local function life_of(id, state, ttl_s)
+-- How long an ended job is kept (s): as long as it asks for, or else as all are. `failed_s`: the least, if it failed.
+local function life_of(id, state, life_s, failed_s)
   local is_answer = state ~= 'cancelled' and string.sub(id, 1, 6) == 'batch-'
-  return is_answer and math.max(ttl_s, ROW_LIFE_S) or ttl_s
+  return math.max(life_s, is_answer and ROW_LIFE_S or 0, state == 'failed' and failed_s or 0)
 end
 
 -- The record tells how its job ended, so that whoever may read no events knows it, too.
@@ -37,11 +37,13 @@ local function note_outcome(job, event)
 end
 
 -- Lets a record that has just ended expire, with what its final event tells, and its message into the outbox.
--- `key`: the tenant's leases and outbox; `hook`, `secret`: of the record, if it names an address.
-local function close(key, job, events, id, state, ttl_s, event, hook, secret)
-  local life_s = life_of(id, state, ttl_s)
+-- `key`: the tenant's leases, outbox and kept; ttl_s, failed_s: how long its jobs are kept, and at least if they failed.
+local function close(key, job, events, id, state, event)
+  local hook, secret, keep_s = unpack(redis.call('HMGET', job, 'webhook', 'webhook_secret', 'keep_s'))
+  local life_s = life_of(id, state, tonumber(keep_s) or key.ttl_s, key.failed_s)
   redis.call('EXPIRE', job, life_s)
   redis.call('EXPIRE', events, life_s)
   redis.call('ZREM', key.leases, id)
   note_end(key, id, state, hook, secret, note_outcome(job, event))
+  note_kept(key, job, events, life_s)
 end

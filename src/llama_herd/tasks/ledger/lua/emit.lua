@@ -1,8 +1,8 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
 -- needs: clock, close
--- args: owner, lease_ms#, ttl_s# (life of an ended job),
+-- args: owner, lease_ms#, ttl_s# (life of an ended job), failed_s# (its least, if it failed),
 --       sound_tokens#, sound_ms# (after so many, or so long, an attempt is sound: earlier deaths no longer count)
--- list tenants: keys leases, webhook, outbox, outbox_entries, outbox_dead; args channels (the prefix of its channels)
+-- list tenants: keys leases, webhook, outbox, outbox_entries, outbox_dead, kept; args channels (the prefix of its channels)
 -- list entries: keys job, events; args tenant# (its place in the list), id, epoch, seq#, i# (index of its first token),
 --       num_ids#, kind, state (the final one), event
 -- Answers, one for each entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}, of the kind
@@ -11,7 +11,9 @@
 local now = now_ms()
 local lease = now + lease_ms
 local refused, answers = {}, {} -- by record; by place
-for _, tenant in ipairs(tenants) do tenant.renewed = {} end
+for _, tenant in ipairs(tenants) do
+  tenant.renewed, tenant.ttl_s, tenant.failed_s = {}, ttl_s, failed_s
+end
 
 -- Returns nothing for an event that is the next one, and whose tokens begin where the recorded ones end.
 -- Of a job that is to be cancelled no token is taken any more, but the end, and before it what was withheld.
@@ -37,17 +39,16 @@ local function attempts_after(record, n)
   return is_sound and '0' or record[7] or '0'
 end
 
-local function end_job(tenant, one, hook, secret)
+local function end_job(tenant, one)
   redis.call('HSET', one.job, 'state', one.state, 'lease', 0)
   tenant.renewed[one.id] = nil
-  close(tenant, one.job, one.events, one.id, one.state, ttl_s, one.event, hook, secret)
+  close(tenant, one.job, one.events, one.id, one.state, one.event)
 end
 
 local function emit(one)
   local tenant, job, seq, i = tenants[one.tenant], one.job, one.seq, one.i
   local record = redis.pcall('HMGET', job,
-    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n', 'webhook',
-    'webhook_secret')
+    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n')
   if record.err then return {'error', 0, 0, record.err} end
   local answer = refusal(record, tenant.leases, one)
   if answer then return answer end
@@ -64,7 +65,7 @@ local function emit(one)
   if type(added) == 'table' and added.err then
     -- If somebody has replaced the stream by another type, no end can be written: only the record is closed.
     if one.kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
-      end_job(tenant, one, record[10], record[11])
+      end_job(tenant, one)
       return {'finished', seq - 1, i, one.state}
     end
     return {'error', seq - 1, i, added.err}
@@ -82,7 +83,7 @@ local function emit(one)
     redis.call('HSET', job, 'computing', one.epoch, 'started_ms', now, 'started_n', i)
   elseif one.kind == 'end' then
     if not record[3] then redis.call('HSET', job, 'epoch', one.epoch, 'n', i, 'attempts', 0, 'starts', 0) end
-    end_job(tenant, one, record[10], record[11])
+    end_job(tenant, one)
   end
   redis.call('PUBLISH', tenant.channels .. one.id, one.event)
   return 'ok'

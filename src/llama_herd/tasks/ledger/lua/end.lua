@@ -3,9 +3,8 @@
 -- XADD comes first: if it fails, nothing has been written.
 -- needs: waiting, close
 local function write_end(key, id, state, tail)
-  local epoch, seq, n, starts, worker, queue, lane, tokens, hook, secret = unpack(
-    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens', 'webhook',
-      'webhook_secret'))
+  local epoch, seq, n, starts, worker, queue, lane, tokens = unpack(
+    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens'))
   epoch, seq = epoch + 1, seq + 1
   local event = string.format(
     '{"v":1,"seq":%d,"job":"%s","epoch":%d,"type":"end","n":%d,"attempts":%d,"worker":%s,%s',
@@ -14,6 +13,6 @@ local function write_end(key, id, state, tail)
   redis.call('HSET', key.job, 'state', state, 'epoch', epoch, 'seq', seq, 'lease', 0)
   redis.call('HDEL', key.job, 'owner')
   stop_waiting(key, id, queue, lane, tokens)
-  close(key, key.job, key.events, id, state, key.ttl_s, event, hook, secret)
+  close(key, key.job, key.events, id, state, event)
   redis.call('PUBLISH', key.channel, event)
 end

@@ -1,15 +1,16 @@
 -- PURGE: delete a job's prompt and output. A waiting job is cancelled first; a running one is left alone.
 -- needs: clock, declare, end
--- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, quarantine,
+-- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, kept, quarantine,
 --       result (Celery's)
--- args: id, channel, ttl_s# (life of an ended job), end_tail (of the final event), marks (1: leave a mark of an unknown id, too)
+-- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), end_tail (of the
+--       final event), marks (1: leave a mark of an unknown id, too)
 -- also lines: (pending:<list> of the list in which the job waits)
 -- kept: for clients
 -- Answers: purged | bare (purged; bare messages of it, which carry its prompt, may be elsewhere) | running | unknown |
 --       {declare, the line}
 -- For the life of an ended job a mark remains that this id is over, with nothing of the job: a remaining message must
 -- not run it again.
-key.channel, key.ttl_s = channel, ttl_s
+key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
 local state, owner, lease, bare, queue, lane = unpack(
   redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'bare', 'queue', 'lane'))
 if owner and state == 'running' and (tonumber(lease) or 0) > now_ms() then return 'running' end
@@ -23,6 +24,7 @@ if state == 'queued' or state == 'running' then
 end
 
 forget_webhook(key, id)
+forget_kept(key)
 if not state and marks ~= '1' then return 'unknown' end
 redis.call('DEL', key.job, key.events, key.result)
 redis.call('ZREM', key.quarantine, id)

@@ -2,7 +2,7 @@
 -- needs: clock
 -- keys: job
 -- args: caller, for_ms# (how long it may take until it must ask again)
--- Answers: {yours} | {busy, ms left} | {settled} | {purged} | {unknown} (the record has expired)
+-- Answers: {yours, keep_s or ''} | {busy, ms left} | {settled} | {purged} | {unknown} (the record has expired)
 -- After that time another one gets `busy` once more, for the same time again: a live worker asks again meanwhile. An
 -- outage of Redis holds up both alike. A time further away than that was written before the clock was put back.
 local state, settled, by, until_ms, is_late = unpack(redis.call('HMGET', key.job,
@@ -23,4 +23,4 @@ if by and by ~= caller then
 end
 redis.call('HSET', key.job, 'settling', caller, 'settling_until', now + for_ms)
 if is_late then redis.call('HDEL', key.job, 'settling_late') end
-return {'yours'}
+return {'yours', redis.call('HGET', key.job, 'keep_s') or ''}

@@ -1,9 +1,10 @@
 -- SUBMIT_MANY: accept jobs, one after the other as SUBMIT would. What is wrong with one affects no other.
 -- needs: clock, accept
--- keys: pending, delayed, waiting, served, deadlines
+-- keys: pending, delayed, waiting, served, deadlines, kept
 -- args: max_jobs#, max_tokens# (that may wait for a queue; 0: no limit),
 --       served_ms# (a queue is served for so long after a worker's report)
--- list jobs: keys job, queue; args id, webhook, secret, body, envelope, deadline_ms, not_before, tokens, lane
+-- list jobs: keys job, queue; args id, webhook, secret, body, envelope, deadline_ms, not_before, tokens, lane,
+--       keep_s
 --       (see `record.lua`)
 -- also lists: (those of these queues, and pending:<list> of those in which messages are to wait)
 -- kept: for producers
