@@ -1,5 +1,6 @@
 """Urgent jobs pass a backlog in the queue; what can wait gives way to all others."""
 
+import io
 import json
 from collections.abc import Iterator
 from itertools import takewhile
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from rich.console import Console
 
+from llama_herd.cli.status_view import jobs_view
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.job_fields import SamplingFields
 from llama_herd.worker.settings import NUM_LOOK_AHEAD
@@ -86,6 +89,23 @@ def test_an_urgent_job_takes_the_place_of_one_that_runs_which_then_goes_on(
             assert "".join(event.text for event in events if event.type == "token") == alone.text
             assert result.attempts == 1
     assert "job was lost" not in worker.log
+
+
+def test_who_has_lost_its_place_is_told_until_it_goes_on(client: Client) -> None:
+    low = [submit(client, -1, max_tokens=4000) for _ in range(SLOTS)]
+    wait_until(lambda: all(client.job(one).tokens > 5 for one in low), "both rows are taken")
+    assert not any(one.is_preempted for one in client.jobs())
+    urgent = submit(client, 1, max_tokens=4000)
+    wait_until(lambda: any(one.is_preempted for one in client.jobs()), "one of them is told to have none")
+    (loser,) = (one for one in client.jobs() if one.is_preempted)
+    assert (loser.job_id in low, loser.state, loser.preemptions) == (True, "running", 1)
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(jobs_view(client.jobs()))
+    assert shown.getvalue().count("preempted") == 1
+    client.cancel(urgent)
+    wait_until(lambda: client.job(loser.job_id).tokens > loser.tokens, "it goes on")
+    after = client.job(loser.job_id)
+    assert (after.is_preempted, after.preemptions) == (False, 1)
 
 
 def submit(client: Client, priority: int, max_tokens: int = 100) -> str:

@@ -116,7 +116,8 @@ def _job_cells(job: JobStatus) -> Sequence[str]:
     age = UNKNOWN_TEXT if job.state == "delayed" else duration_text(job.waited_s)
     place = "" if job.position is None else f"{job.position:,}"
     wait = "" if job.estimated_wait_s is None else duration_text(job.estimated_wait_s)
-    return job.job_id, job.state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or ""
+    state = "preempted" if job.is_preempted else job.state
+    return job.job_id, state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or ""
 
 
 def _queue_cells(queue: QueueStatus) -> Sequence[str]:

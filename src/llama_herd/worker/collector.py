@@ -65,6 +65,8 @@ def _engine(figures: WorkerFigures) -> Iterator[Row]:
     yield gauge, "num_requests_waiting", "Sequences that wait here for room.", status.waiting
     preemptions = "Rows that have lost their place to a sequence of a higher priority."
     yield counter, "preemptions", preemptions, stats.num_preemptions
+    recomputed = "Tokens that these rows have computed again."
+    yield counter, "recomputed_tokens", recomputed, stats.num_recomputed_tokens
     yield gauge, "num_slots", "Most sequences that the batch may have.", status.slots
     yield gauge, "kv_cache_usage_perc", "Share of the KV cache that is in use, 0 to 1.", stats.kv_cache_usage
     yield gauge, "kv_cache_tokens", "Tokens that the KV cache has room for.", status.kv_cache_tokens

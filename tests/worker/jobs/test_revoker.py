@@ -126,9 +126,9 @@ def test_it_listens_again_after_redis_has_hung_up(redis: Redis, redis_url: str) 
     post.submit(redis, "known")
     with post.heard(redis):
         assert redis.client_kill_filter(_type="pubsub") == 1
-        post.wait_until_it_listens(redis)
-        app_of(redis_url).control.revoke("known")
-        wait_until(lambda: post.cancelled, "it heard the revoke")
+        app = app_of(redis_url)
+        # redis-py may subscribe by one more connection, and give it up: what Redis counts tells too little.
+        wait_until(lambda: app.control.revoke("known") or post.cancelled, "it hears who revokes again")
     assert post.cancelled == ["known"]
 
 

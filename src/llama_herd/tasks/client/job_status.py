@@ -66,6 +66,10 @@ class JobStatus:
     """What was asked for, if that ended it early: `cancelled`, `deadline`; by Celery `revoked`, `expired`."""
     error: Failure | None = None
     """The error that it ended with."""
+    preemptions: int = 0
+    """How often it has lost its place in the batch to a more urgent one, for longer than a second."""
+    is_preempted: bool = False
+    """Whether it has no place now, and goes on when it has one again."""
 
     @property
     def waited_s(self) -> float:
@@ -84,7 +88,8 @@ async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:
     if record is None:
         raise JobNotFound.for_id(job_id)
     times = (record.submitted_ms, record.due_ms, record.deadline_ms)
-    row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times)
+    lost = (record.preemptions, record.preempted_n)
+    row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times, *lost)
     if record.state != "queued":
         # A job that was to be cancelled may have ended by itself before.
         cancel = record.cancel if record.finish_reason in ("cancelled", "deadline") else None
@@ -211,4 +216,6 @@ def _status(
         now_ms=now_ms,
         position=place and place.position,
         estimated_wait_s=place and place.wait_s,
+        preemptions=row.preemptions,
+        is_preempted=state == "running" and row.preempted_n == row.n,
     )

@@ -250,6 +250,8 @@ class JobRecord:
     deadline_ms: int | None
     finish_reason: str | None = None
     error: Failure | None = None
+    preemptions: int = 0
+    preempted_n: int | None = None
 
     @property
     def is_final(self) -> bool:

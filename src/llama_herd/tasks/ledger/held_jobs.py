@@ -24,11 +24,15 @@ MAX_ENTRIES = 220
 
 
 class HeldJob(NamedTuple):
-    """A job that a worker has claimed, with the keys of its tenant."""
+    """A job that a worker has claimed, with the keys of its tenant.
+
+    num_preemptions: how often it has lost its place in the batch, if it has none now; else 0.
+    """
 
     keys: Keys
     job_id: str
     epoch: int
+    num_preemptions: int = 0
 
 
 class EmitEntry(NamedTuple):
@@ -124,8 +128,14 @@ def renew(owner: str, held: Sequence[HeldJob], terms: "Ledger") -> RedisCall[lis
         lease_ms=terms.lease_ms,
         tenants=[one.key("leases") for one in tenants.values()],
         jobs=[
-            {"job": whose.job_key(job_id), "tenant": numbers[whose.tenant], "id": job_id, "epoch": epoch}
-            for whose, job_id, epoch in held
+            {
+                "job": one.keys.job_key(one.job_id),
+                "tenant": numbers[one.keys.tenant],
+                "id": one.job_id,
+                "epoch": one.epoch,
+                "preemptions": one.num_preemptions,
+            }
+            for one in held
         ],
     )
 

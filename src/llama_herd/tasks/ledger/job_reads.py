@@ -9,7 +9,7 @@ from typing import Any
 from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import number, text
+from llama_herd.tasks.ledger.replies import number, number_or_none, text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, Event, Failure, parse_event
@@ -168,7 +168,9 @@ def read_part(reply: list[Any]) -> StreamPart:
     return StreamPart(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
 
 
-_NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
+_NUMERIC_FIELDS = frozenset(
+    {"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "preemptions"}
+)
 
 
 def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
@@ -179,8 +181,7 @@ def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
         name: number(value) if name in _NUMERIC_FIELDS else None if value is None else text(value)
         for name, value in fields.items()
     }
-    deadline_ms = fields["deadline_ms"]
-    values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
+    values |= {name: number_or_none(fields[name]) for name in ("deadline_ms", "preempted_n")}
     values |= {"queue": values["queue"] or "", "error": None}
     with suppress(ValueError):
         values["error"] = Failure.model_validate_json(fields["error"]) if fields["error"] else None

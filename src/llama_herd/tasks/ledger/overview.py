@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import number, text
+from llama_herd.tasks.ledger.replies import number, number_or_none, text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
@@ -113,7 +113,11 @@ class TenantCounts:
 
 
 class JobRow(NamedTuple):
-    """A row of a list of jobs: some fields of a waiting or running job's record. n: tokens recorded."""
+    """A row of a list of jobs: some fields of a waiting or running job's record.
+
+    n: tokens recorded. preemptions: how often it has lost its place in the batch, the last time at
+    preempted_n tokens.
+    """
 
     job_id: str
     state: str
@@ -124,6 +128,8 @@ class JobRow(NamedTuple):
     submitted_ms: int
     due_ms: int
     deadline_ms: int | None
+    preemptions: int = 0
+    preempted_n: int | None = None
 
 
 class JobPage(NamedTuple):
@@ -217,6 +223,7 @@ def _read_page(reply: list[Any]) -> JobPage:
 def _job_row(
     job_id: bytes, state: bytes, queue: bytes | None, worker: bytes | None, *rest: bytes | None
 ) -> JobRow:
-    *numbers, deadline_ms = rest
+    *numbers, deadline_ms, preemptions, preempted_n = rest
     words = text(job_id), text(state), text(queue or b""), None if worker is None else text(worker)
-    return JobRow._make((*words, *map(number, numbers), None if deadline_ms is None else number(deadline_ms)))
+    last = (number_or_none(deadline_ms), number_or_none(preemptions) or 0, number_or_none(preempted_n))
+    return JobRow._make((*words, *map(number, numbers), *last))

@@ -23,6 +23,11 @@ def number(value: bytes | None) -> int:
     return int(value) if value is not None and _NUMBER.fullmatch(value) else 0
 
 
+def number_or_none(value: bytes | None) -> int | None:
+    """The same of what need not be there; None if it is not."""
+    return None if value is None else number(value)
+
+
 def score_number(value: bytes) -> int:
     """A sorted set's score, which may be any float, as a whole number."""
     found = float(value)

@@ -93,7 +93,7 @@ class Engine:
         self._size_limits = SizeLimits()
         # On its clock: until when more is expected, and until when that is waited for.
         self._arrives_until_s = self._gathers_until_s = 0.0
-        self._num_steps = 0
+        self._num_steps = self._num_recomputed_tokens = 0
         self._figures = StepFigures()
 
     @property
@@ -136,8 +136,9 @@ class Engine:
 
     def admit(self) -> None:
         """Admit what there is room for, and announce it: it can be computed once its start is confirmed."""
-        begun = (self._begin(sequence) for sequence in self.scheduler.admit())
-        self._hand_on([output for output in begun if output is not None])
+        begun = [self._begin(sequence) for sequence in self.scheduler.admit()]
+        left = [StepOutput(sequence.info, has_left=True) for sequence in self.scheduler.take_left()]
+        self._hand_on([*left, *(output for output in begun if output is not None)])
 
     def step(self) -> None:
         """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on.
@@ -161,6 +162,7 @@ class Engine:
             num_running=len(self.scheduler.running),
             num_waiting=len(self.scheduler.waiting),
             num_preemptions=self.scheduler.num_preemptions,
+            num_recomputed_tokens=self._num_recomputed_tokens,
             has_work=self.has_work,
             kv_cache_usage=pages.num_held / pages.num_pages,
             prefix_hit_rate=prefixes.hit_rate,
@@ -205,6 +207,8 @@ class Engine:
             log.exception("row failed", **sequence.line)
             return self._failed(sequence, failure_of(error))
         if sequence.has_begun:
+            num_known = len(sequence.prompt_ids) + len(sequence.ids)
+            self._num_recomputed_tokens += max(0, num_known - 1 - sequence.num_cached)
             return None
         sequence.has_begun = True
         sequence.note_admitted()

@@ -43,12 +43,13 @@ class SampledToken(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """One sequence after a step: that it has started, its new tokens, or that it has ended."""
+    """One sequence after a step: that it has started or lost its place, its new tokens, or its end."""
 
     sequence: SequenceInfo
     tokens: tuple[SampledToken, ...] = ()
     text: str = ""
     has_started: bool = False
+    has_left: bool = False  # a more urgent one has its place, and it waits again
     num_cached: int = 0  # beside `has_started`: tokens of the prompt that the prefix cache had
     finish_reason: FinishReason | None = None
     error: Failure | None = None
@@ -125,6 +126,7 @@ class EngineStats:
     num_running: int = 0
     num_waiting: int = 0
     num_preemptions: int = 0  # rows that have lost their place to a sequence of a higher priority
+    num_recomputed_tokens: int = 0  # by these rows, once they had a place again
     has_work: bool = False
     kv_cache_usage: float = 0.0  # share of the pages that sequences hold
     prefix_hit_rate: float = 0.0

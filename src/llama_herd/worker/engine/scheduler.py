@@ -77,6 +77,7 @@ class Scheduler:
         self._returning: set[Sequence] = set()  # those of them that will wait again
         self._urgent: Urgent | None = None
         self.num_preemptions = 0
+        self._left: list[Sequence] = []
         self._free_slots = list(reversed(range(max_rows)))
         self._num_idle = 0  # steps that rows with prompts have waited for fuller ones, all together
 
@@ -257,12 +258,18 @@ class Scheduler:
         youngest = min(reversed(lower), key=lambda one: one.priority)
         return [one for one in lower if one.is_of_one_job_with(youngest)]
 
+    def take_left(self) -> list[Sequence]:
+        """The sequences that have lost their places since the last call."""
+        left, self._left = self._left, []
+        return left
+
     def _preempt_for(self, urgent: Sequence) -> bool:
         """Take the places of one job; whether there was one to take."""
         places = self._places_for(urgent)
         for sequence in places:
             sequence.num_preemptions += 1
             self.num_preemptions += 1
+            self._left.append(sequence)
             self.running.remove(sequence)
             if sequence.num_flying:
                 self._leaving.add(sequence)

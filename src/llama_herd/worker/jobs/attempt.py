@@ -35,6 +35,8 @@ class Attempt:
     abort: Abort | None = None  # why it must end early; may be set before it has sequences
     deadline_s: float | None = None  # on the clock of time.monotonic
     emitted_s: float = -inf  # since when at least an event of it is on record, which renewed its lease
+    num_preemptions: int = 0  # how often it has lost its place to a more urgent one
+    is_preempted: bool = False  # it has none now
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
     has_ended: bool = False
     outcome: str = ""  # once it has ended: its finish reason, or the code of its error
@@ -111,7 +113,12 @@ class Attempt:
             return []
         if output.has_started:
             return [] if self.started_s else [self._start(output.num_cached)]
+        if output.has_left:
+            self.num_preemptions += not self.is_preempted  # all its outputs leave together
+            self.is_preempted = True
+            return []
         if output.tokens or output.text:
+            self.is_preempted = False
             self.first_token_s = self.first_token_s or monotonic()
             self.stream.add(output)
         elif output.prompt_scores is not None:

@@ -189,7 +189,12 @@ class Tenancy:
 
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""
-        return HeldJob(self.ledger, attempt.job_id, attempt.stream.epoch)
+        return HeldJob(
+            self.ledger,
+            attempt.job_id,
+            attempt.stream.epoch,
+            attempt.num_preemptions if attempt.is_preempted else 0,
+        )
 
 
 class Tenancies:
