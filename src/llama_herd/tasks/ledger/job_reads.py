@@ -168,7 +168,7 @@ def read_part(reply: list[Any]) -> StreamPart:
     return StreamPart(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
 
 
-_NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms"})
+_NUMERIC_FIELDS = frozenset({"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "retries"})
 
 
 def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
@@ -179,9 +179,14 @@ def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
         name: number(value) if name in _NUMERIC_FIELDS else None if value is None else text(value)
         for name, value in fields.items()
     }
-    deadline_ms = fields["deadline_ms"]
-    values["deadline_ms"] = None if deadline_ms is None else number(deadline_ms)
-    values |= {"queue": values["queue"] or "", "error": None}
-    with suppress(ValueError):
-        values["error"] = Failure.model_validate_json(fields["error"]) if fields["error"] else None
+    for name in ("deadline_ms", "retries_left", "retry_ms"):
+        values[name] = None if (value := fields[name]) is None else number(value)
+    values["queue"] = values["queue"] or ""
+    values |= {name: _failure(fields[name]) for name in ("error", "retry_error")}
     return JobRecord(**values)
+
+
+def _failure(json: bytes | None) -> Failure | None:
+    with suppress(ValueError):
+        return Failure.model_validate_json(json) if json else None
+    return None

@@ -108,17 +108,23 @@ class TenantCounts:
 
 
 class JobRow(NamedTuple):
-    """A row of a list of jobs: some fields of a waiting or running job's record. n: tokens recorded."""
+    """A row of a list of jobs: some fields of a waiting or running job's record. n: tokens recorded.
+
+    The last three are None where the record does not have them.
+    """
 
     job_id: str
     state: str
     queue: str
     worker: str | None
     n: int
-    attempts: int
+    starts: int
     submitted_ms: int
     due_ms: int
+    retries: int
     deadline_ms: int | None
+    retries_left: int | None
+    retry_ms: int | None
 
 
 class JobPage(NamedTuple):
@@ -211,6 +217,7 @@ def _read_page(reply: list[Any]) -> JobPage:
 def _job_row(
     job_id: bytes, state: bytes, queue: bytes | None, worker: bytes | None, *rest: bytes | None
 ) -> JobRow:
-    *numbers, deadline_ms = rest
+    numbers, others = rest[:-3], rest[-3:]
     words = text(job_id), text(state), text(queue or b""), None if worker is None else text(worker)
-    return JobRow._make((*words, *map(number, numbers), None if deadline_ms is None else number(deadline_ms)))
+    told = (None if value is None else number(value) for value in others)
+    return JobRow._make((*words, *map(number, numbers), *told))
