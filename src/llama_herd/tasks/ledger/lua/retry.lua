@@ -12,7 +12,7 @@ local current, recorded, cancel, deadline_ms = record[1], tonumber(record[4]) or
 local retry_ms = now_ms() + delay_ms
 
 -- Its claim takes `retry_ms` away, under another epoch.
-if record[2] == epoch and record[8] and not current then return 'ok' end
+if record[2] == epoch and record[3] == 'queued' and record[8] then return 'ok' end
 
 local function refused(kind) return {kind, recorded, tonumber(record[5]) or 0, cancel or ''} end
 if current ~= owner or record[2] ~= epoch then return refused('fenced') end
