@@ -1,4 +1,4 @@
-"""RETRY: a job whose attempt has failed waits for its next one, with all that was recorded, and is not ended."""
+"""RETRY: a job whose attempt has failed waits for its next one, with all that was recorded."""
 
 from typing import Any
 
