@@ -50,9 +50,9 @@ class Scene:
     def submitted(self, **fields: Any) -> str:
         return self.client.submit(**{**JOB, **fields})
 
-    def sent(self, **fields: Any) -> str:
-        queue = queue_name("tales", "default")
-        return str(self.app.send_task(TASK_NAME, kwargs={**JOB, **fields}, queue=queue).id)
+    def sent(self, *, expires: float | None = None, **fields: Any) -> str:
+        queue, kwargs = queue_name("tales", "default"), {**JOB, **fields}
+        return str(self.app.send_task(TASK_NAME, kwargs=kwargs, queue=queue, expires=expires).id)
 
     def fail(self, submit: Callable[..., str], **fields: Any) -> str:
         """Have a job fail once it has some tokens; returns when it waits for its retry."""
@@ -127,6 +127,15 @@ def test_a_revoke_ends_it_while_it_waits(scene: Scene) -> None:
             AsyncResult(job_id, app=scene.app).get(timeout=PATIENCE_S)
         result = scene.client.result(job_id, timeout_s=PATIENCE_S)
         assert (result.finish_reason, result.attempts) == ("cancelled", 1)
+        assert result.ids
+
+
+def test_a_message_that_has_expired_by_then_ends_it_as_in_celery(scene: Scene) -> None:
+    with scene.worker("one"):
+        job_id = scene.fail(scene.sent, retry_backoff_s=14, expires=7)
+        scene.fault.unlink()
+        result = scene.client.result(job_id, timeout_s=PATIENCE_S)
+        assert (result.finish_reason, result.attempts) == ("deadline", 1)
         assert result.ids
 
 

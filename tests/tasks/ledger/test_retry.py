@@ -4,22 +4,19 @@ from typing import Any
 
 import pytest
 
-from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import Cancellation, Early, Emission, Emitted, Ended, Purge, Swept, Yours
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.events import End, Failure
+from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.job import GenerationJob
-from tests.tasks.herd import Herd, end, ids, started, sweep, token
+from tests.tasks.herd import FAILURE, Herd, end, ids, started, sweep, token
 
 pytestmark = pytest.mark.redis
 
-FAILURE = Failure(code=ErrorCode.OUT_OF_MEMORY, message="no room")
 DELAY_MS = 60_000
 
 
-def put_back(herd: Herd, owner: str = "one", epoch: int = 1, seq: int = 2, **given: Any) -> Emitted:
-    terms = {"delay_ms": DELAY_MS, "left": 2, "error": FAILURE, **given}
-    return run_call(herd.redis, herd.ledger.retry("a", owner, epoch, seq=seq, **terms))
+def put_back(herd: Herd, owner: str = "one", epoch: int = 1, seq: int = 2) -> Emitted:
+    return herd.put_back("a", owner, epoch, seq=seq, delay_ms=DELAY_MS)
 
 
 def let_it_be_due(herd: Herd) -> None:

@@ -7,7 +7,8 @@
 -- Answers: ok, also to a repeated call | as EMIT a refusal {kind, recorded seq, recorded n, reason}, of the kind
 --       fenced | finished | cancelled | gap | late (its deadline is over before the next try)
 local record = redis.call('HMGET', key.job,
-  'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'deadline_ms', 'retry_ms', 'queue', 'tokens', 'lane')
+  'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'deadline_ms', 'retry_ms', 'queue', 'tokens', 'lane',
+  'retries')
 local current, recorded, cancel, deadline_ms = record[1], tonumber(record[4]) or 0, record[6], record[7]
 local retry_ms = now_ms() + delay_ms
 
@@ -23,9 +24,8 @@ if deadline_ms and tonumber(deadline_ms) <= retry_ms then return refused('late')
 
 begin_to_wait(key, id, retry_ms, true,
   {queue = record[9], tokens = record[10], lane = record[11], deadline_ms = deadline_ms})
-redis.call('HINCRBY', key.job, 'retries', 1)
-redis.call('HSET', key.job,
-  'state', 'queued', 'lease', 0, 'retry_ms', retry_ms, 'retries_left', left, 'retry_error', error)
+redis.call('HSET', key.job, 'state', 'queued', 'lease', 0, 'retries', (tonumber(record[12]) or 0) + 1,
+  'retries_left', left, 'retry_ms', retry_ms, 'retry_error', error)
 redis.call('HDEL', key.job, 'owner')
 redis.call('ZREM', key.leases, id)
 return 'ok'
