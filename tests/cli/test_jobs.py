@@ -54,6 +54,20 @@ def test_the_status_of_a_job_is_told(redis_url: str) -> None:
 
 
 @with_redis
+def test_a_job_that_is_tried_again_says_when_and_why(redis: Redis, redis_url: str) -> None:
+    herd = Herd(redis, Ledger(lease_ms=60_000))
+    herd.submit("a")
+    herd.claim("a")
+    herd.put_back("a", delay_ms=7_200_000)
+    heads, row = invoke("jobs", HERD_REDIS_URL=redis_url).stdout.splitlines()[:2]
+    assert row[heads.index("retries") :].startswith("1 of 3, next in 1 h 59 m")
+    assert (
+        "1 of 3, next in 1 h 59 m, after out_of_memory"
+        in invoke("status", "a", HERD_REDIS_URL=redis_url).stdout
+    )
+
+
+@with_redis
 def test_the_status_of_a_failed_job_says_why(redis: Redis, redis_url: str) -> None:
     poison(Herd(redis, Ledger(lease_ms=60_000)), "a")
     lines = invoke("status", "a", HERD_REDIS_URL=redis_url).stdout.splitlines()

@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import sweep_tenant
-from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, Token
+from llama_herd.tasks.protocol.events import End, Event, Failure, FinishReason, Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from tests.chaos.harness.patience import wait_until
@@ -19,6 +19,7 @@ from tests.chaos.harness.patience import wait_until
 QUEUE = "herd.tales"
 SWEEP = "herd:default:sweep"
 JOB = GenerationJob(prompt="the secret prompt", model="tales")
+FAILURE = Failure(code="out_of_memory", message="no room")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class Herd:
 
     def kinds(self, owner: str, *entries: EmitEntry) -> list[Emission]:
         return [answer.kind for answer in self.emit(owner, *entries)]
+
+    def put_back(self, job_id: str, owner: str = "one", epoch: int = 1, **given: Any) -> Emitted:
+        """Put a job back whose attempt has failed, to be tried again in an hour and twice more after that."""
+        terms = {"seq": 0, "delay_ms": 3_600_000, "left": 2, "error": FAILURE, **given}
+        return run_call(self.redis, self.ledger.retry(job_id, owner, epoch, **terms))
 
     def events(self, job_id: str) -> list[Event]:
         return run_call(self.redis, self.ledger.read(job_id))

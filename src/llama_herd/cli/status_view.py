@@ -26,6 +26,7 @@ _JOB: ColumnKinds = {
     "model": NAME,
     **dict.fromkeys(("age", "place", "wait", "tokens"), FIGURE),
     "worker": NAME,
+    "retries": NAME,
 }
 
 
@@ -98,6 +99,7 @@ def job_view(job: JobStatus) -> Table:
         "worker": job.worker or "",
         "tokens": f"{job.tokens:,}",
         "attempts": f"{job.attempts}" if job.attempts else "",
+        "retries": _retries_text(job),
         "": job.note,
     }
     for name, value in facts.items():
@@ -116,8 +118,21 @@ def _job_cells(job: JobStatus) -> Sequence[str]:
     age = UNKNOWN_TEXT if job.state == "delayed" else duration_text(job.waited_s)
     place = "" if job.position is None else f"{job.position:,}"
     wait = "" if job.estimated_wait_s is None else duration_text(job.estimated_wait_s)
+    words = (job.worker or "", _retries_text(job))
     state = "preempted" if job.is_preempted else job.state
-    return job.job_id, state, job.model, age, place, wait, f"{job.tokens:,}", job.worker or ""
+    return job.job_id, state, job.model, age, place, wait, f"{job.tokens:,}", *words
+
+
+def _retries_text(job: JobStatus) -> str:
+    """How often it was put back, how often it may be yet, and when it is tried again and why."""
+    if not job.retries:
+        return ""
+    told = [f"{job.retries} of {job.retries + (job.retries_left or 0)}"]
+    if job.retry_in_s:
+        told.append(f"next in {duration_text(job.retry_in_s)}")
+    if job.retry_error:
+        told.append(f"after {job.retry_error.code}")
+    return ", ".join(told)
 
 
 def _queue_cells(queue: QueueStatus) -> Sequence[str]:

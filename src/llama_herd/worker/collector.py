@@ -109,14 +109,16 @@ def _life(figures: WorkerFigures) -> Iterator[Row]:
     jobs = figures.jobs
     yield counter, "request_refused", "Jobs that were ended before they reached the batch.", jobs.num_refused
     yield counter, "takeovers", "Jobs that were continued after an earlier attempt.", jobs.num_taken_over
+    retries = "Jobs that were put back after an error, to be tried again."
+    yield counter, "retries", retries, jobs.num_retries
     put_back = figures.num_put_back
     yield counter, "jobs_put_back", "Jobs whose message this worker has pushed again.", put_back
     unread = "Messages in lists that links of jobs went into and from which nobody has taken one for 30 s."
     yield gauge, "unread_links", unread, figures.num_unread_links
     fenced = "Events that were refused, since another worker has the job."
     yield counter, "fenced_writes", fenced, jobs.num_fenced
-    retries = "Calls repeated, since Redis did not answer or was full."
-    yield counter, "publish_retries", retries, jobs.num_retries
+    repeated = "Calls repeated, since Redis did not answer or was full."
+    yield counter, "publish_retries", repeated, jobs.num_repeats
     calls = "Time from hand-over of a step's events until Redis has them."
     yield histogram, "publish_seconds", calls, jobs.call_s
     yield gauge, "publisher_lag_seconds", "Age of the oldest events not in Redis.", figures.lag_s

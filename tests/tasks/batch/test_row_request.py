@@ -77,6 +77,16 @@ def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> 
     )
 
 
+def test_either_form_of_a_line_says_how_often_it_is_tried_again() -> None:
+    fields: dict[str, Any] = {"retries": 3, "retry_backoff_s": 0.5}
+    for line in ({"prompt": "x", **fields}, openai(**fields), openai()):
+        found = job(line)
+        wanted = (None, None) if line == openai() else (3, 0.5)
+        assert (found.retries, found.retry_backoff_s) == wanted
+    assert "body.retries: " in complaint(openai(retries=21))
+    assert complaint({"prompt": "x", "retries": -1}).startswith("retries: ")
+
+
 def test_options_hold_for_rows_that_say_nothing_else_but_the_model_for_all() -> None:
     options = RowOptions(model="big", is_chat=True, system="be kind", sampling={"max_tokens": 7})
     found = job({"prompt": "secret"}, options)

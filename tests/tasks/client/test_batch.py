@@ -204,6 +204,14 @@ def test_a_retriable_error_is_tried_twice_more_and_another_one_not(client: Clien
     assert sorted(worker.answered) == ["batch-r-0", "batch-r-0.2", "batch-r-0.3", "batch-r-1", "batch-r-2"]
 
 
+def test_a_row_that_says_how_often_it_is_tried_again_is_one_job(client: Client, redis_url: str) -> None:
+    failure = Failure(code="model_error", message="the card fell off", retriable=True)
+    with StandIn(redis_url, verdict=lambda *_: failure) as worker:
+        rows = [{"prompt": "x", "retries": retries} for retries in (0, 2)]
+        assert [item.failure for item in client.batch(rows, run_id="r")] == [failure] * 2
+    assert sorted(worker.answered) == ["batch-r-0", "batch-r-1"]
+
+
 @pytest.mark.parametrize("run_id", ["nightly run", "runs/7", "{r}", "r" * 101])
 def test_a_name_that_cannot_be_part_of_a_jobs_id_is_refused(client: Client, run_id: str) -> None:
     """No worker would take its messages."""

@@ -12,13 +12,13 @@ from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.job_status import ActiveState
 from llama_herd.tasks.ledger import overview
-from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from tests.tasks.herd import Herd, commands, end
+from tests.tasks.herd import FAILURE, Herd, commands, end, started
 
 pytestmark = [pytest.mark.redis, pytest.mark.filterwarnings("ignore::llama_herd.errors.UnservedModel")]
 
@@ -71,6 +71,43 @@ def test_a_job_that_has_ended_says_how(client: Client, herd: Herd) -> None:
     assert [job.error for job in found] == [failure, None, None, None]
     assert [job.finish_reason for job in found] == ["error", "stop", "cancelled", "stop"]
     assert [job.cancel for job in found] == [None, None, "revoked", None]
+
+
+def test_a_job_that_is_tried_again_says_when_why_and_how_often_yet(client: Client, herd: Herd) -> None:
+    herd.submit("a")
+    herd.claim("a")
+    herd.emit("one", started("a"))
+    before = client.job("a")
+    assert (before.retries, before.retries_left, before.retry_ms, before.attempts) == (0, None, None, 1)
+    herd.put_back("a", seq=1)
+    job, (listed,) = client.job("a"), client.jobs()
+    assert (job.state, job.retries, job.retries_left, job.attempts) == ("delayed", 1, 2, 1)
+    assert job.retry_error == FAILURE
+    assert job.error is None
+    assert job.retry_in_s is not None
+    assert 3500 < job.retry_in_s <= 3600
+    assert job.due_ms == before.due_ms
+    told = (listed.state, listed.retries, listed.retries_left, listed.retry_ms, listed.attempts)
+    assert told == ("delayed", 1, 2, job.retry_ms, 1)
+    assert states(client, state="delayed") == [("a", "delayed")]
+    assert states(client, state="queued") == []
+    client.cancel("a")
+    job = client.job("a")
+    assert (job.state, job.retries, job.retry_ms, job.retry_error) == ("cancelled", 1, None, FAILURE)
+
+
+def test_its_attempts_are_its_starts_as_in_its_result(client: Client, herd: Herd) -> None:
+    """A death before the start counts against it, and is none."""
+    herd.submit("a")
+    claimed = herd.claimed("a")
+    run_call(herd.redis, prepare("one", [HeldJob(herd.ledger, "a", claimed.epoch)]))
+    herd.pass_lease("a")
+    herd.claim("a", "two")
+    assert herd.field("a", "attempts") == "1"
+    assert client.job("a").attempts == client.jobs()[0].attempts == 0
+    last = End(seq=2, job="a", epoch=2, finish_reason="stop", n=0, attempts=1)
+    herd.emit("two", started("a", epoch=2), EmitEntry.from_event(last, 0))
+    assert client.job("a").attempts == client.result("a").attempts == 1
 
 
 def test_of_a_job_that_does_not_wait_the_record_alone_is_read(client: Client, herd: Herd) -> None:

@@ -17,12 +17,12 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from llama_herd.tasks.ledger import held_jobs
-from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Release, Yours
+from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Early, Ended, Release, Yours
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import sweep_tenant
-from llama_herd.tasks.protocol.events import End, Token, parse_event
+from llama_herd.tasks.protocol.events import End, Failure, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 
@@ -56,6 +56,9 @@ class Truth:
     is_final: bool = False
     is_cancelled: bool = False
     attempts: int = 0
+    put_back: int = 0  # claim under which its attempt failed, until the next one
+    is_early: bool = False
+    retries: int = 0
     preparing: int = 0  # claim under which a worker prepares it
     computing: int = 0  # claim under which one computes it
     started_n: int = 0
@@ -96,6 +99,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ended_by_script(job_id)
         elif truth.owner and not truth.is_given_up:
             assert isinstance(answer, Adopt if truth.owner == owner else Busy)
+        elif truth.is_early:
+            assert isinstance(answer, Early)
         elif truth.num_deaths >= MAX_ATTEMPTS:
             assert answer is Ended.POISON
             self.ended_by_script(job_id)
@@ -104,6 +109,8 @@ class LedgerMachine(RuleBasedStateMachine):
             truth.attempts = truth.num_deaths
             truth.epoch += 1
             truth.owner, truth.is_lease_over, truth.is_given_up = owner, False, False
+            truth.put_back = 0
+            assert answer.retries == truth.retries
             assert (answer.epoch, answer.seq, answer.n) == (truth.epoch, len(truth.log), truth.n)
             assert answer.attempts == truth.attempts
         if isinstance(answer, Yours | Adopt):
@@ -149,6 +156,32 @@ class LedgerMachine(RuleBasedStateMachine):
             truth.owner = None
         else:
             assert answer is not Release.RELEASED
+
+    @rule(held=held, delay_ms=st.sampled_from([0, 3_600_000]))
+    def put_back(self, held: Held, delay_ms: int) -> None:
+        truth = self.truth[held.job_id]
+        failure = Failure(code="model_error", message="no")
+        answer = run_call(
+            self.redis,
+            self.herd.ledger.retry(
+                *(held.job_id, held.owner, held.epoch), seq=held.seq, delay_ms=delay_ms, left=1, error=failure
+            ),
+        )
+        is_repeated = not truth.is_final and truth.put_back == held.epoch > 0
+        may = self.owns(held) and not (truth.is_final or truth.is_cancelled) and held.seq <= len(truth.log)
+        assert (answer.kind == "ok") == (may or is_repeated)
+        if may:
+            truth.owner, truth.put_back, truth.is_early = None, held.epoch, delay_ms > 0
+            truth.retries += 1
+
+    @rule(job_id=JOBS)
+    def let_it_be_due(self, job_id: str) -> None:
+        now_ms = 1000 * self.redis.time()[0]
+        truth = self.truth[job_id]
+        if truth.is_early and not truth.is_final:
+            self.redis.hset(self.herd.ledger.job_key(job_id), "retry_ms", now_ms)
+            self.redis.zadd("herd:default:delayed", {job_id: now_ms}, xx=True)
+            truth.is_early = False
 
     @rule(job_id=JOBS)
     def cancel(self, job_id: str) -> None:
@@ -202,14 +235,16 @@ class LedgerMachine(RuleBasedStateMachine):
             pipeline.zscore("herd:default:pending", job_id)
             pipeline.zscore("herd:default:leases", job_id)
             pipeline.zscore(f"herd:default:pending:{QUEUE}", job_id)
+            pipeline.zscore("herd:default:delayed", job_id)
         replies = iter(pipeline.execute())
         for truth in self.truth.values():
-            stored, ttl, pending, lease, line = (next(replies) for _ in range(5))
+            stored, ttl, pending, lease, line, delayed = (next(replies) for _ in range(6))
             self.check_log(truth, [fields[b"e"] for _, fields in stored])
             is_owned = truth.owner is not None and not truth.is_final
             assert (lease is not None) == is_owned
             assert (pending is not None) == (not is_owned and not truth.is_final)
-            assert (line is not None) == (pending is not None)
+            assert [line, delayed].count(None) == 2 - (pending is not None)
+            assert delayed is not None or truth.is_final or not truth.is_early
             assert (ttl > 0) == truth.is_final
 
     def check_log(self, truth: Truth, log: list[bytes]) -> None:

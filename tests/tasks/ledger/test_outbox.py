@@ -83,6 +83,17 @@ def test_of_a_worker(told: Herd) -> None:
     assert the_entry(told) == ("job.completed", "done", "stop")
 
 
+def test_of_a_worker_that_tries_it_again(told: Herd) -> None:
+    told.submit("a")
+    told.claimed("a")
+    assert told.put_back("a", delay_ms=0).kind is Emission.OK
+    assert not entries(told)
+    sweep(told)
+    told.claimed("a", "two")
+    told.emit("two", end("a", 1, 0, epoch=2))
+    assert the_entry(told) == ("job.completed", "done", "stop")
+
+
 def test_of_a_worker_whose_stream_was_spoilt(told: Herd) -> None:
     told.submit("a")
     told.claimed("a")

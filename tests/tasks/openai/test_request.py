@@ -51,6 +51,14 @@ def test_fields_of_openai_and_vllm_mean_what_they_mean_there(
 
 
 @pytest.mark.parametrize("url", [COMPLETIONS, CHAT])
+def test_retries_stand_beside_the_fields_of_openai(url: Endpoint) -> None:
+    found = job(url, retries=3, retry_backoff_s=2)
+    assert (found.retries, found.retry_backoff_s) == (3, 2)
+    assert complaint(url, retries=21, retry_backof_s=1).count("retries: ") == 1
+    assert "retry_backof_s: not supported. Did you mean retry_backoff_s?" in complaint(url, retry_backof_s=1)
+
+
+@pytest.mark.parametrize("url", [COMPLETIONS, CHAT])
 def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> None:
     schema = {"type": "object", "properties": {"b": {"const": None}, "a": {}}}
     asked = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}

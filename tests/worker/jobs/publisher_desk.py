@@ -6,10 +6,10 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from llama_herd.tasks.ledger.answers import Yours
+from llama_herd.tasks.ledger.answers import ClaimAnswer, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.events import Event, FinishReason
+from llama_herd.tasks.protocol.events import Event, Failure, FinishReason
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.result import Result
@@ -20,6 +20,7 @@ from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutp
 from llama_herd.worker.jobs.figures import JobFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.publisher import Publisher
+from llama_herd.worker.jobs.retries import Retries
 from tests.worker.jobs.tenancies import alone, new_tenancy
 
 OWNER = "owner-1"
@@ -85,17 +86,25 @@ class Desk:
         """Submit and claim a job, as the intake does."""
         job = GenerationJob.model_validate({"prompt": "hi", **fields})
         run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.m")))
-        claimed = run_call(self.redis, self.ledger.claim(job_id, OWNER))
+        return self.attempt_at(job_id, run_call(self.redis, self.ledger.claim(job_id, OWNER)), job)
+
+    def attempt_at(self, job_id: str, claimed: ClaimAnswer, job: GenerationJob) -> Attempt:
+        """Begin an attempt at a job that was claimed."""
         assert isinstance(claimed, Yours)
         attempt = new_attempt(job_id, claimed, num_choices=job.sampling.n)
         attempt.deliveries.append(cast(Delivery, HeldMessage(self, job_id)))
         attempt.stream.pace.gather_s = (job.flush_ms or 0) / 1000
+        attempt.retries = Retries.of(job, claimed.retries)
         self.publisher.open(attempt)
         return attempt
 
     def say(self, attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> None:
         """Queue what a step would bring."""
         self.publisher.put([output_of(attempt, *words, choice=choice, end=end)])
+
+    def fail(self, attempt: Attempt, error: Failure, choice: int = 0) -> None:
+        """Queue what a step would bring in which an output fails."""
+        self.publisher.put([StepOutput(attempt.sequences[choice], finish_reason="error", error=error)])
 
     def start(self, attempt: Attempt) -> None:
         self.publisher.put([StepOutput(sequence, has_started=True) for sequence in attempt.sequences])

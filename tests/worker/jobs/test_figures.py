@@ -57,7 +57,7 @@ def test_a_job_that_another_attempt_had_started_is_a_takeover_and_no_second_firs
 def test_a_fenced_event_a_refused_job_and_a_repeated_call_are_counted(redis: Redis) -> None:
     desk = Desk(redis, LosesReplies(redis, 1))  # type: ignore[arg-type]
     run_job(desk, "a")
-    assert desk.figures.num_retries == 1
+    assert desk.figures.num_repeats == 1
     attempt = desk.open("b")
     redis.hset(desk.ledger.job_key("b"), "owner", "another")
     desk.start(attempt)

@@ -33,8 +33,8 @@ class JobStatus:
     job_id: str
     """Its id."""
     state: str
-    """`delayed` (before its `not_before`), `queued`, `unserved` (queued, but no worker serves its model),
-    `running`, `done`, `failed` or `cancelled`."""
+    """`delayed` (before its `not_before`, or before its next try), `queued`, `unserved` (queued, but no
+    worker serves its model), `running`, `done`, `failed` or `cancelled`."""
     note: str
     """What is wrong with its queue; empty if nothing is."""
     model: str
@@ -70,6 +70,14 @@ class JobStatus:
     """How often it has lost its place in the batch to a more urgent one, for longer than a second."""
     is_preempted: bool = False
     """Whether it has no place now, and goes on when it has one again."""
+    retries: int = 0
+    """How often it was put back after an error, to be tried again."""
+    retries_left: int | None = None
+    """How often it may be put back again; None: it never was, and all that it asked for are left."""
+    retry_ms: int | None = None
+    """When it is tried again; None: it does not wait for that."""
+    retry_error: Failure | None = None
+    """The error after which it was put back last; None also in a list of jobs."""
 
     @property
     def waited_s(self) -> float:
@@ -81,23 +89,28 @@ class JobStatus:
         """The time until the job's deadline, in seconds; None: it has none."""
         return None if self.deadline_ms is None else max(0, self.deadline_ms - self.now_ms) / 1000
 
+    @property
+    def retry_in_s(self) -> float | None:
+        """The time until it is tried again, in seconds; None: it does not wait for that."""
+        return None if self.retry_ms is None else max(0, self.retry_ms - self.now_ms) / 1000
+
 
 async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:
     """Look at one job. Only of one that waits the queues are asked, too. Raises InvalidJob, JobNotFound."""
     record, now_ms = await both(ledger.record(checked_job_id(job_id)), redis_time_ms())
     if record is None:
         raise JobNotFound.for_id(job_id)
-    times = (record.submitted_ms, record.due_ms, record.deadline_ms)
-    lost = (record.preemptions, record.preempted_n)
-    row = JobRow(job_id, record.state, record.queue, record.worker, record.n, record.attempts, *times, *lost)
+    row = JobRow(job_id, *(getattr(record, name) for name in JobRow._fields[1:]))
     if record.state != "queued":
         # A job that was to be cancelled may have ended by itself before.
         cancel = record.cancel if record.finish_reason in ("cancelled", "deadline") else None
         status = _status(row, ledger.tenant, now_ms)
-        return replace(status, finish_reason=record.finish_reason, cancel=cancel, error=record.error)
-    found = await read_status(ledger, record.queue)
-    (place,) = await read_places(ledger, [job_id])
-    return _status(row, ledger.tenant, found.now_ms, found, place)
+        status = replace(status, finish_reason=record.finish_reason, cancel=cancel, error=record.error)
+    else:
+        found = await read_status(ledger, record.queue)
+        (place,) = await read_places(ledger, [job_id])
+        status = _status(row, ledger.tenant, found.now_ms, found, place)
+    return replace(status, retry_error=record.retry_error)
 
 
 async def list_jobs(
@@ -141,8 +154,8 @@ async def _oldest_rows(jobs_from: Callable[..., RedisCall[JobPage]], limit: int)
 def _lists_to_read(state: ActiveState | None, queue: str, found: Status) -> Iterator[tuple[str, ...]]:
     """The ledger's lists in which such jobs are: those of one tuple are to be merged by time.
 
-    `leases` has the running jobs, `pending` all that wait, `delayed` those before their `not_before`. What is
-    due and waits is also in a list for each lane of its queue.
+    `leases` has the running jobs, `pending` all that wait, `delayed` those that are not due yet. What is due
+    and waits is also in a list for each lane of its queue.
     """
     if state in (None, "running"):
         yield ("leases",)
@@ -196,7 +209,8 @@ def _status(
     model = model_of(row.queue, tenant)
     queue = found and found.queue_of(model)
     state, note = row.state, ""
-    if state == "queued" and row.due_ms > now_ms:
+    retry_ms = row.retry_ms if state == "queued" else None
+    if state == "queued" and (retry_ms or row.due_ms) > now_ms:
         state = "delayed"
     elif state == "queued" and found and not (queue and queue.is_served):
         state = "unserved"
@@ -209,7 +223,7 @@ def _status(
         queue=row.queue,
         worker=row.worker,
         tokens=row.n,
-        attempts=row.attempts,
+        attempts=row.starts,
         submitted_ms=row.submitted_ms,
         due_ms=row.due_ms,
         deadline_ms=row.deadline_ms,
@@ -218,4 +232,7 @@ def _status(
         estimated_wait_s=place and place.wait_s,
         preemptions=row.preemptions,
         is_preempted=state == "running" and row.preempted_n == row.n,
+        retries=row.retries,
+        retries_left=row.retries_left,
+        retry_ms=retry_ms,
     )

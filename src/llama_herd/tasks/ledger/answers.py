@@ -48,6 +48,7 @@ class Claimed:
     attempts: workers that died while they prepared or computed it. If one more death would reach the limit,
     the job runs alone. starts: how often it was started. n: tokens recorded. seq: last event recorded.
     due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer. lane: lane of its message.
+    retries: how often it was put back after an error.
     """
 
     epoch: int
@@ -60,6 +61,7 @@ class Claimed:
     now_ms: int
     deadline_ms: int | None = None
     lane: str = NORMAL
+    retries: int = 0
 
     @property
     def waited_s(self) -> float:
@@ -90,7 +92,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """The job's `not_before` is in the future: acknowledge. A sweep will push another message then."""
+    """Its `not_before` or its next try is in the future: acknowledge. A sweep will push another message."""
 
 
 class Ended(StrEnum):
@@ -137,6 +139,8 @@ class Emission(StrEnum):
     FINISHED = "finished"
     #: The job is to end: only `end` is accepted now.
     CANCELLED = "cancelled"
+    #: Only of a retry: the job's deadline is over before it.
+    LATE = "late"
     #: The stream ends earlier than the caller believes: send again from there, with the events cut as before.
     GAP = "gap"
     #: The job's record or its events are gone, though nothing has ended it: only `end` is accepted now.
@@ -232,6 +236,9 @@ class Swept:
 class JobRecord:
     """A job's record, without its body. worker: the last one that held it. due_ms: from when it may run.
 
+    attempts: workers that died of it. starts: how often it was started. retries: how often it was put back
+    after an error, which is retry_error; retries_left: how often that may be again; None: it never was.
+    retry_ms: when it is tried again, while it waits for that.
     finish_reason, error: of its final event; None until it has ended, or if an older version ended it.
     """
 
@@ -252,6 +259,10 @@ class JobRecord:
     error: Failure | None = None
     preemptions: int = 0
     preempted_n: int | None = None
+    retries: int = 0
+    retries_left: int | None = None
+    retry_ms: int | None = None
+    retry_error: Failure | None = None
 
     @property
     def is_final(self) -> bool:

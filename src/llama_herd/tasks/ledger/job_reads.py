@@ -169,8 +169,9 @@ def read_part(reply: list[Any]) -> StreamPart:
 
 
 _NUMERIC_FIELDS = frozenset(
-    {"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "preemptions"}
+    {"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "retries", "preemptions"}
 )
+_OPTIONAL_NUMBERS = ("deadline_ms", "preempted_n", "retries_left", "retry_ms")
 
 
 def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
@@ -181,8 +182,13 @@ def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
         name: number(value) if name in _NUMERIC_FIELDS else None if value is None else text(value)
         for name, value in fields.items()
     }
-    values |= {name: number_or_none(fields[name]) for name in ("deadline_ms", "preempted_n")}
-    values |= {"queue": values["queue"] or "", "error": None}
-    with suppress(ValueError):
-        values["error"] = Failure.model_validate_json(fields["error"]) if fields["error"] else None
+    values |= {name: number_or_none(fields[name]) for name in _OPTIONAL_NUMBERS}
+    values["queue"] = values["queue"] or ""
+    values |= {name: _failure(fields[name]) for name in ("error", "retry_error")}
     return JobRecord(**values)
+
+
+def _failure(json: bytes | None) -> Failure | None:
+    with suppress(ValueError):
+        return Failure.model_validate_json(json) if json else None
+    return None

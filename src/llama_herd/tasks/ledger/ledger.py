@@ -56,6 +56,7 @@ _SUBMIT = Script("submit")
 _SUBMIT_MANY = Script("submit_many")
 _CLAIM = Script("claim")
 _RELEASE = Script("release")
+_RETRY = Script("retry")
 _SETTLING = Script("settling")
 _SETTLE = Script("settle")
 _CANCEL = Script("cancel")
@@ -218,6 +219,27 @@ class Ledger(JobReads):
             pushes=int(push),
         )
 
+    def retry(
+        self, job_id: str, owner: str, epoch: int, *, seq: int, delay_ms: int, left: int, error: Failure
+    ) -> RedisCall[Emitted]:
+        """Put back a claimed job whose attempt has failed with `error`; it is due again after `delay_ms`.
+
+        seq: the last event that its owner has sent. left: how often it may be put back after this.
+        """
+        return call(
+            _RETRY,
+            lambda reply: held_jobs.read_emit([reply])[0],
+            job=self.job_key(job_id),
+            **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
+            id=job_id,
+            owner=owner,
+            epoch=epoch,
+            seq=seq,
+            delay_ms=delay_ms,
+            left=left,
+            error=error.model_dump_json(),
+        )
+
     def settling(self, job_id: str, by: str, for_ms: int) -> RedisCall[Settling | Busy | Settled]:
         """Ask to be the one who tells Celery how the job ended, for `for_ms`. Asking again prolongs it."""
         return call(_SETTLING, read_settling, job=self.job_key(job_id), caller=by, for_ms=for_ms)
@@ -306,9 +328,9 @@ def read_claim(reply: list[Any]) -> ClaimAnswer:
         case "yours" | "adopt":
             now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
             deadline_ms = _number(reply[8]) if reply[8] else None
-            body, lane = text(reply[9]), text(reply[10] or b"")
+            body, lane, retries = text(reply[9]), text(reply[10] or b""), _number(reply[11] or 0)
             claimed = Yours if kind == "yours" else Adopt
-            return claimed(epoch, n, seq, attempts, starts, due_ms, body, now_ms, deadline_ms, lane)
+            return claimed(epoch, n, seq, attempts, starts, due_ms, body, now_ms, deadline_ms, lane, retries)
         case "busy":
             return Busy(min(int(reply[1]), _MAX_BUSY_MS))
         case "early":

@@ -115,8 +115,8 @@ class TenantCounts:
 class JobRow(NamedTuple):
     """A row of a list of jobs: some fields of a waiting or running job's record.
 
-    n: tokens recorded. preemptions: how often it has lost its place in the batch, the last time at
-    preempted_n tokens.
+    n: tokens recorded. preempted_n: at the last preemption. The last four are None where the record does not
+    have them.
     """
 
     job_id: str
@@ -124,12 +124,15 @@ class JobRow(NamedTuple):
     queue: str
     worker: str | None
     n: int
-    attempts: int
+    starts: int
     submitted_ms: int
     due_ms: int
+    retries: int
+    preemptions: int
     deadline_ms: int | None
-    preemptions: int = 0
-    preempted_n: int | None = None
+    preempted_n: int | None
+    retries_left: int | None
+    retry_ms: int | None
 
 
 class JobPage(NamedTuple):
@@ -223,7 +226,6 @@ def _read_page(reply: list[Any]) -> JobPage:
 def _job_row(
     job_id: bytes, state: bytes, queue: bytes | None, worker: bytes | None, *rest: bytes | None
 ) -> JobRow:
-    *numbers, deadline_ms, preemptions, preempted_n = rest
+    numbers, others = rest[:-4], rest[-4:]
     words = text(job_id), text(state), text(queue or b""), None if worker is None else text(worker)
-    last = (number_or_none(deadline_ms), number_or_none(preemptions) or 0, number_or_none(preempted_n))
-    return JobRow._make((*words, *map(number, numbers), *last))
+    return JobRow._make((*words, *map(number, numbers), *map(number_or_none, others)))

@@ -9,6 +9,7 @@ from llama_herd.tasks.openai.request_body import (
     CHAT_SAME,
     COMPLETION_SAME,
     EFFORTS,
+    JOB_SAME,
     SAME,
     Endpoint,
 )
@@ -47,7 +48,7 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     schema = GenerationJob.model_json_schema(ref_template=REF)
     job, sampling = schema["properties"], schema["$defs"]["SamplingParams"]["properties"]
     fields: dict[str, Any] = {"model": job["model"], **{name: sampling[name] for name in sorted(SAME)}}
-    fields |= {name: job[name] for name in sorted(FORM_FIELDS)}
+    fields |= {name: job[name] for name in sorted(FORM_FIELDS | JOB_SAME)}
     fields["stop"] = {"anyOf": [{"type": "string"}, sampling["stop"]], "description": "Ends the output."}
     fields["top_k"] = {**sampling["top_k"], "minimum": -1, "description": "Keep the k likeliest. 0, -1: all."}
     fields |= {name: _ignored(one) for name, one in NEUTRAL.items()} | _STREAM

@@ -32,6 +32,8 @@ CHAT_SAME = frozenset(
         *("documents", "chat_template", "chat_template_kwargs"),
     )
 )
+#: Our own fields of a job, at both endpoints.
+JOB_SAME = frozenset(("retries", "retry_backoff_s"))
 #: vLLM's field of a completion that means the same here.
 COMPLETION_SAME = frozenset(("add_special_tokens",))
 
@@ -135,7 +137,7 @@ class RequestBody:
         ours = CHAT_NAMES.get(name, name) if is_chat else name
         if ours in SAME or (is_chat and name == "top_logprobs"):
             self.sampling[ours] = value
-        elif name in FORM_FIELDS or name in (CHAT_SAME if is_chat else COMPLETION_SAME):
+        elif name in FORM_FIELDS | JOB_SAME or name in (CHAT_SAME if is_chat else COMPLETION_SAME):
             self.fields[name] = value
         elif name not in NEUTRAL:
             why = f": {REFUSED[name]}" if name in REFUSED else self._suggestion(name)
@@ -149,6 +151,7 @@ class RequestBody:
             *self._special,
             *SAME,
             *FORM_FIELDS,
+            *JOB_SAME,
             *((*CHAT_NAMES, *CHAT_SAME) if self._endpoint == CHAT else COMPLETION_SAME),
         )
         return did_you_mean(close_names(name, known) if len(self.errors) < MAX_FIELD_ERRORS else [])

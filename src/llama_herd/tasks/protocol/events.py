@@ -109,6 +109,9 @@ class Started(_Event):
 
     type: Literal["started"] = Field(default="started", description="Kind of the event.")
     attempt: int = Field(ge=1, description="Number of this attempt.")
+    retries: int = Field(
+        default=0, ge=0, description="How often the job was put back before it, since an attempt had failed."
+    )
     worker: str = Field(description="Name of the worker.")
     model: str = Field(description="The model that the worker serves.")
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")

@@ -55,6 +55,8 @@ from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, 
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
 PROMPT_ID_BYTES = 4
 MAX_NOTES = 16
+#: Most retries of a job, and the longest wait before one.
+MAX_RETRIES, MAX_BACKOFF_S = 20, 3600.0
 #: Most scores of tokens that a job may ask for: of each token of prompt and outputs, and of the likely tokens
 #: beside it. They are joined and written in one go by whoever wants the whole result.
 MAX_SCORES = 262_144
@@ -173,6 +175,20 @@ class GenerationJob(StrictModel):
         description="How long the job, its events and its result are kept after its end. Absent: for "
         "HERD_STREAM_TTL_S, and the result for HERD_RESULT_TTL_S. A failed job is kept for "
         "HERD_FAILED_TTL_S at least.",
+    )
+    retries: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_RETRIES,
+        description="How often the job is put back and tried again after an error that is `retriable`. It "
+        "goes on with the tokens that it has. Absent: 0.",
+    )
+    retry_backoff_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_BACKOFF_S,
+        description="How long it waits before the first retry; before each further one twice as long, up to "
+        "an hour. Up to half of that is left out by chance. Absent: 1.",
     )
     flush_ms: int | None = Field(
         default=None,

@@ -75,6 +75,8 @@ class JobFields(TypedDict, total=False):
     timeout_s: float | None
     not_before: int | None
     keep_s: int | None
+    retries: int | None
+    retry_backoff_s: float | None
     flush_ms: int | None
     response_format: JsonObject | type[BaseModel] | None
     structured_outputs: JsonObject | None

@@ -13,6 +13,7 @@ from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import Abort, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.event_log import EventLog
+from llama_herd.worker.jobs.retries import NO_RETRIES, Retries
 
 #: A job that has waited this long for room is worth a round trip to another worker.
 PATIENCE_S = 1.0
@@ -37,6 +38,8 @@ class Attempt:
     emitted_s: float = -inf  # since when at least an event of it is on record, which renewed its lease
     num_preemptions: int = 0  # how often it has lost its place to a more urgent one
     is_preempted: bool = False  # it has none now
+    retries: Retries = NO_RETRIES  # until the job is read
+    failure: Failure | None = None  # the error for which the job is to be put back
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
     has_ended: bool = False
     outcome: str = ""  # once it has ended: its finish reason, or the code of its error
@@ -128,7 +131,20 @@ class Attempt:
         reason = self._end_reason(output, output.finish_reason)
         if reason is None:
             return []
-        return [*self.stream.finish(), self.end(reason, output.error, output.stop_reason)]
+        return self.close(reason, output.error, output.stop_reason)
+
+    def close(
+        self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None
+    ) -> list[EmitEntry]:
+        """The last events of the job; if it is to be tried again after `error`, those of this attempt."""
+        if error is not None and error.retriable and self.retries.num_left and self.abort is None:
+            self.has_ended, self.failure = True, error
+            return self.stream.flush()
+        return [*self.stream.finish(), self.end(finish_reason, error, stop_reason)]
+
+    def give_up(self, failure: Failure) -> list[EmitEntry]:
+        """The last events of a job that cannot be put back after this."""
+        return [*self.stream.finish(), self.end("error", failure)]
 
     def end(
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None

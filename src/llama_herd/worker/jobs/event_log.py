@@ -179,6 +179,7 @@ class EventLog:
         self.pace = EventPace()
         self.author = author
         self._num_starts = claimed.starts
+        self._num_retries = claimed.retries
         self._has_started = False
         self._recorded = recorded
         self._outputs = {choice: _Output(len(ids)) for choice, ids in recorded.ids.items()}
@@ -232,6 +233,7 @@ class EventLog:
             job=self.job_id,
             epoch=self.epoch,
             attempt=self._num_starts,
+            retries=self._num_retries,
             worker=self.author.worker,
             model=self.author.model,
             seed=seed,

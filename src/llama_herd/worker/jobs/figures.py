@@ -50,8 +50,9 @@ class JobFigures:
     ends: Counter[str] = field(default_factory=Counter)  # by finish reason or error code
     num_refused: int = 0  # ended before they reached the engine
     num_taken_over: int = 0  # started here though an earlier attempt had started them
+    num_retries: int = 0  # put back after an error, to be tried again
     num_fenced: int = 0  # events that were refused, since another worker has the job
-    num_retries: int = 0  # calls that were repeated, since Redis did not answer or was full
+    num_repeats: int = 0  # calls that were repeated, since Redis did not answer or was full
 
     @property
     def num_ended(self) -> int:

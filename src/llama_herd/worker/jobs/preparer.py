@@ -24,6 +24,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.publisher import LeftJob, Publisher, RefusedJob
+from llama_herd.worker.jobs.retries import Retries
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
@@ -191,6 +192,7 @@ class Preparer:
             )
         settings = self.tenancies.for_attempt(attempt).settings
         job = GenerationJob.parse(claimed.body, settings)
+        attempt.retries = Retries.of(job, claimed.retries)
         if job.model not in (None, settings.served_model):
             message = f"must be {settings.served_model}, the model that this queue's workers serve"
             raise InvalidJob([FieldError("model", message)])

@@ -95,6 +95,7 @@ class Publisher(threading.Thread):
         self._finisher = finisher
         self._inbox: Queue[Rows[PublisherInput]] = Queue(MAX_WAITING_STEPS)
         self._gathering: set[Attempt] = set()  # attempts with tokens that are not due yet
+        self._failed: dict[Attempt, Failure] = {}  # to be put back once their events are on record
         self._is_stopping = threading.Event()
         self._give_up_s = inf
         self._sending_since_s: float | None = None  # None: nothing is under way
@@ -161,8 +162,9 @@ class Publisher(threading.Thread):
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
-                    self._note(attempt, lambda one: replace(one, num_refused=one.num_refused + 1))
-                    events.append((attempt, attempt.end(output.finish_reason, output.error)))
+                    events += self._sent_of(attempt, attempt.close(output.finish_reason, output.error))
+                    if attempt.failure is None:
+                        self._note(attempt, lambda one: replace(one, num_refused=one.num_refused + 1))
                 case LeftJob(attempt, settle):
                     self._end(attempt, settle)
         return events + self._due(monotonic())
@@ -185,17 +187,23 @@ class Publisher(threading.Thread):
             self._note(attempt, lambda one: replace(one, first_token_s=one.first_token_s.plus(ttft_s)))
         if attempt.stream.due_s < inf:
             self._gathering.add(attempt)
+        return self._sent_of(attempt, entries)
+
+    def _sent_of(self, attempt: Attempt, entries: Rows[EmitEntry]) -> list[Outgoing]:
+        """The events of an attempt to send. One that has failed for now is put back behind them."""
+        if attempt.failure is not None:
+            self._failed[attempt] = attempt.failure
         return [(attempt, entry) for entry in entries]
 
     def _deliver(self, events: list[Outgoing]) -> None:
         """Send events; then send what the answers require, before any new event."""
-        if not events:
+        if not events and not self._failed:
             return
         self._sending_since_s = since_s = monotonic()
         with suppress(Stopped):
-            while events:
+            while events or self._failed:
                 answered = [pair for lot in _lots(events) for pair in self._send(lot)]
-                events = self._act_on(answered, since_s)
+                events = self._act_on(answered, since_s) or self._put_back_failed()
             self._note_call(monotonic() - since_s)
         self._sending_since_s = None
 
@@ -246,7 +254,7 @@ class Publisher(threading.Thread):
                 raise error
             if not is_temporary(error):
                 raise CallRefused(redis_message(error)[:MAX_REASON]) from None
-            self.figures = replace(self.figures, num_retries=self.figures.num_retries + 1)
+            self.figures = replace(self.figures, num_repeats=self.figures.num_repeats + 1)
             if breaks is not None:
                 breaks.note(self._redis, error)
                 if breaks.are_no_accident:
@@ -266,7 +274,7 @@ class Publisher(threading.Thread):
         again: list[Outgoing] = []
         recovered: set[Attempt] = set()
         if any(answer.is_full for _, answer in answered):
-            self.figures = replace(self.figures, num_retries=self.figures.num_retries + 1)
+            self.figures = replace(self.figures, num_repeats=self.figures.num_repeats + 1)
             log.warning("Redis is full, retrying")
             sleep(FULL_S)
         for (attempt, entry), answer in answered:
@@ -297,13 +305,39 @@ class Publisher(threading.Thread):
         tenancy = self._tenancies.for_attempt(attempt)
         tenancy.figures = add(tenancy.figures)
 
+    def _put_back_failed(self) -> list[Outgoing]:
+        """Put back the jobs whose attempts have failed; return what is to be sent first, or instead."""
+        failed, self._failed = self._failed, {}
+        in_hand = {attempt: failure for attempt, failure in failed.items() if not attempt.is_over}
+        return [(one, entry) for one, failure in in_hand.items() for entry in self._put_back(one, failure)]
+
+    def _put_back(self, attempt: Attempt, failure: Failure) -> list[EmitEntry]:
+        delay_ms = attempt.retries.draw_delay_ms()
+        try:
+            answer = self._insist(self._tenancies.for_attempt(attempt).put_back(attempt, failure, delay_ms))
+        except CallRefused as error:
+            answer = Emitted(Emission.REFUSED, reason=str(error))
+        log.info("attempt failed", **attempt.line, code=failure.code, retry=answer.kind, delay_ms=delay_ms)
+        if answer.kind is Emission.OK:
+            self._note(attempt, lambda one: replace(one, num_retries=one.num_retries + 1))
+            self._end(attempt, Attempt.acknowledge)
+            return []
+        if answer.kind is Emission.CANCELLED:
+            return self._cancelled(attempt, answer)
+        missing = attempt.stream.after(answer.seq, answer.n) if answer.kind is Emission.GAP else None
+        if missing and monotonic() < self._give_up_s:
+            self._failed[attempt] = failure
+            return missing
+        return attempt.give_up(failure)
+
+    def _cancelled(self, attempt: Attempt, answer: Emitted) -> list[EmitEntry]:
+        attempt.stream.rewind(answer.seq, answer.n)
+        return attempt.close("deadline" if answer.reason == "deadline" else "cancelled")
+
     def _recover(self, attempt: Attempt, entry: EmitEntry, answer: Emitted) -> list[EmitEntry]:
         """The events to send after one was refused, as were the job's later events in the same call."""
         if answer.kind is Emission.CANCELLED:
-            attempt.stream.rewind(answer.seq, answer.n)
-            reason: FinishReason = "deadline" if answer.reason == "deadline" else "cancelled"
-            withheld = attempt.stream.finish() if entry.num_ids else []
-            return [*withheld, attempt.end(reason)]
+            return self._cancelled(attempt, answer)
         if answer.kind is Emission.DAMAGED:
             log.error("Redis has lost a part of a job, ending it", **attempt.line)
             attempt.stream.rewind(answer.seq, answer.n)

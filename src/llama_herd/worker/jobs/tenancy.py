@@ -11,10 +11,11 @@ from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError
 
-from llama_herd.tasks.ledger.answers import ClaimAnswer, Release
+from llama_herd.tasks.ledger.answers import ClaimAnswer, Emitted, Release
 from llama_herd.tasks.ledger.held_jobs import HeldJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
+from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
@@ -186,6 +187,18 @@ class Tenancy:
     def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
         """The call that gives a job in hand back; `push`: with a new message in its queue."""
         return self.ledger.release(attempt.job_id, self.owner, attempt.stream.epoch, push=push)
+
+    def put_back(self, attempt: Attempt, failure: Failure, delay_ms: int) -> RedisCall[Emitted]:
+        """The call that puts a job in hand back, to be tried again after `failure`."""
+        return self.ledger.retry(
+            attempt.job_id,
+            self.owner,
+            attempt.stream.epoch,
+            seq=attempt.stream.seq,
+            delay_ms=delay_ms,
+            left=attempt.retries.num_left - 1,
+            error=failure,
+        )
 
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""

@@ -16,7 +16,7 @@ from llama_herd.tasks.settings import Settings
 #: Defaults of a batch's jobs: all other jobs go first, and few events are enough.
 BULK: Mapping[str, Any] = {"priority": -10, "flush_ms": 500}
 
-#: Most jobs of one row that may end with a retriable error.
+#: Most jobs of one row that may end with a retriable error, unless the row says how often it is tried again.
 MAX_TRIES = 3
 
 
@@ -36,8 +36,11 @@ class RowJob:
         return job_id_of(self.run_id, self.row.index, self.number)
 
     def is_worth_another(self, failure: Failure | None) -> bool:
-        """Count this failure, and return whether the row should be tried again under its next id."""
-        if failure is None or not failure.retriable:
+        """Count this failure, and return whether the row should be tried again under its next id.
+
+        A job with `retries` of its own has been tried again under its first.
+        """
+        if failure is None or not failure.retriable or self.job.retries is not None:
             return False
         self.num_failed += 1
         return self.num_failed < MAX_TRIES

@@ -7,7 +7,7 @@
 -- list bare: args body, envelope, deadline_ms, not_before, tokens, lane, webhook, secret, keep_s, queue
 --       (what a bare message carries, see `record.lua`; of another message nothing)
 -- also lines: (pending:<list> of the list in which the job waits)
--- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane
+-- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane, retries
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown |
 --          declare, the line
 key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
@@ -17,7 +17,7 @@ local now = now_ms()
 local function read_record()
   return redis.call('HMGET', key.job,
     'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens',
-    'epoch', 'preparing', 'computing', 'lane', 'bare')
+    'epoch', 'preparing', 'computing', 'lane', 'bare', 'retry_ms')
 end
 
 local record = read_record()
@@ -38,7 +38,7 @@ end
 
 local state, cancel, deadline, current, lease = record[1], record[2], record[3], record[4], tonumber(record[5])
 local queue, tokens, lane = record[8], record[9], record[13]
-local epoch, preparing, computing = record[10], record[11], record[12]
+local epoch, preparing, computing, retry_ms = record[10], record[11], record[12], record[15]
 local missing = undeclared(line_of(key.pending, queue, lane))
 if missing then return missing end
 
@@ -46,7 +46,7 @@ if missing then return missing end
 if brought and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
 
 local function claimed(kind)
-  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane')
+  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane', 'retries')
   table.insert(fields, 7, deadline or '')
   return {kind, now, unpack(fields)}
 end
@@ -76,7 +76,7 @@ end
 
 -- Not due yet: a sweep will push another message then. Of a job that is not delayed, such a time was written before the
 -- clock was put back, and no sweep would push anything.
-if tonumber(record[7]) > now and redis.call('ZSCORE', key.delayed, id) then return {'early'} end
+if tonumber(retry_ms or record[7]) > now and redis.call('ZSCORE', key.delayed, id) then return {'early'} end
 
 -- A second delivery while the job runs. The owner takes the new message in place of the old one. Others wait until a
 -- sweep has given up the owner: only the sweep knows of outages, after which owners get time to renew. It gives an
@@ -106,6 +106,7 @@ end
 redis.call('HINCRBY', key.job, 'epoch', 1)
 redis.call('HSET', key.job,
   'state', 'running', 'owner', owner, 'worker', worker, 'lease', now + lease_ms, 'waits', 0)
+if retry_ms then redis.call('HDEL', key.job, 'retry_ms') end
 stop_waiting(key, id, queue, lane, tokens)
 note_taken()
 redis.call('ZADD', key.leases, now + lease_ms, id)

@@ -6,19 +6,20 @@
 --       due_ms# (due at this time at the latest; empty: any)
 -- more records: (of the jobs to look at)
 -- kept: for gateways
--- Answers: now, place to go on at (-1: the list is over), then for each job: id, state, queue, worker, tokens, attempts,
---       submitted, due, deadline, preemptions, tokens at the last of them. Without records among the keys: {declare, their keys}
+-- Answers: now, place to go on at (-1: the list is over), then for each job: id, state, queue, worker, tokens, starts,
+--       submitted, due, retries, preemptions, deadline, tokens at the last preemption, retries left, next try. Without
+--       records among the keys: {declare, their keys}
 local jobs = {}
 
 local function look(job)
   local id = name_in(job, before, after)
   if string.sub(id, 1, #prefix) ~= prefix or not redis.call('ZSCORE', key.list, id) then return end
   local record = redis.pcall('HMGET', job,
-    'state', 'queue', 'worker', 'n', 'attempts', 'submitted_ms', 'due_ms', 'deadline_ms',
-    'preemptions', 'preempted_n')
+    'state', 'queue', 'worker', 'n', 'starts', 'submitted_ms', 'due_ms', 'retries', 'preemptions',
+    'deadline_ms', 'preempted_n', 'retries_left', 'retry_ms')
   if not record[1] or queue ~= '' and record[2] ~= queue then return end
   if due_ms and (tonumber(record[7]) or 0) > due_ms then return end
-  jobs[#jobs + 1] = {id, unpack(record, 1, 10)}
+  jobs[#jobs + 1] = {id, unpack(record, 1, 13)}
 end
 
 local ids = #records == 0 and redis.call('ZRANGE', key.list, place, place + max_looks - 1) or {}

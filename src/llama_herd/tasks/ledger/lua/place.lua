@@ -21,10 +21,10 @@ for number, one in ipairs(jobs) do
   local rank = redis.call('ZRANK', key.pending, one.id)
   answers[number] = false
   if rank then
-    local job = redis.call('HMGET', one.job, 'queue', 'due_ms')
+    local job = redis.call('HMGET', one.job, 'queue', 'due_ms', 'retry_ms')
     local flow = flow_of(job[1] or '')
     local place = math.min(rank + 1, math.max(1, tonumber(flow[1]) or rank + 1))
-    local due_in = math.max(0, math.floor((tonumber(job[2]) or now) - now))
+    local due_in = math.max(0, math.floor((tonumber(job[3] or job[2]) or now) - now))
     local taken, span = math.floor(tonumber(flow[2]) or 0), math.floor(now - (tonumber(flow[3]) or now))
     answers[number] = {place, due_in, taken, span}
   end

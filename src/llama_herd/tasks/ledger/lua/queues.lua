@@ -67,8 +67,8 @@ local function oldest_in(list)
     local message = redis.call('LINDEX', list, place)
     if not message then break end
     local id = #message < 16384 and string.match(message, '"delivery_tag": ?"([%w._:-]+):%d+:%d+"')
-    local record = id and redis.pcall('HMGET', before .. id .. after, 'state', 'due_ms') or {}
-    if record[1] == 'queued' then return tonumber(record[2]) or 0 end
+    local record = id and redis.pcall('HMGET', before .. id .. after, 'state', 'due_ms', 'retry_ms') or {}
+    if record[1] == 'queued' then return tonumber(record[3] or record[2]) or 0 end
   end
   return 0
 end
