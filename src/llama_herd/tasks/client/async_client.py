@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
@@ -14,8 +14,9 @@ from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
+from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
-from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
+from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
@@ -181,12 +182,16 @@ class AsyncClient:
         self,
         *,
         model: str | None = None,
-        state: ActiveState | None = None,
+        state: ListedState | None = None,
         older_s: float | None = None,
+        since_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        after: str | None = None,
         limit: int = 100,
     ) -> list[JobStatus]:
-        """At most `limit` jobs that run or wait."""
-        return await self._run(list_jobs(self._core.ledger, model, state, older_s, limit))
+        """At most `limit` jobs that run or wait, or of those that ended last."""
+        choice = JobChoice(model, state, older_s, since_s, metadata, after, limit)
+        return await self._run(list_jobs(self._core.ledger, choice))
 
     async def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Count the jobs that run or wait."""
