@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from llama_herd.tasks.client.stale_messages import forget_stale_messages
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -41,7 +42,8 @@ class JobSelection:
     async def cancel(self) -> int:
         """Cancel them and return how many. The waiting ones come first, so that none begins meanwhile.
 
-        Raises TypeError if these are all.
+        A model's queue that no worker serves is cleared of their messages, so that nothing tells of it any
+        more. Raises TypeError if these are all.
         """
         if self.model is None and self.run_id is None:
             raise TypeError("give a model or a run_id")
@@ -52,6 +54,8 @@ class JobSelection:
             if not num_ended:
                 break
         num_ended, num_asked = await self._cancel_in("leases")
+        if self.model is not None:
+            await forget_stale_messages(self.ledger, self.model)
         return num_cancelled + num_ended + num_asked
 
     async def _cancel_in(self, index: Index) -> tuple[int, int]:
