@@ -4,17 +4,22 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from llama_herd.cli.health_port import TIMEOUT_S
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.security.acl import Role
 from llama_herd.tasks.settings_files import secret_variables
+from llama_herd.worker.jobs.standing import STALL_SHOWN_S
 from llama_herd.worker.settings import WorkerSettings
+from tests.tasks.gateway.gateway_thread import GatewayThread
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -170,6 +175,32 @@ def test_every_mounted_file_is_there(service: str) -> None:
     files = [volume.split(":")[0] for volume in SERVICES[service]["volumes"] if volume.startswith("./")]
     assert files
     assert all((ROOT / file).exists() for file in files)
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_worker_that_stands_still_is_soon_unhealthy_and_one_that_loads_never(
+    worker: str,
+) -> None:
+    check = SERVICES[worker]["healthcheck"]
+    assert check["test"] == ["CMD", "herd", "health"]
+    assert SERVICES[worker]["environment"]["HERD_METRICS_PORT"]
+    assert seconds(check["timeout"]) > TIMEOUT_S
+    num_checks = check.get("retries", 3)  # Docker's default
+    assert STALL_SHOWN_S + num_checks * seconds(check["interval"]) <= 60
+    assert num_checks * (seconds(check["interval"]) + TIMEOUT_S) <= 60  # one that does not answer at all
+    assert check["start_period"] == "24h"
+
+
+@pytest.mark.redis
+def test_the_gateway_s_check_is_true_of_a_real_one(redis_url: str) -> None:
+    command = SERVICES["gateway"]["healthcheck"]["test"]
+    port = SERVICES["gateway"]["environment"]["HERD_GATEWAY_PORT"]
+    with GatewayThread(redis_url) as one:
+        own = urlsplit(one.url).port
+        code = command[-1].replace(f" {port})", f" {own})")
+        run = [sys.executable, *command[2:-1], code]
+        assert subprocess.run(run, capture_output=True).returncode == 0
+    assert subprocess.run(run, capture_output=True).returncode == 1
 
 
 @pytest.mark.parametrize("worker", WORKERS)

@@ -12,7 +12,8 @@ import yaml
 
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings_files import CONTAINER_SECRETS, secret_variables
-from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.health import WorkerHealth
+from llama_herd.worker.settings import DAY_S, WorkerSettings
 from tests.deploy.schemas import Manifest, complaint, manifests
 
 FOLDER = Path(__file__).parents[2] / "deploy/kubernetes"
@@ -157,11 +158,19 @@ def test_a_gateway_takes_jobs_while_no_worker_is_up() -> None:
 
 
 def test_a_worker_is_ready_by_its_own_word_and_alive_also_without_redis() -> None:
-    for name in ("startup", "readiness"):
-        assert WORKER.container[f"{name}Probe"]["exec"]["command"] == ["herd", "health"]
-    assert WORKER.container["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    pages = WorkerHealth().pages
+    for name, path in (("startup", "ready"), ("readiness", "ready"), ("liveness", "live")):
+        asked = WORKER.container[f"{name}Probe"]["httpGet"]
+        assert asked == {"path": f"/health/{path}", "port": "metrics"}
+        assert asked["path"] in pages
     startup = WORKER.container["startupProbe"]
-    assert startup["periodSeconds"] * startup["failureThreshold"] >= 1800
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= DAY_S
+
+
+def test_a_worker_that_stands_still_is_started_anew_within_a_minute() -> None:
+    stall_s = WorkerSettings.model_fields["stall_s"].default
+    live = WORKER.container["livenessProbe"]
+    assert stall_s + live["periodSeconds"] * live["failureThreshold"] <= 60
 
 
 @BOTH

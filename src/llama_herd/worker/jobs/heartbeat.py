@@ -71,6 +71,12 @@ class Heartbeat(threading.Thread):
         self._next_beat_s = 0.0
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
+        self._heard_s = monotonic()
+
+    @property
+    def unheard_s(self) -> float:
+        """How long Redis has taken no report, of any tenant."""
+        return monotonic() - self._heard_s
 
     def report_soon(self) -> None:
         """Beat soon, since the worker's last reports are no longer true; any thread may ask."""
@@ -148,6 +154,7 @@ class Heartbeat(threading.Thread):
                 Beat(one.ledger, self._status(one.queue), asks) for one, asks in zip(lot, asking, strict=True)
             ]
             answers = run_call(self._redis, beat(beats))
+            self._heard_s = monotonic()
             for one, answer in zip(lot, answers, strict=True):
                 one.num_free_elsewhere = answer if isinstance(answer, int) else 0
                 self._reported_s[one.tenant] = monotonic()
