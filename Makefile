@@ -16,7 +16,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-compose chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +25,10 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-programs test-faults test-kernels test-s3 test-clients test-api: export PYTHONDONTWRITEBYTECODE =
+quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-compose: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (again or worker or long or slow or gpu or fault or program)"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (again or worker or long or slow or gpu or fault or program or engine)"
 
 # Three processes more than small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests
@@ -53,6 +53,9 @@ test-clients: $(CLIENTS)/.ready ## read every kind of answer with older clients 
 test-api: $(API)/.ready ## send the gateway what schemathesis makes of its description, for ten minutes
 	@$(API)/bin/python -m pytest -q -m slow tests/tasks/gateway/test_description.py
 
+test-compose: $(VENV)/.ready ## run the containers on a Docker engine, where one is: kills, the volume, profiles, users (half an hour)
+	@$(BIN)/python -m pytest -q -rs -m engine tests/deploy/test_containers.py
+
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write
 
@@ -65,7 +68,7 @@ check: $(VENV)/.ready $(KERNELS)/.ready ## lint, types, import walls, GPU kernel
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(KERNELS)/bin/python -m benchmarks.gpu_kernels --check sm_86
-	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.secure.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.gpu.yml docker-compose.secure.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/hadolint Dockerfile
 	@$(BIN)/python -m tests.deploy.schemas deploy/kubernetes

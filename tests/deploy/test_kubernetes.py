@@ -1,5 +1,6 @@
 """The objects for Kubernetes: right by their schemas and our settings, and an overlay that fits together."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -234,6 +235,42 @@ def test_no_pool_takes_anothers_pods_for_its_own(built: list[Manifest]) -> None:
     labels = {name: Pod.of(deployment).labels for name, deployment in deployments.items()}
     for name, selector in selectors:
         assert [other for other in labels if selector.items() <= labels[other].items()] == [name]
+
+
+@BOTH
+def test_a_wrong_setting_is_told_where_the_pod_is(pod: Pod) -> None:
+    assert pod.container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+@needs_kubectl
+def test_an_image_is_one_of_a_version(built: list[Manifest]) -> None:
+    (version,) = re.findall(r'image.version="(.+?)"', (FOLDER.parents[1] / "Dockerfile").read_text())
+    images = {Pod.of(one).container["image"] for one in of_kind(built, "Deployment").values()}
+    assert images == {f"registry.example.com/llama-herd:{version}-{kind}" for kind in ("cpu", "gpu")}
+
+
+@needs_kubectl
+def test_who_may_call_whom(built: list[Manifest]) -> None:
+    """Each pod has one policy, whose ports it has; clients come by the Ingress to a Service that is there."""
+    policies = of_kind(built, "NetworkPolicy")
+    for deployment in of_kind(built, "Deployment").values():
+        pod = Pod.of(deployment)
+        (policy,) = (
+            one["spec"]
+            for one in policies.values()
+            if one["spec"]["podSelector"]["matchLabels"].items() <= pod.labels.items()
+        )
+        assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == pod.ports.keys()
+    (ingress,) = of_kind(built, "Ingress").values()
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    service = of_kind(built, "Service")[path["backend"]["service"]["name"]]
+    assert path["backend"]["service"]["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+    assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
+    longest = int(
+        ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"].rstrip("m")
+    )
+    assert longest << 20 > GatewaySettings.model_fields["gateway_file_bytes"].default
 
 
 @needs_kubectl
