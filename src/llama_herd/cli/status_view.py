@@ -103,11 +103,13 @@ def job_view(job: JobStatus) -> Table:
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
         "due": f"{duration_text(job.waited_s)} ago",
+        "ended": _ended_text(job),
         "deadline": f"in {duration_text(job.left_s)}" if job.left_s else "",
         "worker": job.worker or "",
         "tokens": f"{job.tokens:,}",
         "attempts": f"{job.attempts}" if job.attempts else "",
         "retries": _retries_text(job),
+        "notes": ", ".join(f"{name}={value}" for name, value in job.metadata.items()),
         "": job.note,
     }
     for name, value in facts.items():
@@ -120,6 +122,13 @@ def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """The view of jobs, a line for each."""
     notes = dict.fromkeys(job.note for job in jobs if job.note)
     return Group(FoldingTable(_JOB, map(_job_cells, jobs)), *map(harmless, notes))
+
+
+def _ended_text(job: JobStatus) -> str:
+    if job.ended_ms is None:
+        return ""
+    ago_s, took_s = (job.now_ms - job.ended_ms) / 1000, (job.ended_ms - job.submitted_ms) / 1000
+    return f"{duration_text(max(0.0, ago_s))} ago, after {duration_text(max(0.0, took_s))}"
 
 
 def ended_jobs_view(jobs: Sequence[JobStatus]) -> FoldingTable:
