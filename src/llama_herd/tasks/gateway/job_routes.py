@@ -1,6 +1,6 @@
 """Our own endpoints: a job, its state, its events as they come, and its end."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, Literal, cast, get_args
 
@@ -58,16 +58,15 @@ class JobView(BaseModel):
         description="How long it will wait at the recent rate; null if unknown, or if it does not wait."
     )
     ended_ms: int | None = Field(description="When it ended; null until then.")
-    metadata: Mapping[str, str] = Field(description="The client's notes.")
     timeline: list[Moment] = Field(description="What became of it, moment by moment.")
     job: dict[str, Any] = Field(
-        description="The job as it was accepted; what it asks, and of whom, only for keys of operators."
+        description="The job as it was accepted; what it asks, notes and of whom, only for operators' keys."
     )
     result: Result | None = Field(description="Its result; null until it has ended.")
 
 
 #: Fields of a job that tell what it asks, or of whom. Only operators see them here.
-ASKED = (*SOURCES, "tools", "documents", "webhook")
+ASKED = (*SOURCES, "tools", "documents", "metadata", "webhook")
 
 
 class JobList(BaseModel):
@@ -158,7 +157,7 @@ async def get_job(call: Call) -> Response:
 
     def make() -> str:
         times = ("submitted_ms", "due_ms", "deadline_ms", "ended_ms")
-        same = ("state", "queue", "worker", "starts", "metadata", *times)
+        same = ("state", "queue", "worker", "starts", *times)
         view = JobView(
             id=job_id,
             num_events=record.seq,
