@@ -21,7 +21,7 @@ ABSENT_ROUTES = (
     AbsentRoutes(("/v1/tokenize", "/v1/detokenize"), "these are POST /tokenize and POST /detokenize"),
     AbsentRoutes(
         ("/v1/responses", "/v1/conversations", "/responses"),
-        f"there is no Responses API. Use {_CHAT}, with all turns so far in `messages`",
+        f"the Responses API is not spoken here. Use {_CHAT}, with all turns so far in `messages`",
     ),
     AbsentRoutes(
         (

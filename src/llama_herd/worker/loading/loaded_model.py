@@ -83,6 +83,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
             judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
+            told = servable.tokenizer_info(min(plan.max_length, plan.kv_cache_tokens))
             maker = SequenceMaker(
                 servable.tokenizer,
                 chat,
@@ -92,7 +93,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
                 plan.max_length,
                 plan.num_pages,
                 servable.control_tokens.ids,
-                servable.tokenizer_info(plan.max_length) if settings.tokenizer_info else None,
+                told if settings.tokenizer_info else None,
             )
         return cls(llama, cache, plan, maker, weights_s)
 

@@ -107,8 +107,8 @@ class ServableModel:
     def tokenizer_info(self, max_length: int) -> TokenizerInfo:
         """What the files say of the tokenizer. max_length: of prompt and output together, in tokens."""
         tokenizer = self.tokenizer
-        template = tokenizer.chat_templates.get(DEFAULT)
-        is_told = template is not None and len(template.encode()) <= MAX_TOLD_TEMPLATE_BYTES
+        template = tokenizer.chat_templates.get(DEFAULT, "")
+        is_told = 0 < len(template.encode()) <= MAX_TOLD_TEMPLATE_BYTES
         own = {
             "tokenizer_class": type(tokenizer.codec).__name__,
             "add_bos_token": tokenizer.adds_bos,
