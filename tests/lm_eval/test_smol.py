@@ -19,7 +19,7 @@ from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(1800)]
 pytest.importorskip("lm_eval", reason="no lm-eval: make test-eval")
-pytest.importorskip("accelerate", reason="transformers' side of the comparison needs it")
+pytest.importorskip("accelerate", reason="no accelerate, which transformers' side needs: make test-eval")
 
 FACTS = Path(__file__).parent / "facts.jsonl"
 NUM_FACTS = 50
