@@ -307,6 +307,10 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
         **bodies("/detokenize", {"model": "tales", "tokens": [1]}),
         "the most tokens": post("/detokenize", model="tales", tokens=[1] * 65_536),
     },
+    ("GET", "/tokenizer_info"): {
+        "a path": get("/tokenizer_info"),
+        "a long name": get(f"/tokenizer_info?model={'x' * 8000}"),
+    },
     ("POST", "/v1/jobs"): {
         **bodies("/v1/jobs", {"model": "tales", "prompt": "x"}),
         "the most scores": submit_scored,

@@ -21,6 +21,7 @@ from tests.chaos.harness.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.logged import listening
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
+from tests.tasks.gateway.test_http import QUERIES
 from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
@@ -79,7 +80,7 @@ def keys(redis: Redis, herd: Herd) -> dict[KeyRole, str]:
 
 #: Of every route one request, in no order.
 REQUESTS = [
-    (method, route.path.format(id="x", model="tales", name="style.css"))
+    (method, route.path.format(id="x", model="tales", name="style.css") + QUERIES.get(route.path, ""))
     for route in ROUTES
     for method in sorted(route.methods or ())
     if method != "HEAD"

@@ -21,6 +21,7 @@ from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObje
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.tasks.security.api_keys import KeyRole
 
 #: A class of ours, or the name of a schema that is none.
@@ -117,6 +118,14 @@ OPERATIONS = (
         PRODUCER,
         body="DetokenizeBody",
         answer=DetokenizeAnswer,
+    ),
+    Operation(
+        "get",
+        "/tokenizer_info",
+        openai_routes.show_tokenizer,
+        PRODUCER,
+        answer=TokenizerInfo,
+        queries=(("model", "Absent: that of the gateway, or the only one that is served."),),
     ),
     Operation("get", "/v1/models", openai_routes.list_models, SUBSCRIBER, answer=ModelList),
     Operation("get", "/v1/models/{model}", openai_routes.get_model, SUBSCRIBER, answer=Model),

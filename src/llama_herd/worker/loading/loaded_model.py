@@ -83,8 +83,18 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
             judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
-            size = plan.max_length, plan.num_pages
-            maker = SequenceMaker(servable.tokenizer, chat, complaint, outputs, grammars, *size)
+            told = servable.tokenizer_info(min(plan.max_length, plan.kv_cache_tokens))
+            maker = SequenceMaker(
+                servable.tokenizer,
+                chat,
+                complaint,
+                outputs,
+                grammars,
+                plan.max_length,
+                plan.num_pages,
+                servable.control_tokens.ids,
+                told if settings.tokenizer_info else None,
+            )
         return cls(llama, cache, plan, maker, weights_s)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
