@@ -93,7 +93,7 @@ class BatchRunner:
         self._is_away = False
         self._named: set[str] = set()
         self._is_ended_elsewhere = self._is_cancelled = False
-        progress = BatchProgress(files.run.run_id, files.run.input_name, files.source.num_rows(), files.done)
+        progress = BatchProgress(files.run.run_id, files.run.input_name, files.num_rows, files.done)
         self._run = BatchRun(client, batch, progress, self, max_errors=max_errors)
 
     def run(self) -> int:
@@ -110,6 +110,8 @@ class BatchRunner:
             self._screen.say(
                 f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
             )
+            for name in self._files.renamed:
+                self._screen.say(name)
             try:
                 state = self._run.run()
             except BatchLeft:

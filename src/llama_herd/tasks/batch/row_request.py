@@ -123,8 +123,10 @@ class RequestReader:
         """Read a row. Never raises: a bad line does not stop the batch."""
         errors: list[FieldError] = []
         job, request = None, RowRequest()
-        if row.fields is None:
+        if row.fields is None or row.complaint:
             errors.append(FieldError("line", row.complaint))
+            if row.fields is not None:
+                request = RowRequest(self._custom_id(row.line, row.fields, errors))
         elif _OPENAI_FIELDS & row.fields.keys():
             job, request = self._read_openai(row.line, row.fields, errors)
         else:
