@@ -17,8 +17,8 @@ from llama_herd.cli.batch.sources import Source
 from llama_herd.cli.batch.table_layout import TableLayout
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line
-from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
-from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
