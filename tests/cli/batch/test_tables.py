@@ -132,7 +132,8 @@ COLUMNS: dict[str, list[pyarrow.Array]] = {
     "TIME64": [pyarrow.array([1, None], pyarrow.time64("ns"))],
     "TIMESTAMP": [
         pyarrow.array([1, None], pyarrow.timestamp("ns")),
-        pyarrow.array([datetime(2024, 1, 1, tzinfo=UTC), None], pyarrow.timestamp("us", "Europe/Berlin")),
+        pyarrow.array([datetime(2024, 1, 1, tzinfo=UTC), None], pyarrow.timestamp("us", "+01:00")),
+        pyarrow.array([0, None], pyarrow.timestamp("ms", "Mars/Base")),
     ],
     "DURATION": [pyarrow.array([timedelta(seconds=1), None])],
     "INTERVAL_MONTH_DAY_NANO": [pyarrow.array([(1, 2, 3), None], pyarrow.month_day_nano_interval())],
@@ -185,8 +186,8 @@ AS_JSON = {
 }
 
 
-#: Examples of these that have bytes within, or a name twice.
-REFUSED = {("LIST", 1), ("STRUCT", 1)}
+#: Examples of these that have bytes within, a name twice, or a zone that nobody knows.
+REFUSED = {("LIST", 1), ("STRUCT", 1), ("TIMESTAMP", 2)}
 
 
 def parquet(source: Path, column: pyarrow.Array, rows: int = 2) -> bool:
@@ -316,3 +317,16 @@ def test_numbers_that_json_has_not_are_null_there(tmp_path: Path) -> None:
     answered(plan(source, tmp_path / "out.jsonl"))
     (row,) = read(tmp_path / "out.jsonl")
     assert (row["x"], row["y"]) == (None, [None, 1.0])
+
+
+def test_a_text_that_is_no_text_is_told_with_its_column(tmp_path: Path) -> None:
+    source = tmp_path / "in.parquet"
+    ends = pyarrow.array([0, 1], "int32").buffers()[1]
+    column = pyarrow.Array.from_buffers(pyarrow.string(), 1, [None, ends, pyarrow.py_buffer(b"\xff")])
+    assert parquet(source, column, rows=1)
+    with pytest.raises(
+        BadInput, match=r"the column mine has a value that has no form as text: .* --drop mine"
+    ):
+        answered(plan(source, tmp_path / "out.csv"))
+    answered(plan(source, tmp_path / "out.csv", dropped=("mine",)))
+    answered(plan(source, tmp_path / "out.parquet"))

@@ -46,10 +46,24 @@ class ParquetTable(Table):
         line = 0
         forms = {name: plain_type(self.schema.field(name).type) for name in columns}
         for batch in self.batches(columns):
-            plain = {name: batch.column(name).cast(form).to_pylist() for name, form in forms.items()}
+            plain = {name: self._plain_cells(batch, name, form) for name, form in forms.items()}
             for number in range(batch.num_rows):
                 line += 1
                 yield SourceRow(line, {name: cells[number] for name, cells in plain.items()})
+
+    def _plain_cells(self, batch: Any, name: str, form: Any) -> list[Any]:
+        """The values of a column as JSON has them. Raises BadInput: texts may be no UTF-8, zones unknown."""
+        from pyarrow import ArrowException
+
+        try:
+            found: list[Any] = batch.column(name).cast(form).to_pylist()
+        except (ArrowException, UnicodeDecodeError) as error:
+            reason = str(error).splitlines()[0]
+            raise BadInput(
+                f"{self.name}: the column {named([name])} has a value that has no form as text: {reason}. "
+                f"Fix: mend it; a table of answers leaves it out by --drop {named([name])}"
+            ) from None
+        return found
 
     def batches(self, columns: Collection[str]) -> Iterator[Any]:
         """The rows as batches of Arrow, with at least these columns. Raises BadInput."""
@@ -82,7 +96,7 @@ class ParquetTable(Table):
 
         try:
             yield
-        except (ArrowException, OSError, UnicodeDecodeError):
+        except (ArrowException, OSError):
             raise BadInput(
                 f"{self.name} cannot be read: it is not a Parquet file, or it is damaged"
             ) from None
