@@ -51,15 +51,11 @@ class InputOptions:
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
         if len(given) > 1:
             raise BadInput(f"{' and '.join(given)}: each says what the prompt is. Fix: give one of them")
-        if self.separator is not None and len(self.separator) != 1:
-            raise BadInput(f"--separator {self.separator!r}: must be one character, or tab")
+        if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+            raise BadInput(f"--separator {self.separator!r}: must be one character such as ';', or tab")
         if self.encoding is not None:
             check_encoding(self.encoding)
-        if not self.template.columns:
-            raise BadInput(
-                f"{self.template.option}: names no column, so all rows would be the same. "
-                "Fix: write {NAME} for a column"
-            )
+        self.template.check_columns()
 
     def check(self, settings: Settings) -> None:
         """Raise InvalidJob if the messages could be those of no job."""

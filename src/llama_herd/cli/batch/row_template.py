@@ -83,6 +83,13 @@ class RowTemplate:
         found = [*_columns(self.fields), *([] if self.id_column is None else [self.id_column])]
         return list(dict.fromkeys(found))
 
+    def check_columns(self) -> None:
+        """Raise BadInput if no column is in the prompt."""
+        if next(_columns(self.fields), None) is None:
+            raise BadInput(
+                f"{self.option}: names no column, so all rows would be the same. Fix: write {{NAME}} for one"
+            )
+
     def check(self, names: Sequence[str], source: str, hint: str = "") -> None:
         """Raise BadInput if a table lacks a column; hint: what else its first line may tell."""
         missing = next((name for name in self.columns if name not in names), None)

@@ -152,8 +152,8 @@ class LineScreen(BatchScreen):
         show("\n".join(summary.lines()))
 
     def _write_over(self, text: str, *, end: str = "") -> None:
-        before = f"\r{' ' * self._num_shown}\r" if self._num_shown else ""
-        print(f"{before}{harmless(text)}", end=end, flush=True)
+        num = self._num_shown
+        print((f"\r{'':{num}}\r" if num else "") + harmless(text), end=end, flush=True)
         self._num_shown = 0 if end else len(text)
 
 

@@ -46,7 +46,7 @@ class TableLayout:
         own = [name for name in OWN if has_prompts or name != "prompt"]
         names = _free_names([field.name for field in fields], own, "answer_")
         theirs = {names[field.name]: field for field in fields}
-        return cls(table, _free_names(kept, [*own, *theirs], "input_"), own, theirs)
+        return cls(table if kept else None, _free_names(kept, [*own, *theirs], "input_"), own, theirs)
 
     @property
     def columns(self) -> list[str]:

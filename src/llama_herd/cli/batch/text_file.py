@@ -117,4 +117,4 @@ def _first_undecodable(name: str) -> tuple[int, int]:
             except UnicodeDecodeError as error:
                 return line + error.object[: error.start].count(b"\n"), error.object[error.start]
             line += piece.count(b"\n")
-    raise AssertionError("the file has changed meanwhile")
+    raise BadInput(f"{name} has changed while it was read. Fix: run the same command again")
