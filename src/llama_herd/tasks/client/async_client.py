@@ -8,7 +8,7 @@ from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
-from llama_herd.tasks.client.batch.client_batch import AsyncBatch
+from llama_herd.tasks.client.batch.client_batch import AsyncBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
@@ -236,10 +236,16 @@ class AsyncClient:
         run_id: str | None = None,
         window: int | None = None,
         in_order: bool = False,
+        on_progress: ProgressHook | None = None,
+        total: int | None = None,
     ) -> AsyncBatch:
-        """Run many jobs, a limited number at a time, and iterate over their results."""
+        """Run many jobs, a limited number at a time, and iterate over their results.
+
+        on_progress is called in the event loop, as by `Client.batch`.
+        """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return AsyncBatch(self._run, with_window)
+        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        return AsyncBatch(self._run, with_window, teller)
 
     async def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""

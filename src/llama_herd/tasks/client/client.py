@@ -9,7 +9,7 @@ from redis.client import PubSub
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
-from llama_herd.tasks.client.batch.client_batch import ClientBatch
+from llama_herd.tasks.client.batch.client_batch import ClientBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
@@ -315,6 +315,8 @@ class Client(AbstractContextManager["Client"]):
         run_id: str | None = None,
         window: int | None = None,
         in_order: bool = False,
+        on_progress: ProgressHook | None = None,
+        total: int | None = None,
     ) -> ClientBatch:
         """Run any number of jobs, and iterate over their results as the jobs end.
 
@@ -328,10 +330,15 @@ class Client(AbstractContextManager["Client"]):
         were under way go on. Rows whose items were already used run again; to leave them out, pass the others
         as `BatchRow`s with their numbers.
 
+        on_progress is called while you iterate, twice a second at most and once at the end, with how the
+        batch stands. `total` is the number of jobs for it, known of a list. What it raises comes out of the
+        iteration, which may go on: no item is lost.
+
         Raises InvalidJob if `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return ClientBatch(self._run, with_window)
+        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        return ClientBatch(self._run, with_window, teller)
 
     def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""
