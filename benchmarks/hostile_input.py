@@ -341,6 +341,11 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("DELETE", "/v1/files/{id}"): {
         "64 MiB": lambda stage: stage.ask("DELETE", f"/v1/files/{stage.made['file']}")
     },
+    ("GET", "/v1/jobs"): {
+        "a page": get("/v1/jobs?limit=500"),
+        "many notes": get(f"/v1/jobs?{'&'.join(f'metadata={n}={n}' for n in range(1000))}"),
+        "a long id": get(f"/v1/jobs?after={'x' * 8000}"),
+    },
     ("POST", "/v1/batches"): bodies(
         "/v1/batches", {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}
     ),
