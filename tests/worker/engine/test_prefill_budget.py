@@ -228,7 +228,7 @@ def test_beside_prompts_in_captured_forwards_no_stream_waits_longer_than_two_ste
     gaps_s, prompt_tokens = streamed(costs, 0.0, seed)
     full_s, token_s = decode_s(costs, 2 * ROWS), costs.prompt_token_s
     bound_s = full_s + max(full_s, costs.prompt_s + 256 * token_s)
-    assert max(gaps_s) <= bound_s + 2 * ROWS * token_s + 1e-9, "a row is taken for a token"
+    assert max(gaps_s) <= 1.03 * bound_s + 2 * ROWS * token_s, "a row is taken for a token"
     forwards = costs.of_forwards
     assert forwards
     wanted = max(256, min(2000, forwards.fitting(0.99 * full_s)))
