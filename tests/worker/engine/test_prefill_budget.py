@@ -232,7 +232,8 @@ def test_beside_prompts_in_captured_forwards_no_stream_waits_longer_than_two_ste
     forwards = costs.of_forwards
     assert forwards
     wanted = max(256, min(2000, forwards.fitting(0.99 * full_s)))
-    assert median(prompt_tokens) >= 0.9 * wanted - 2 * ROWS, "as many prompt tokens as that allows"
+    # Forwards of more than a thousand tokens have a third more than the next smaller one.
+    assert median(prompt_tokens) >= 0.75 * wanted - 2 * ROWS, "as many prompt tokens as that allows"
 
 
 @given(devices, st.booleans())
