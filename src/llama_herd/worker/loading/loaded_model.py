@@ -40,13 +40,11 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
     llama: Llama
     cache: Cache
     plan: MemoryPlan
+    tokenizer: Tokenizer
     maker: SequenceMaker
     weights_s: float  # that reading the weights and laying them out took
     steps_note: str = ""  # how the steps of its engine go, once there is one
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.maker.tokenizer
+    needs_warm_up: bool = True
 
     @classmethod
     def load(
@@ -85,7 +83,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
             size = plan.max_length, plan.num_pages
             maker = SequenceMaker(servable.tokenizer, chat, complaint, outputs, grammars, *size)
-        return cls(llama, cache, plan, maker, weights_s)
+        return cls(llama, cache, plan, servable.tokenizer, maker, weights_s)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
         chosen = choose_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
