@@ -74,5 +74,7 @@ class Answer:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        calls = tuple(Call(*one) for one in fields.get("calls", ()))
+        """Read what `to_dict` made, or a table of a file. Raises BadInput, or TypeError for unknown fields."""
+        given = fields.get("calls", ())
+        calls = tuple(Call(**one) if isinstance(one, Mapping) else Call(*one) for one in given)
         return cls(**{**fields, "calls": calls})

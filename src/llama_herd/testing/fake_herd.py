@@ -19,6 +19,7 @@ from llama_herd.local.worker_process import WorkerProcess, settings_at
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.redis_url import masked
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, MODEL_PATTERN
 from llama_herd.testing.script import AskedJob, Condition, Reply, Script
 from llama_herd.testing.script_server import ScriptServer
@@ -102,7 +103,7 @@ class FakeHerd:
         for model in self.models:
             self.client.cancel_jobs(model=model)
         until_s = monotonic() + CANCEL_S
-        while self.client.count_jobs() and monotonic() < until_s:
+        while self._is_busy() and monotonic() < until_s:
             sleep(POLL_S)
         left = [key for key in self._keys() - self._kept if not key.startswith(_BINDINGS)]
         if left:
@@ -124,6 +125,13 @@ class FakeHerd:
             self._kept = self._keys()
             on_failure.pop_all()
         return self
+
+    def _is_busy(self) -> bool:
+        """Whether jobs run or wait, or Celery has not heard of the end of one that a worker has had."""
+        if self.client.count_jobs():
+            return True
+        keys = [Ledger(one.tenant).job_key(one.id) for one in self.jobs]
+        return any(self._redis.exists(key) and not self._redis.hexists(key, "settled") for key in keys)
 
     def _keys(self) -> set[bytes]:
         return set(self._redis.scan_iter(count=1000))

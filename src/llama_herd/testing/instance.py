@@ -1,7 +1,9 @@
 """A short value that follows a JSON schema."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, count
+from math import inf
 from typing import Any
 
 from llama_herd.errors import BadInput
@@ -32,6 +34,24 @@ _KINDS = {
 }
 
 
+#: Words that say what a value is not, or what else it needs.
+_BEYOND = {
+    *("not", "if", "contains", "propertyNames", "patternProperties", "dependentRequired"),
+    *("dependentSchemas", "unevaluatedProperties", "unevaluatedItems"),
+}
+
+#: Python's types of what JSON knows.
+_TYPES = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
 def instance_of(schema: Any) -> Any:
     """A short value that follows a schema. Raises BadInput, which names the place, if it finds none."""
     return _Instances(schema).of(schema, "")
@@ -47,10 +67,8 @@ class _Instances:
         if schema is False:
             raise BadInput(f"{place or 'schema'}: nothing follows it")
         schema = self._whole({} if schema is True else schema, place, depth)
-        if "const" in schema:
-            return schema["const"]
-        if "enum" in schema:
-            return schema["enum"][0]
+        if "const" in schema or "enum" in schema:
+            return _listed(schema, place)
         for word in ("anyOf", "oneOf"):
             if word in schema:
                 return self._first_of(schema, word, place, depth)
@@ -60,7 +78,7 @@ class _Instances:
             case "array":
                 return self._array(schema, place, depth)
             case "string":
-                return _text(schema)
+                return _text(schema, place)
             case "integer" | "number" as kind:
                 return _number(schema, is_whole=kind == "integer", place=place)
             case "boolean":
@@ -77,7 +95,9 @@ class _Instances:
             if depth > MAX_DEPTH:
                 raise BadInput(f"{place or 'schema'}: names itself without an end")
             part = {} if part is True else self._whole(part, place, depth + 1)
-            whole = _joined(part, whole)
+            whole = _joined(part, whole, place)
+        if words := sorted(whole.keys() & _BEYOND):
+            raise _beyond(place, words[0])
         return whole
 
     def _found(self, reference: str, place: str) -> Any:
@@ -93,7 +113,7 @@ class _Instances:
         """By the first of several schemas by which there is a value."""
         others = {name: value for name, value in schema.items() if name != word}
         problem = BadInput(f"{place or 'schema'}: {word} is empty")
-        for one in schema[word]:
+        for one in sorted(schema[word], key=_refers):  # what refers to others is longer, perhaps without end
             try:
                 return self.of({"allOf": [one, others]}, place, depth + 1)
             except BadInput as error:
@@ -103,9 +123,12 @@ class _Instances:
     def _object(self, schema: Mapping[str, Any], place: str, depth: int) -> dict[str, Any]:
         fields = schema.get("properties", {})
         names = dict.fromkeys(schema.get("required", ()))
-        spare = (name for name in (*fields, *_names()) if name not in names)
+        others = (f"field_{number}" for number in count())
+        spare = (name for name in chain(fields, others) if name not in names)
         while len(names) < schema.get("minProperties", 0):
             names[next(spare)] = None
+        if len(names) > schema.get("maxProperties", inf):
+            raise _beyond(place, "an object with too many fields")
         rest = schema.get("additionalProperties", True)
         ordered = [name for name in fields if name in names] + [name for name in names if name not in fields]
         return {
@@ -116,37 +139,56 @@ class _Instances:
     def _array(self, schema: Mapping[str, Any], place: str, depth: int) -> list[Any]:
         firsts = schema.get("prefixItems", [])
         least = schema.get("minItems", 0)
+        if least > schema.get("maxItems", inf) or (schema.get("uniqueItems") and least > 1):
+            raise _beyond(place, "a list of different values, or of none")
         schemas = [*firsts, *[schema.get("items", True)] * max(0, least - len(firsts))][:least]
         places = (f"{place}.{number}".lstrip(".") for number in range(len(schemas)))
         return [self.of(one, inner, depth + 1) for one, inner in zip(schemas, places, strict=True)]
 
 
-def _names() -> Iterator[str]:
-    number = 0
-    while True:
-        yield f"field_{number}"
-        number += 1
+def _refers(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and "$ref" in schema
 
 
-def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two schemas that both hold."""
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Two schemas that both hold. Raises BadInput where it is not plain what they say together."""
     joined = {**first, **second}
-    for word, value in first.items():
-        if word not in second:
-            continue
-        other = second[word]
-        if word == "required":
+    for one, other in ((first, second), (second, first)):
+        if one.get("additionalProperties", True) is not True and "properties" in other:
+            raise _beyond(place, "additionalProperties beside other properties")
+    for word in first.keys() & second.keys():
+        value, other = first[word], second[word]
+        if word in ("minimum", "minLength", "minItems", "minProperties", "exclusiveMinimum"):
+            joined[word] = max(value, other)
+        elif word in ("maximum", "maxLength", "maxItems", "maxProperties", "exclusiveMaximum"):
+            joined[word] = min(value, other)
+        elif word == "required":
             joined[word] = [*dict.fromkeys((*value, *other))]
         elif word == "properties":
             both = {name: {"allOf": [value[name], other[name]]} for name in value if name in other}
             joined[word] = {**value, **other, **both}
-        elif word == "enum":
-            joined[word] = [one for one in value if one in other]
-        elif word in ("minimum", "minLength", "minItems", "minProperties", "exclusiveMinimum"):
-            joined[word] = max(value, other)
-        elif word in ("maximum", "maxLength", "maxItems", "exclusiveMaximum"):
-            joined[word] = min(value, other)
+        elif value != other and word not in ("title", "description", "default", "examples", "$defs"):
+            raise _beyond(place, f"{word} twice")
     return joined
+
+
+def _beyond(place: str, what: str) -> BadInput:
+    return BadInput(f"{place or 'schema'}: {what}: no answer is made of that. Fix: write the answer")
+
+
+def _listed(schema: Mapping[str, Any], place: str) -> Any:
+    """The first of the values that a schema lists; beside a type it has that."""
+    if schema.keys() - {"const", "enum", "type", "title", "description", "default", "examples", "$defs"}:
+        raise _beyond(place, "values, and more words")
+    values = schema.get("enum", [schema.get("const")])
+    if "const" in schema:
+        values = [schema["const"]] if schema["const"] in values else []
+    kinds = schema.get("type", list(_TYPES))
+    for value in values:
+        for kind in [kinds] if isinstance(kinds, str) else kinds:
+            if isinstance(value, _TYPES[kind]) and (kind == "boolean") == isinstance(value, bool):
+                return value
+    raise _beyond(place, "no value")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
@@ -159,12 +201,14 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return next((kind for kind, words in _KINDS.items() if any(word in schema for word in words)), "object")
 
 
-def _text(schema: Mapping[str, Any]) -> str:
+def _text(schema: Mapping[str, Any], place: str) -> str:
+    least, most = schema.get("minLength", 0), schema.get("maxLength", inf)
     if "pattern" in schema:
-        return text_matching(schema["pattern"])
-    text = FORMATS.get(schema.get("format", ""), "")
-    least: int = schema.get("minLength", 0)
-    return text.ljust(least, "a")
+        return text_matching(schema["pattern"], least, most)
+    text = FORMATS.get(schema.get("format", ""), "").ljust(least, "a")
+    if len(text) > most:
+        raise _beyond(place, "a text that is too long")
+    return text
 
 
 def _number(schema: Mapping[str, Any], *, is_whole: bool, place: str) -> float:
@@ -179,6 +223,7 @@ def _number(schema: Mapping[str, Any], *, is_whole: bool, place: str) -> float:
     for one in tried:
         above = one >= low and one > schema.get("exclusiveMinimum", -1e301)
         below = one <= high and one < schema.get("exclusiveMaximum", 1e301)
-        if above and below:
-            return int(one) if one == int(one) else one
+        fits = not step or one % step == 0
+        if above and below and fits and not (is_whole and one % 1):
+            return one if one % 1 else int(one)
     raise BadInput(f"{place or 'schema'}: no number was found between its bounds")

@@ -1,46 +1,65 @@
 """A short text that a regular expression matches."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from llama_herd.errors import BadInput
 
+#: How much more often than need be something is repeated for the sake of a text's length.
+MOST_MORE = 64
 
-def text_matching(pattern: str) -> str:
-    """A short text that an expression matches as a whole. Raises BadInput if it is none, or finds none."""
+
+def text_matching(pattern: str, least: int = 0, most: float = inf) -> str:
+    """A text with so many characters that an expression is found in.
+
+    Raises BadInput if it is no expression, or no text was found.
+    """
     from re import _parser  # type: ignore[attr-defined]  # as the standard library reads expressions
 
     try:
-        text = "".join(map(_matching, _parser.parse(pattern)))
-        if re.search(pattern, text):
-            return text
-    except (re.error, KeyError):
+        parts = _parser.parse(pattern)
+        for more in range(min(least, MOST_MORE) + 1):
+            text = _Writer(more).text(parts)
+            if least <= len(text) <= most and re.search(pattern, text):
+                return text
+    except (re.error, KeyError, RecursionError):
         pass
-    raise BadInput(f"no text was found that the expression {pattern!r} matches. Fix: write the answer")
+    raise BadInput(f"no text was found for the expression {pattern!r}. Fix: write the answer")
 
 
-def _matching(part: Sequence[Any]) -> str:
-    """A text for one part of a read expression. Raises KeyError for one that is not known."""
-    kind, value = str(part[0]), part[1]
-    match kind:
-        case "LITERAL":
-            return chr(value)
-        case "NOT_LITERAL":
-            return "b" if value == ord("a") else "a"
-        case "ANY":
-            return "a"
-        case "AT" | "ASSERT" | "ASSERT_NOT":
-            return ""
-        case "IN":
-            return _of_class(value)
-        case "BRANCH":
-            return "".join(map(_matching, value[1][0]))
-        case "SUBPATTERN":
-            return "".join(map(_matching, value[-1]))
-        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-            return "".join(map(_matching, value[2])) * int(value[0])
-    raise KeyError(kind)
+@dataclass(frozen=True)
+class _Writer:
+    """Writes a text for read expressions, in which what may be repeated is so so many times more."""
+
+    more: int
+
+    def text(self, parts: Iterable[Sequence[Any]]) -> str:
+        """Raises KeyError for a part that is not known."""
+        return "".join(map(self._part, parts))
+
+    def _part(self, part: Sequence[Any]) -> str:
+        kind, value = str(part[0]), part[1]
+        match kind:
+            case "LITERAL":
+                return chr(value)
+            case "NOT_LITERAL":
+                return "b" if value == ord("a") else "a"
+            case "ANY":
+                return "a"
+            case "AT" | "ASSERT" | "ASSERT_NOT":
+                return ""
+            case "IN":
+                return _of_class(value)
+            case "BRANCH":
+                return self.text(value[1][0])
+            case "SUBPATTERN":
+                return self.text(value[-1])
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                return self.text(value[2]) * min(int(value[1]), int(value[0]) + self.more)
+        raise KeyError(kind)
 
 
 #: One for each class that expressions name: `\\d`, `\\w`, `\\s`, and their opposites.
