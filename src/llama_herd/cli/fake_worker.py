@@ -1,5 +1,6 @@
 """`herd fake-worker`: workers without a model, whose answers are scripted."""
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -46,9 +47,13 @@ def fake_worker(
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.local.redis_server import own_redis
     from llama_herd.ops.settings import BUNDLED_MODEL
+    from llama_herd.tasks.settings import MODEL_PATTERN
     from llama_herd.testing.script import Script
     from llama_herd.worker.settings import WorkerSettings
 
+    for name in models or ():
+        if re.fullmatch(MODEL_PATTERN, name) is None:
+            raise BadInput(f"--model {name}: must be 1 to 128 letters, digits, dots, underscores or dashes")
     served = read_settings(WorkerSettings).served_model
     override_settings(device="cpu", model=BUNDLED_MODEL)  # neither is used, but both are read
     settings = read_settings(WorkerSettings)

@@ -74,7 +74,7 @@ class Answer:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` made, or a table of a file. Raises BadInput, or TypeError for unknown fields."""
+        """Read what `to_dict` made, or a file. Raises BadInput, or TypeError for other fields."""
         given = fields.get("calls", ())
         calls = tuple(Call(**one) if isinstance(one, Mapping) else Call(*one) for one in given)
         return cls(**{**fields, "calls": calls})

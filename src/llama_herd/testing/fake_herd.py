@@ -32,8 +32,8 @@ POLL_S = 0.01
 #: Shorter than that of real workers: a test that lets one die waits for the end of it.
 LEASE_MS = 1000
 
-#: Where kombu notes which queues there are: producers look only once.
-_BINDINGS = b"_kombu.binding."
+#: Where kombu notes which queues there are, at which producers look only once; and the reports of workers.
+_LASTING = re.compile(rb"_kombu\.binding|herd:[^:{]+:worker:")
 
 
 class FakeHerd:
@@ -105,7 +105,7 @@ class FakeHerd:
         until_s = monotonic() + CANCEL_S
         while self._is_busy() and monotonic() < until_s:
             sleep(POLL_S)
-        left = [key for key in self._keys() - self._kept if not key.startswith(_BINDINGS)]
+        left = [key for key in self._keys() - self._kept if not _LASTING.match(key)]
         if left:
             self._redis.delete(*left)
         self._script.clear()
@@ -131,7 +131,8 @@ class FakeHerd:
         if self.client.count_jobs():
             return True
         keys = [Ledger(one.tenant).job_key(one.id) for one in self.jobs]
-        return any(self._redis.exists(key) and not self._redis.hexists(key, "settled") for key in keys)
+        ends = [self._redis.hmget(key, ["state", "settled"]) for key in keys]
+        return any(state not in (None, b"purged") and not is_settled for state, is_settled in ends)
 
     def _keys(self) -> set[bytes]:
         return set(self._redis.scan_iter(count=1000))

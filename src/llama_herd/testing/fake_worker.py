@@ -48,11 +48,14 @@ def run_fake_workers(models: Sequence[str], ask: Ask) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end_all)
     exit_code = 0
-    while running := [one for one in workers if one.exitcode is None]:
-        connection.wait([one.sentinel for one in running])
-        for ended in [one for one in running if one.exitcode is not None]:
+    while workers:
+        connection.wait([one.sentinel for one in workers])
+        for ended in [one for one in workers if one.exitcode is not None]:
+            workers.remove(ended)
             if ended.exitcode == -signal.SIGKILL and not is_ending:
-                workers[workers.index(ended)] = _started(ended.name)
+                workers.append(_started(ended.name))
+                if is_ending:  # a signal has come meanwhile
+                    workers[-1].terminate()
             elif not is_ending:
                 exit_code = ended.exitcode or 0
                 end_all()
