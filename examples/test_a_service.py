@@ -1,6 +1,6 @@
 """Tests of a service that asks a herd: real jobs and a real Redis, without torch and without a model.
 
-pip install 'llama-herd[testing]' pytest
+pip install '.[testing]' pytest
 pytest examples/test_a_service.py
 """
 

@@ -5,7 +5,7 @@ import re
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from time import monotonic, sleep
@@ -157,7 +157,8 @@ class FakeHerd:
         try:
             yield worker
         finally:
-            os.killpg(worker.process.pid, signal.SIGKILL)  # it leads its own group
+            with suppress(ProcessLookupError):
+                os.killpg(worker.process.pid, signal.SIGKILL)  # it leads its own group
             worker.process.wait()
 
     def _wait_until_ready(self) -> None:
