@@ -15,6 +15,7 @@ from redis import Redis
 
 from llama_herd import AsyncClient, Client, ErrorCode, GenerationError, JobNotFound, Token
 from llama_herd.errors import BadInput
+from llama_herd.local.worker_process import WorkerDied
 from llama_herd.testing import Answer, FakeHerd
 from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
@@ -126,6 +127,9 @@ def test_a_job_gets_what_it_asks_for(herd: FakeHerd) -> None:
     assert ask(herd, structured_outputs={"choice": ["red", "blue"]}).text == "red"
     assert ask(herd, structured_outputs={"regex": r"\d{3}"}).text == "000"
     assert json.loads(ask(herd, response_format={"type": "json_object"}).text) == {}
+    never = {"type": "function", "function": {"name": "never", "parameters": {"not": {}}}}
+    uncalled = ask(herd, prompt=None, messages=chat, tools=[never])
+    assert "tools: schema: not: no answer is made of that" in uncalled.error.message
     refused = ask(herd, structured_outputs={"grammar": 'start: "a"'})
     assert refused.error.message == (
         "structured_outputs.grammar: no text is made of a grammar. Fix: write the answer"
@@ -259,3 +263,12 @@ def test_a_worker_that_is_killed_is_started_again(herd: FakeHerd) -> None:
         worker.kill()
     herd.answer("x")
     assert [ask(herd, model=model).text for model in ("tales", "qwen")] == ["x", "x"]
+
+
+def test_workers_that_are_gone_are_told_with_their_log() -> None:
+    with FakeHerd(["one"]) as herd:
+        workers = [one for one in psutil.Process().children() if one.cmdline()[-1] == "one"]
+        workers[0].terminate()
+        wait_until(lambda: workers[0].status() == psutil.STATUS_ZOMBIE, "the workers' end")
+        with pytest.raises(WorkerDied, match="fake herd ended with exit code 0"):
+            herd.reset()

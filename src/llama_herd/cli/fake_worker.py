@@ -54,15 +54,14 @@ def fake_worker(
     for name in models or ():
         if re.fullmatch(MODEL_PATTERN, name) is None:
             raise BadInput(f"--model {name}: must be 1 to 128 letters, digits, dots, underscores or dashes")
-    served = read_settings(WorkerSettings).served_model
-    override_settings(device="cpu", model=BUNDLED_MODEL)  # neither is used, but both are read
     settings = read_settings(WorkerSettings)
+    override_settings(device="cpu", model=BUNDLED_MODEL)  # neither is used, but both are read
     said = Script.load(script) if script is not None else _one_rule(answers or (), tokens_per_s)
     with own_redis(settings.redis_url, "--with-redis") if with_redis else nullcontext():
         check_redis(settings)
         from llama_herd.testing.fake_worker import run_fake_workers  # reads the settings of the environment
 
-        code = run_fake_workers(models or [served], said.reply_to)
+        code = run_fake_workers(models or [settings.served_model], said.reply_to)
     raise typer.Exit(code)
 
 

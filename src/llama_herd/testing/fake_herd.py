@@ -99,7 +99,11 @@ class FakeHerd:
         return self._worker.log
 
     def reset(self) -> None:
-        """Forget all answers, cancel what is not over, and leave Redis as at the start."""
+        """Forget all answers, cancel what is not over, and leave Redis as at the start.
+
+        Raises WorkerDied, with the end of the log, if the workers have ended by themselves.
+        """
+        self._worker.check()
         for model in self.models:
             self.client.cancel_jobs(model=model)
         until_s = monotonic() + CANCEL_S
@@ -130,8 +134,10 @@ class FakeHerd:
         """Whether jobs run or wait, or Celery has not heard of the end of one that a worker has had."""
         if self.client.count_jobs():
             return True
-        keys = [Ledger(one.tenant).job_key(one.id) for one in self.jobs]
-        ends = [self._redis.hmget(key, ["state", "settled"]) for key in keys]
+        with self._redis.pipeline(transaction=False) as asked:
+            for one in self.jobs:
+                asked.hmget(Ledger(one.tenant).job_key(one.id), ["state", "settled"])
+            ends = asked.execute()
         return any(state not in (None, b"purged") and not is_settled for state, is_settled in ends)
 
     def _keys(self) -> set[bytes]:

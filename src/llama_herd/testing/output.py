@@ -1,7 +1,8 @@
 """What a job's output says: an answer as a model would write it, and the shortest one that a job asks for."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from llama_herd.error_code import ErrorCode
@@ -45,26 +46,34 @@ def _wanted_calls(job: GenerationJob) -> tuple[Call, ...]:
     functions: list[Mapping[str, Any]] = [one["function"] for one in job.tools if "function" in one]
     if isinstance(choice, Mapping):
         functions = [one for one in functions if one["name"] == choice["function"]["name"]]
-    return tuple(Call(one["name"], _instance(one.get("parameters", {}))) for one in functions[:1])
+    return tuple(Call(one["name"], _instance(one.get("parameters"), "tools")) for one in functions[:1])
 
 
 def _wanted_text(form: OutputForm | None) -> str:
     """A short text of the form that a job asks for."""
     if form is None:
         return SENTENCE
-    try:
-        match form.kind:
-            case "json":
-                return json.dumps(_instance(json.loads(form.text)), ensure_ascii=False)
-            case "choice":
-                return str(json.loads(form.text)[0])
-            case "regex":
+    match form.kind:
+        case "json":
+            return json.dumps(_instance(json.loads(form.text), form.field), ensure_ascii=False)
+        case "choice":
+            return str(json.loads(form.text)[0])
+        case "regex":
+            with _told_of(form.field):
                 return text_matching(form.text)
-    except BadInput as error:
-        raise GenerationError(ErrorCode.PREPARATION_ERROR, f"{form.field}: {error}") from None
     problem = f"{form.field}: no text is made of a grammar. Fix: write the answer"
     raise GenerationError(ErrorCode.PREPARATION_ERROR, problem)
 
 
-def _instance(schema: Any) -> Any:
-    return instance_of({} if schema is None else schema)
+def _instance(schema: Any, field: str) -> Any:
+    with _told_of(field):
+        return instance_of({} if schema is None else schema)
+
+
+@contextmanager
+def _told_of(field: str) -> Iterator[None]:
+    """Make what is refused the failure of the job, by the field that asks for it."""
+    try:
+        yield
+    except BadInput as error:
+        raise GenerationError(ErrorCode.PREPARATION_ERROR, f"{field}: {error}") from None

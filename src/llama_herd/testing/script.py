@@ -71,9 +71,9 @@ class Script:
     `unanswered`. What functions of the script have raised is in `problems`.
     """
 
-    jobs: list[AskedJob] = field(default_factory=list)
     unanswered: list[AskedJob] = field(default_factory=list)
     problems: list[Exception] = field(default_factory=list)
+    _asked: dict[tuple[str, str], AskedJob] = field(default_factory=dict)
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -90,12 +90,16 @@ class Script:
         with self._lock:
             self._rules.append(Rule(replies or (Answer(),), to, model, {}))
 
+    @property
+    def jobs(self) -> list[AskedJob]:
+        with self._lock:
+            return list(self._asked.values())
+
     def reply_to(self, asked: AskedJob) -> Answer:
         """The answer for a job. Raises GenerationError if there is none; no message quotes the prompt."""
         with self._lock:
             rules = self._rules[::-1]
-            if asked not in self.jobs:
-                self.jobs.append(asked)
+            self._asked.setdefault((asked.tenant, asked.id), asked)
         try:
             rule = next((one for one in rules if one.fits(asked)), None)
             if rule is not None:
@@ -117,7 +121,7 @@ class Script:
     def clear(self) -> None:
         """Forget rules and jobs."""
         with self._lock:
-            self.jobs.clear()
+            self._asked.clear()
             self.unanswered.clear()
             self.problems.clear()
             self._rules.clear()
