@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -109,6 +110,13 @@ def test_a_model_calls_a_function_and_hears_what_it_returns(tmp_path: Path) -> N
     with EmbeddedRedis() as server, WorkerProcess(server.url, model, "tools", log, model_name="tales"):
         called, *_ = run(server.url, "tool_calls.py").splitlines()
     assert re.fullmatch(r"called: \{'city': '(Oslo|Lima)', 'degrees': -?\d+\}", called)
+
+
+def test_a_service_is_tested_without_a_model(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    example = shutil.copy(ROOT / "examples" / "test_a_service.py", tmp_path)
+    done = subprocess.run([*command, example], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert re.search(r"^5 passed in ", done.stdout, re.M), done.stdout
 
 
 def documented(language: str, name: str = "structured_outputs.md") -> str:

@@ -96,7 +96,7 @@ class ServableModel:
     def chat_outputs(self) -> ChatOutputs:
         """How the outputs of its chats are read."""
         return ChatOutputs(
-            self.formats, self.tokenizer, self.control_tokens.ids if self.formats.marks else {}
+            self.formats, self.tokenizer.pieces, self.control_tokens.ids if self.formats.marks else {}
         )
 
     @cached_property
