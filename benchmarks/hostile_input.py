@@ -307,6 +307,10 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
         **bodies("/detokenize", {"model": "tales", "tokens": [1]}),
         "the most tokens": post("/detokenize", model="tales", tokens=[1] * 65_536),
     },
+    ("GET", "/tokenizer_info"): {
+        "a path": get("/tokenizer_info"),
+        "a long name": get(f"/tokenizer_info?model={'x' * 8000}"),
+    },
     ("POST", "/v1/jobs"): {
         **bodies("/v1/jobs", {"model": "tales", "prompt": "x"}),
         "the most scores": submit_scored,
@@ -336,6 +340,11 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("GET", "/v1/files/{id}/content"): {"64 MiB": get("/v1/files/{file}/content")},
     ("DELETE", "/v1/files/{id}"): {
         "64 MiB": lambda stage: stage.ask("DELETE", f"/v1/files/{stage.made['file']}")
+    },
+    ("GET", "/v1/jobs"): {
+        "a page": get("/v1/jobs?limit=500"),
+        "many notes": get(f"/v1/jobs?{'&'.join(f'metadata={n}={n}' for n in range(1000))}"),
+        "a long id": get(f"/v1/jobs?after={'x' * 8000}"),
     },
     ("POST", "/v1/batches"): bodies(
         "/v1/batches", {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}

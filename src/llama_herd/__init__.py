@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
     from llama_herd.tasks.client.place_watch import Queued as Queued
     from llama_herd.tasks.client.tenant_status import QueueStatus as QueueStatus, Status as Status
     from llama_herd.tasks.ledger.answers import Place as Place
+    from llama_herd.tasks.protocol.batch_status import BatchStatus as BatchStatus
     from llama_herd.tasks.protocol.chat import ChatMessage as ChatMessage
     from llama_herd.tasks.protocol.events import (
         End as End,
@@ -68,6 +69,7 @@ _HOMES = {
         "SettingsError",
         "UnservedModel",
     ),
+    "tasks.protocol.batch_status": ("BatchStatus",),
     "tasks.protocol.chat": ("ChatMessage",),
     "tasks.client.async_client": ("AsyncClient",),
     "tasks.client.batch.batch_row": ("BatchItem", "BatchRow"),

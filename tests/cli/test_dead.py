@@ -110,7 +110,8 @@ def test_a_retry_prints_the_new_id_or_the_queue(redis_url: str, redis: Redis, nu
     assert herd(redis_url, "dead", "retry", number) == f"pushed back to {QUEUE}\n"
     assert redis.llen(QUEUE) == 2
     assert herd(redis_url, "dead", "list") == "no poisoned jobs and no dead letters\n"
-    assert "no dead letter is called" in herd(redis_url, "dead", "retry", "job-1", code=2)
+    assert herd(redis_url, "dead", "retry", "job-1").strip() == new_id
+    assert "no dead letter is called" in herd(redis_url, "dead", "retry", "job-2", code=2)
 
 
 def test_the_dead_can_be_dropped(redis_url: str, number: str) -> None:

@@ -17,6 +17,7 @@ from llama_herd.cli.cancel import cancel
 from llama_herd.cli.dead import dead
 from llama_herd.cli.demo.command import demo
 from llama_herd.cli.doctor.command import doctor
+from llama_herd.cli.fake_worker import fake_worker
 from llama_herd.cli.gateway import gateway
 from llama_herd.cli.generate import generate
 from llama_herd.cli.health import health
@@ -65,6 +66,7 @@ app = typer.Typer(
 for command in (
     demo,
     worker,
+    fake_worker,
     redis,
     gateway,
     generate,

@@ -98,4 +98,7 @@ def _job_facts(history: "History", has_words: bool) -> dict[str, Any]:
 
     body = {name: value for name, value in history.body.items() if has_words or name not in _WORDS}
     events = [json.loads(event.to_json()) for event in history.events]
-    return {"record": to_jsonable_python(history.record), "job": body, "events": events}
+    record, moments = to_jsonable_python(history.record), to_jsonable_python(history.timeline)
+    if not has_words:
+        record.pop("metadata")
+    return {"record": record, "timeline": moments, "job": body, "events": events}

@@ -1,6 +1,6 @@
-"""`herd jobs`: the jobs that run or wait."""
+"""`herd jobs`: the jobs that run or wait, or have ended."""
 
-from typing import Annotated, cast, get_args
+from typing import Annotated, cast
 
 import typer
 
@@ -8,7 +8,7 @@ from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.cli.terminal import say, show, table_console
 
-STATES = ("running", "queued", "unserved", "delayed")
+STATES = ("running", "queued", "unserved", "delayed", "ended", "done", "failed", "cancelled")
 
 
 def jobs(
@@ -19,35 +19,61 @@ def jobs(
         str | None,
         typer.Option(metavar="TIME", help="Only jobs that have been due for this long: 90s, 5m, 2h."),
     ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only jobs that ended within this time: 90s, 5m, 2h.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only ended jobs with this note; may be repeated."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most jobs to show.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a job.")] = False,
 ) -> None:
     """List the jobs that run or wait, the running ones first, then the oldest.
 
-    Jobs that have ended are not listed: `herd status JOB` knows each by its id, `herd dead list` lists those
-    that were given up.
+    With --state ended, done, failed or cancelled: those that ended last, the newest first, rows of batches
+    left out. `herd status JOB` tells what became of one.
     """
     from pydantic import TypeAdapter
 
     from llama_herd.cli.environment import override_settings
-    from llama_herd.cli.status_view import jobs_view
+    from llama_herd.cli.status_view import ended_jobs_view, jobs_view
     from llama_herd.errors import BadInput
-    from llama_herd.tasks.client.job_status import ActiveState, JobStatus
+    from llama_herd.tasks.client.job_list import ENDED, ListedState
+    from llama_herd.tasks.client.job_status import JobStatus
 
-    if state not in (None, *get_args(ActiveState)):
-        raise BadInput(f"--state {state}: must be one of {', '.join(STATES)}. Ended jobs are not listed")
+    if state not in (None, *STATES):
+        raise BadInput(f"--state {state}: must be one of {', '.join(STATES)}")
     older_s = None if older_than is None else parse_duration(older_than, "--older-than")
+    since_s = None if since is None else parse_duration(since, "--since")
+    notes = dict(map(_note, metadata)) if metadata else None
     override_settings(tenant=tenant, model_name=model)
     with open_client() as client:
-        found = client.jobs(model=model, state=cast(ActiveState | None, state), older_s=older_s, limit=limit)
+        found = client.jobs(
+            model=model,
+            state=cast(ListedState | None, state),
+            older_s=older_s,
+            since_s=since_s,
+            metadata=notes,
+            limit=limit,
+        )
     if as_json:
         adapter = TypeAdapter(JobStatus)
         for job in found:
             show(adapter.dump_json(job).decode())
     elif not found:
         is_chosen = any(option is not None for option in (model, state, older_s))
-        print("no such job runs or waits" if is_chosen else "no job runs or waits")
+        print("no such job" if is_chosen else "no job runs or waits")
     else:
-        table_console().print(jobs_view(found))
+        table_console().print((ended_jobs_view if state in ENDED else jobs_view)(found))
         if len(found) == limit:
             say(f"only the first {limit} are shown. Fix: --limit")
+
+
+def _note(text: str) -> tuple[str, str]:
+    from llama_herd.errors import BadInput
+
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise BadInput(f"--metadata {text}: must be NAME=VALUE, as in order=7")
+    return name, value

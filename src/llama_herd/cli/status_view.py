@@ -30,9 +30,17 @@ _JOB: ColumnKinds = {
 }
 
 
-#: What becomes of messages in lists that no worker asks.
+_ENDED_JOB: ColumnKinds = {
+    "job": WHOLE,
+    "state": NAME,
+    "model": NAME,
+    **dict.fromkeys(("ended", "took", "tokens", "starts"), FIGURE),
+    "worker": NAME,
+    "why": NAME,
+}
 #: From this share of their limit on it is shown what ended jobs keep.
 KEPT_SHOWN = 0.75
+#: What becomes of messages in lists that no worker asks.
 STRAYS = "a worker takes them within a second; else see herd doctor"
 
 
@@ -95,11 +103,13 @@ def job_view(job: JobStatus) -> Table:
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
         "due": f"{duration_text(job.waited_s)} ago",
+        "ended": _ended_text(job),
         "deadline": f"in {duration_text(job.left_s)}" if job.left_s else "",
         "worker": job.worker or "",
         "tokens": f"{job.tokens:,}",
         "attempts": f"{job.attempts}" if job.attempts else "",
         "retries": _retries_text(job),
+        "notes": ", ".join(f"{name}={value}" for name, value in job.metadata.items()),
         "": job.note,
     }
     for name, value in facts.items():
@@ -112,6 +122,35 @@ def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """The view of jobs, a line for each."""
     notes = dict.fromkeys(job.note for job in jobs if job.note)
     return Group(FoldingTable(_JOB, map(_job_cells, jobs)), *map(harmless, notes))
+
+
+def _ended_text(job: JobStatus) -> str:
+    if job.ended_ms is None:
+        return ""
+    ago_s, took_s = (job.now_ms - job.ended_ms) / 1000, (job.ended_ms - job.submitted_ms) / 1000
+    return f"{duration_text(max(0.0, ago_s))} ago, after {duration_text(max(0.0, took_s))}"
+
+
+def ended_jobs_view(jobs: Sequence[JobStatus]) -> FoldingTable:
+    """The view of jobs that have ended, a line for each."""
+    return FoldingTable(_ENDED_JOB, map(_ended_cells, jobs))
+
+
+def _ended_cells(job: JobStatus) -> Sequence[str]:
+    ended_ms = job.now_ms if job.ended_ms is None else job.ended_ms
+    ago, took = ((job.now_ms - ended_ms) / 1000, (ended_ms - job.submitted_ms) / 1000)
+    why = f"{job.error.code}: {job.error.message}" if job.error else job.finish_reason or ""
+    times = (f"{duration_text(max(0.0, ago))} ago", duration_text(max(0.0, took)))
+    return (
+        job.job_id,
+        job.state,
+        job.model,
+        *times,
+        f"{job.tokens:,}",
+        f"{job.attempts}",
+        job.worker or "",
+        why,
+    )
 
 
 def _job_cells(job: JobStatus) -> Sequence[str]:

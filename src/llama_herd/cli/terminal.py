@@ -84,6 +84,12 @@ def checked_text(text: str, name: str) -> str:
     return text
 
 
+def in_notebook() -> bool:
+    """Whether this is a notebook's `!command`: its terminal shows carriage returns, but moves no cursor."""
+    # Jupyter sets the first for its kernels, and they themselves the second, wherever they are started.
+    return "JPY_PARENT_PID" in os.environ or "inline" in os.environ.get("MPLBACKEND", "")
+
+
 def table_console() -> "Console":
     """A console that neither colours nor interprets what it is given."""
     from rich.console import Console

@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.worker.broker import held_messages
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.runner import ModelRunner
+from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher

@@ -10,7 +10,7 @@ import pytest
 
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client.job_status import ActiveState
+from llama_herd.tasks.client.job_list import ActiveState
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
 from llama_herd.tasks.ledger.redis_call import run_call

@@ -21,6 +21,7 @@ from tests.chaos.harness.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.logged import listening
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
+from tests.tasks.gateway.test_http import QUERIES
 from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
@@ -79,7 +80,7 @@ def keys(redis: Redis, herd: Herd) -> dict[KeyRole, str]:
 
 #: Of every route one request, in no order.
 REQUESTS = [
-    (method, route.path.format(id="x", model="tales", name="style.css"))
+    (method, route.path.format(id="x", model="tales", name="style.css") + QUERIES.get(route.path, ""))
     for route in ROUTES
     for method in sorted(route.methods or ())
     if method != "HEAD"
@@ -264,6 +265,23 @@ def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str
     assert gateway.ask("DELETE", place, headers=producer).status == 202
     assert gateway.ask("POST", f"{place}/purge", headers=producer).status == 403
     assert gateway.ask("POST", f"{place}/purge", headers=operator).status == 204
+
+
+def test_only_an_operator_sees_what_a_job_asks_and_which_jobs_there_are(
+    gateway: GatewayThread, keys: dict[KeyRole, str]
+) -> None:
+    subscriber, producer, operator = (bearer(keys[role]) for role in KeyRole)
+    asked = JOB | {"metadata": {"order": "secret 7"}, "webhook": "https://example.com/secret"}
+    place = "/v1/jobs/" + gateway.ask("POST", "/v1/jobs", asked, producer).json["id"]
+    assert gateway.ask("DELETE", place, headers=producer).status == 202
+    for headers in (subscriber, producer):
+        seen = gateway.ask("GET", place, headers=headers)
+        assert (seen.status, seen.json["job"]["priority"]) == (200, 0)
+        assert not any(word in seen.raw.decode() for word in ("secret", JOB["prompt"]))
+        assert gateway.ask("GET", "/v1/jobs", headers=headers).error["code"] == "forbidden"
+    seen = gateway.ask("GET", place, headers=operator).json["job"]
+    assert {name: seen[name] for name in asked} == asked
+    assert len(gateway.ask("GET", "/v1/jobs", headers=operator).json["data"]) == 1
 
 
 def test_another_tenant_s_job_is_not_there(gateway: GatewayThread, redis: Redis, herd: Herd) -> None:

@@ -140,3 +140,46 @@ def test_a_job_of_openai_s_door_is_one_of_ours(gateway: GatewayThread, stand_in:
         found = list(events_of(answer))
     assert found[0].number == first.number
     assert found[-1].name == "end"
+
+
+def test_jobs_that_have_ended_are_listed_page_by_page(gateway: GatewayThread, herd: Herd) -> None:
+    ids = [submitted(gateway).json["id"] for _ in range(3)]
+    for job_id in ids:
+        run_to_its_end(herd, job_id)
+    first = gateway.ask("GET", "/v1/jobs?limit=2").json
+    assert [one["job_id"] for one in first["data"]] == [ids[2], ids[1]]
+    assert first["has_more"] is True
+    assert {one["state"] for one in first["data"]} == {"done"}
+    rest = gateway.ask("GET", f"/v1/jobs?state=done&limit=2&after={ids[1]}").json
+    assert ([one["job_id"] for one in rest["data"]], rest["has_more"]) == ([ids[0]], False)
+    assert gateway.ask("GET", "/v1/jobs?state=failed").json["data"] == []
+    assert gateway.ask("GET", "/v1/jobs?state=queued").json["data"] == []
+    assert gateway.ask("GET", "/v1/jobs?metadata=a=1&since_s=60&model=other").json["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("state=over", "must be one of delayed, queued"),
+        ("since_s=soon", "must be a number of seconds"),
+        ("limit=0", "must be a number from 1 to 500"),
+        ("after=nobody", "no job nobody is among"),
+        ("state=running&after=a", "jobs that run or wait are not chosen by it"),
+    ],
+)
+def test_a_list_that_cannot_be_meant_is_refused(gateway: GatewayThread, query: str, complaint: str) -> None:
+    found = gateway.ask("GET", f"/v1/jobs?{query}")
+    assert found.status == 400
+    assert complaint in found.error["message"]
+
+
+def test_a_job_tells_its_moments_and_to_operators_what_it_asks(gateway: GatewayThread, herd: Herd) -> None:
+    job_id = submitted(gateway).json["id"]
+    waiting = gateway.ask("GET", f"/v1/jobs/{job_id}").json
+    assert [one["what"] for one in waiting["timeline"]] == ["queued"]
+    run_to_its_end(herd, job_id)
+    ended = gateway.ask("GET", f"/v1/jobs/{job_id}").json
+    assert [one["what"] for one in ended["timeline"]] == ["queued", "claimed", "ended"]
+    assert ended["job"]["prompt"] == JOB["prompt"]
+    assert ended["job"]["sampling"]["max_tokens"] == 4
+    assert ended["ended_ms"] == ended["timeline"][-1]["at_ms"]

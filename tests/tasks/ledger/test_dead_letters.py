@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.errors import InvalidJob, JobNotFound, JobRunning
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Ended, Yours
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job import MAX_NOTES, GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, ids, started, sweep
 
@@ -70,10 +70,13 @@ def test_a_retry_is_a_new_job_without_the_old_times(client: Client, herd: Herd) 
     assert retried.job_id not in (None, "a")
     claimed = herd.claim(str(retried.job_id))
     assert isinstance(claimed, Yours)
-    assert GenerationJob.model_validate_json(claimed.body) == JOB.model_copy(update={"metadata": {"k": "v"}})
+    assert GenerationJob.model_validate_json(claimed.body) == JOB.model_copy(
+        update={"metadata": {"k": "v", "retry_of": "a"}}
+    )
     assert client.dead() == []
-    with pytest.raises(JobNotFound, match="no poisoned job and no dead letter is called a"):
-        client.retry("a")
+    assert client.retry("a") == retried
+    with pytest.raises(JobNotFound, match="no job that has ended and no dead letter is called b"):
+        client.retry("b")
 
 
 def test_a_retry_has_the_secret_of_its_webhook(client: Client, herd: Herd) -> None:
@@ -102,11 +105,22 @@ def test_a_bare_job_is_retried_in_the_queue_it_came_by(client: Client, herd: Her
     assert herd.redis.llen("herd.other") == 1
 
 
-def test_only_jobs_that_were_given_up_can_be_retried(client: Client, herd: Herd) -> None:
+def test_only_jobs_that_have_ended_can_be_retried(client: Client, herd: Herd) -> None:
     herd.submit("a")
-    client.cancel("a")
-    with pytest.raises(JobNotFound):
+    with pytest.raises(JobRunning, match="has not ended"):
         client.retry("a")
+    client.cancel("a")
+    assert herd.field(str(client.retry("a").job_id), "state") == "queued"
+
+
+def test_a_job_with_all_notes_that_it_may_have_is_retried_without_one_more(
+    client: Client, herd: Herd
+) -> None:
+    notes = {str(number): "x" for number in range(MAX_NOTES)}
+    herd.submit("a", JOB.model_copy(update={"metadata": notes}))
+    client.cancel("a")
+    body = client.history(str(client.retry("a").job_id)).body
+    assert body["metadata"] == notes
 
 
 def test_a_message_is_kept_as_it_came_and_pushed_back_by_its_number(client: Client, redis: Redis) -> None:

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from llama_herd.model.kernels import huge_pages
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
-from llama_herd.worker.engine.runner import ModelRunner, Reading
+from llama_herd.worker.engine.model_runner import ModelRunner
+from llama_herd.worker.engine.runner import Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs.service import Service

@@ -2,20 +2,21 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
-from llama_herd.tasks.client.batch.client_batch import AsyncBatch
+from llama_herd.tasks.client.batch.client_batch import AsyncBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
+from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
-from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
+from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
@@ -181,12 +182,16 @@ class AsyncClient:
         self,
         *,
         model: str | None = None,
-        state: ActiveState | None = None,
+        state: ListedState | None = None,
         older_s: float | None = None,
+        since_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        after: str | None = None,
         limit: int = 100,
     ) -> list[JobStatus]:
-        """At most `limit` jobs that run or wait."""
-        return await self._run(list_jobs(self._core.ledger, model, state, older_s, limit))
+        """At most `limit` jobs that run or wait, or of those that ended last."""
+        choice = JobChoice(model, state, older_s, since_s, metadata, after, limit)
+        return await self._run(list_jobs(self._core.ledger, choice))
 
     async def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Count the jobs that run or wait."""
@@ -231,10 +236,16 @@ class AsyncClient:
         run_id: str | None = None,
         window: int | None = None,
         in_order: bool = False,
+        on_progress: ProgressHook | None = None,
+        total: int | None = None,
     ) -> AsyncBatch:
-        """Run many jobs, a limited number at a time, and iterate over their results."""
+        """Run many jobs, a limited number at a time, and iterate over their results.
+
+        on_progress is called in the event loop, as by `Client.batch`.
+        """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return AsyncBatch(self._run, with_window)
+        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        return AsyncBatch(self._run, with_window, teller)
 
     async def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""

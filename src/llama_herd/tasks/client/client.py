@@ -1,7 +1,7 @@
 """The client: submit jobs, follow their tokens, fetch results, cancel."""
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from typing import TypeVar, Unpack
 
@@ -9,14 +9,15 @@ from redis.client import PubSub
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
-from llama_herd.tasks.client.batch.client_batch import ClientBatch
+from llama_herd.tasks.client.batch.client_batch import ClientBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
+from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
-from llama_herd.tasks.client.job_status import ActiveState, JobStatus, list_jobs, read_job_status
+from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.submission import checked_job_id, checked_run_id, submit_job
@@ -232,16 +233,24 @@ class Client(AbstractContextManager["Client"]):
         self,
         *,
         model: str | None = None,
-        state: ActiveState | None = None,
+        state: ListedState | None = None,
         older_s: float | None = None,
+        since_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        after: str | None = None,
         limit: int = 100,
     ) -> list[JobStatus]:
         """At most `limit` jobs that run or wait, the running ones first, then the oldest.
 
-        older_s: only those that have been due for so long. Jobs that have ended are in no list; `job` knows
-        each of them by its id, and `dead` lists those that were given up.
+        older_s: only those that have been due for so long. With a state of jobs that have ended (`ended`:
+        any) it lists these, the newest first, of the last ten thousand of the tenant, and as many that
+        failed; rows of batches are not among them. since_s: those that ended within so many seconds.
+        metadata: those with these notes. after: behind this job, the last one of the page before.
+
+        Raises BadInput for a choice that these jobs do not have, and InvalidJob for an unknown `after`.
         """
-        return self._run(list_jobs(self._core.ledger, model, state, older_s, limit))
+        choice = JobChoice(model, state, older_s, since_s, metadata, after, limit)
+        return self._run(list_jobs(self._core.ledger, choice))
 
     def count_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Count the jobs that run or wait; only of this model, only of the batch `run_id`."""
@@ -277,11 +286,13 @@ class Client(AbstractContextManager["Client"]):
         return self._run(self._core.dead.list(limit))
 
     def retry(self, name: str) -> Retried:
-        """Run a poisoned job again under a new id, or push a dead letter back to its queue.
+        """Run a job that has ended again under a new id, or push a dead letter back to its queue.
 
-        `name` is the job's id, or the letter's number. The new job has no deadline, no `not_before`, and none
-        of Celery's links, chains and chords. Raises JobNotFound if there is no such poisoned job or dead
-        letter, InvalidJob if the letter was not kept whole, and QueueFull.
+        `name` is the job's id, or the letter's number. The new job names the old one in its metadata, as
+        `retry_of`. It has no deadline, no `not_before`, and none of Celery's links, chains and chords. Its id
+        follows from the old one, so the same retry again is the same job. Raises JobNotFound if there is no
+        such job or dead letter, JobRunning if the job has not ended, InvalidJob if the letter was not kept
+        whole, and QueueFull.
         """
         return self._run(self._core.dead.retry(name))
 
@@ -304,6 +315,8 @@ class Client(AbstractContextManager["Client"]):
         run_id: str | None = None,
         window: int | None = None,
         in_order: bool = False,
+        on_progress: ProgressHook | None = None,
+        total: int | None = None,
     ) -> ClientBatch:
         """Run any number of jobs, and iterate over their results as the jobs end.
 
@@ -317,10 +330,15 @@ class Client(AbstractContextManager["Client"]):
         were under way go on. Rows whose items were already used run again; to leave them out, pass the others
         as `BatchRow`s with their numbers.
 
+        on_progress is called while you iterate, twice a second at most and once at the end, with how the
+        batch stands. `total` is the number of jobs for it, known of a list. What it raises comes out of the
+        iteration, which may go on: no item is lost.
+
         Raises InvalidJob if `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return ClientBatch(self._run, with_window)
+        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        return ClientBatch(self._run, with_window, teller)
 
     def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""

@@ -4,17 +4,21 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llama_herd.errors import FieldError, InvalidJob, JobNotFound, RecordUnreadable
+from llama_herd.errors import FieldError, InvalidJob, JobNotFound, JobRunning, RecordUnreadable
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.submission import NewJob, checked_job_id, enqueue, id_of_retry
+from llama_herd.tasks.client.timeline import Moment, timeline
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, JobRecord, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job import MAX_NOTES, GenerationJob, is_job_id
 from llama_herd.tasks.protocol.message import Envelope, is_queue_of
 from llama_herd.tasks.settings import Settings
+
+#: The note of a job that runs another one again: the id of that.
+RETRY_OF = "retry_of"
 
 
 class Retried(NamedTuple):
@@ -43,8 +47,11 @@ class DeadItems:
         return (await self.letters.letter(number)) if is_letter_number(number) else None
 
     async def retry(self, name: str) -> Retried:
-        """Run a job again, or push a letter back. Raises JobNotFound, InvalidJob, QueueFull."""
-        if await self.letters.is_quarantined(name):
+        """Run a job again, or push a letter back. Raises JobNotFound, JobRunning, InvalidJob, QueueFull."""
+        record = await self.ledger.record(name) if is_job_id(name) and not is_letter_number(name) else None
+        if record is not None and not record.is_final:
+            raise JobRunning(f"job {name} has not ended. Fix: wait for its end, or cancel it first")
+        if record is not None:
             return await self._run_again(name)
         letter = await self.letter(name)
         if letter is not None and not letter.is_whole:
@@ -53,7 +60,10 @@ class DeadItems:
         if letter is not None and not is_queue_of(self.settings.tenant, letter.queue):
             raise InvalidJob([FieldError(f"message {name}", "it did not come from a queue of this tenant")])
         if letter is None or (await self.letters.revive(name)) is Revival.UNKNOWN:
-            raise JobNotFound(f"no poisoned job and no dead letter is called {name}. Fix: see herd dead list")
+            raise JobNotFound(
+                f"no job that has ended and no dead letter is called {name}. Fix: see herd dead list, and "
+                "herd jobs --state ended"
+            )
         return Retried(None, letter.queue)
 
     async def drop(self, name: str, queue: str) -> None:
@@ -63,14 +73,17 @@ class DeadItems:
         await purge_job(self.ledger, name, queue)
 
     async def _run_again(self, job_id: str) -> Retried:
-        """Run a job under a new id. The id is derived from the old one, so a retry may be repeated.
+        """Run a job under a new id, with the old one in its metadata.
 
-        The job's times are dropped, since they are over.
+        The id is derived from the old one, so a retry may be repeated. The job's times are dropped, since
+        they are over.
         """
         kept = await read_history(self.ledger, job_id)
         secret = await self.ledger.webhook_secret(job_id)
         changed: dict[str, object] = {"deadline_ms": None, "not_before": None, "webhook_secret": secret}
         job = GenerationJob.parse(kept.body | changed, self.settings)
+        if len(job.metadata) < MAX_NOTES:
+            job = job.model_copy(update={"metadata": job.metadata | {RETRY_OF: job_id}})
         queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
         named = NewJob(new_id, "retry", Envelope.for_job(new_id, queue), job)
@@ -86,6 +99,11 @@ class History(NamedTuple):
     events: list[Event]
     body: dict[str, Any]
 
+    @property
+    def timeline(self) -> list[Moment]:
+        """What became of the job, moment by moment."""
+        return timeline(self.record, self.events)
+
 
 async def read_history(ledger: Ledger, job_id: str) -> History:
     """Read all that Redis has of a job. Raises JobNotFound."""
@@ -93,11 +111,15 @@ async def read_history(ledger: Ledger, job_id: str) -> History:
     body = await ledger.body(job_id)
     if record is None or body is None:
         raise JobNotFound.for_id(job_id)
-    events = await ledger.read(job_id)
+    return History(record, await ledger.read(job_id), body_fields(job_id, body))
+
+
+def body_fields(job_id: str, body: bytes | None) -> dict[str, Any]:
+    """The fields of a job as it was accepted. Raises RecordUnreadable."""
     try:
-        fields = json.loads(body)
+        fields = json.loads(body or b"")
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise RecordUnreadable(f"the body in the record of job {job_id} is not a job. Fix: purge it")
-    return History(record, events, fields)
+    return fields

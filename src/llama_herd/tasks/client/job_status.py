@@ -1,9 +1,8 @@
 """The state of single jobs: of one by its id, or of all that wait or run."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pydantic import ConfigDict
 
@@ -14,14 +13,11 @@ from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
-from llama_herd.tasks.ledger.redis_call import RedisCall, both, together
+from llama_herd.tasks.ledger.overview import JobPage, JobRow, Overview
+from llama_herd.tasks.ledger.redis_call import both, together
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.tasks.protocol.message import model_of, queue_name
-
-#: The states of jobs that `list_jobs` lists.
-ActiveState = Literal["delayed", "queued", "unserved", "running"]
+from llama_herd.tasks.protocol.message import model_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +62,10 @@ class JobStatus:
     """What was asked for, if that ended it early: `cancelled`, `deadline`; by Celery `revoked`, `expired`."""
     error: Failure | None = None
     """The error that it ended with."""
+    ended_ms: int | None = None
+    """When it ended; None until then, and of a job that an older version has ended."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The client's notes."""
     preemptions: int = 0
     """How often it has lost its place in the batch to a more urgent one, for longer than a second."""
     is_preempted: bool = False
@@ -104,72 +104,13 @@ async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:
     if record.state != "queued":
         # A job that was to be cancelled may have ended by itself before.
         cancel = record.cancel if record.finish_reason in ("cancelled", "deadline") else None
-        status = _status(row, ledger.tenant, now_ms)
-        status = replace(status, finish_reason=record.finish_reason, cancel=cancel, error=record.error)
+        status = status_of(row, ledger.tenant, now_ms)
+        status = replace(status, cancel=cancel)
     else:
         found = await read_status(ledger, record.queue)
         (place,) = await read_places(ledger, [job_id])
-        status = _status(row, ledger.tenant, found.now_ms, found, place)
+        status = status_of(row, ledger.tenant, found.now_ms, found, place)
     return replace(status, retry_error=record.retry_error)
-
-
-async def list_jobs(
-    ledger: Ledger, model: str | None, state: ActiveState | None, older_s: float | None, limit: int
-) -> list[JobStatus]:
-    """The running jobs, then the waiting ones, the oldest first.
-
-    What it asks for grows with what it returns, not with what waits: jobs of a model, or of a state, are read
-    from lists that hold no others, but for delayed ones, which have one list for all models.
-    """
-    queue = "" if model is None else queue_name(model, ledger.tenant)
-    found = await read_status(ledger, queue or queue_name("", ledger.tenant))
-    due_ms = None if older_s is None else found.now_ms - round(1000 * older_s)
-    jobs_of = partial(Overview(ledger.tenant).jobs, queue=queue, due_ms=due_ms)
-    listed = list[JobStatus]()
-    for lists in _lists_to_read(state, queue, found):
-        left = limit - len(listed)
-        rows = list[JobRow]()
-        for name in lists if left else ():
-            rows += await _oldest_rows(partial(jobs_of, name), left)
-        if len(lists) > 1:
-            rows.sort(key=lambda row: (row.due_ms, row.job_id))
-        shown = await _statuses(rows[:left], ledger, found)
-        listed += (one for one in shown if state in (None, one.state))
-    return listed
-
-
-async def _oldest_rows(jobs_from: Callable[..., RedisCall[JobPage]], limit: int) -> list[JobRow]:
-    """The oldest jobs of a list, as many as `limit`. jobs_from: those from a place on."""
-    rows, place = list[JobRow](), 0
-    while len(rows) < limit:
-        most = min(limit - len(rows), MAX_PAGE)
-        page = await jobs_from(place, most=most)
-        rows += page.rows
-        if page.next is None:
-            break
-        place = page.next
-    return rows
-
-
-def _lists_to_read(state: ActiveState | None, queue: str, found: Status) -> Iterator[tuple[str, ...]]:
-    """The ledger's lists in which such jobs are: those of one tuple are to be merged by time.
-
-    `leases` has the running jobs, `pending` all that wait, `delayed` those that are not due yet. What is due
-    and waits is also in a list for each lane of its queue.
-    """
-    if state in (None, "running"):
-        yield ("leases",)
-    if state is None and not queue:
-        yield ("pending",)
-    elif state in (None, "queued", "unserved"):
-        yield tuple(
-            line
-            for one in found.queues
-            if queue in ("", one.queue) and (state is None or one.is_served == (state == "queued"))
-            for line in Overview.line_names(one.queue)
-        )
-    if state == "delayed" or (state is None and queue):
-        yield ("delayed",)
 
 
 class TenantSnapshot(NamedTuple):
@@ -187,19 +128,19 @@ async def read_snapshot(ledger: Ledger, queue: str, limit: int) -> TenantSnapsho
     pages: list[JobPage] = await together(
         [overview.jobs(index, most=limit) for index in ("leases", "pending")]
     )
-    running = await _statuses(pages[0].rows, ledger, found)
-    waiting = await _statuses(pages[1].rows, ledger, found)
+    running = await statuses_of(pages[0].rows, ledger, found)
+    waiting = await statuses_of(pages[1].rows, ledger, found)
     return TenantSnapshot(found, running, waiting)
 
 
-async def _statuses(rows: list[JobRow], ledger: Ledger, found: Status) -> list[JobStatus]:
+async def statuses_of(rows: list[JobRow], ledger: Ledger, found: Status) -> list[JobStatus]:
     """The jobs of rows, with the places of those that wait."""
     waiting = [row.job_id for row in rows if row.state == "queued"]
     place_of = dict(zip(waiting, (await read_places(ledger, waiting)), strict=True))
-    return [_status(row, ledger.tenant, found.now_ms, found, place_of.get(row.job_id)) for row in rows]
+    return [status_of(row, ledger.tenant, found.now_ms, found, place_of.get(row.job_id)) for row in rows]
 
 
-def _status(
+def status_of(
     row: JobRow, tenant: str, now_ms: int, found: Status | None = None, place: Place | None = None
 ) -> JobStatus:
     """A job's state. It is `unserved` if it waits, is due, and no live worker has its model.
@@ -235,4 +176,8 @@ def _status(
         retries=row.retries,
         retries_left=row.retries_left,
         retry_ms=retry_ms,
+        ended_ms=row.ended_ms,
+        finish_reason=row.finish_reason,
+        error=row.error,
+        metadata=row.metadata,
     )

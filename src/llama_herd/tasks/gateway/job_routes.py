@@ -2,19 +2,30 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Literal
+from typing import Any, Literal, cast, get_args
 
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llama_herd.errors import InvalidJob, JobNotFound
+from llama_herd.errors import BadInput, InvalidJob, JobNotFound
+from llama_herd.tasks.client.dead_items import body_fields
+from llama_herd.tasks.client.job_list import (
+    ActiveState,
+    EndedState,
+    JobChoice,
+    ListedState,
+    list_jobs as chosen_jobs,
+)
 from llama_herd.tasks.client.job_purge import purge_job
+from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.place_watch import PlaceWatch
+from llama_herd.tasks.client.timeline import Moment, timeline
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
+from llama_herd.tasks.gateway.file_routes import limit_of
 from llama_herd.tasks.gateway.long_answers import make_aside
-from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_seen_of, traceparent_of
 from llama_herd.tasks.gateway.request_log import RequestFacts, facts_of
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse, stream_body
@@ -22,8 +33,9 @@ from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
+from llama_herd.tasks.protocol.job import SOURCES, GenerationJob, is_job_id
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.security.api_keys import KeyRole
 
 
 class JobView(BaseModel):
@@ -45,7 +57,30 @@ class JobView(BaseModel):
     estimated_wait_s: float | None = Field(
         description="How long it will wait at the recent rate; null if unknown, or if it does not wait."
     )
+    ended_ms: int | None = Field(description="When it ended; null until then.")
+    timeline: list[Moment] = Field(description="What became of it, moment by moment.")
+    job: dict[str, Any] = Field(
+        description="The job as it was accepted; what it asks, notes and of whom, only for operators' keys."
+    )
     result: Result | None = Field(description="Its result; null until it has ended.")
+
+
+#: Fields of a job that tell what it asks, or of whom. Only operators see them here.
+ASKED = (*SOURCES, "tools", "documents", "metadata", "webhook")
+
+
+class JobList(BaseModel):
+    """A page of jobs."""
+
+    object: Literal["list"] = Field(default="list", description="A list.")
+    data: list[JobStatus] = Field(description="The jobs.")
+    has_more: bool = Field(description="Whether there may be more, `after` the last of these.")
+
+
+#: Jobs of a page that does not say how many, and the most.
+LIMIT, MAX_LIMIT = 20, 500
+#: The states by which they are listed.
+LISTED = (*get_args(ActiveState), *get_args(EndedState))
 
 
 class Accepted(BaseModel):
@@ -80,27 +115,63 @@ async def submit_job(call: Call) -> Response:
     return JSONResponse(accepted.model_dump(), 202, headers=headers)
 
 
+async def list_jobs(call: Call) -> Response:
+    """The jobs in a state: those that run or wait, or those that ended last, the newest of these first."""
+    try:
+        choice = _choice_of(call)
+        found = await call.queue.run(chosen_jobs(call.queue.core.ledger, choice))
+    except BadInput as error:
+        raise Problem.from_error(error) from None
+    listed = JobList(data=found, has_more=len(found) == choice.limit)
+    return Response(listed.model_dump_json(), media_type="application/json")
+
+
+def _choice_of(call: Call) -> JobChoice:
+    """Read what is asked for. Raises Problem, BadInput."""
+    asked, limit = call.query_params, limit_of(call, LIMIT, MAX_LIMIT)
+    state = asked.get("state", "ended")
+    if state not in LISTED:
+        raise bad_request(f"must be one of {', '.join(LISTED)}", param="state")
+    try:
+        since_s = float(asked["since_s"]) if "since_s" in asked else None
+    except ValueError:
+        raise bad_request("must be a number of seconds", param="since_s") from None
+    notes = {name: value for name, _, value in (note.partition("=") for note in asked.getlist("metadata"))}
+    return JobChoice(
+        asked.get("model"),
+        cast(ListedState, state),
+        since_s=since_s,
+        metadata=notes or None,
+        after=asked.get("after"),
+        limit=limit,
+    )
+
+
 async def get_job(call: Call) -> Response:
-    """A job's state; at its end, its result."""
+    """A job's state, and what became of it; at its end, its result."""
     job_id = _job_id_of(call)
     record, place = await call.queue.run(_record_and_place(call.queue, job_id))
+    asked = await call.queue.run(call.queue.core.ledger.body(job_id))
     events = await call.queue.all_events(job_id) if record.is_final else []
+    hidden = () if call.caller.role.may(KeyRole.OPERATOR) else ASKED
 
     def make() -> str:
-        same = ("state", "queue", "worker", "starts", "submitted_ms", "due_ms", "deadline_ms")
+        times = ("submitted_ms", "due_ms", "deadline_ms", "ended_ms")
+        same = ("state", "queue", "worker", "starts", *times)
         view = JobView(
             id=job_id,
             num_events=record.seq,
             num_tokens=record.n,
             position=place and place.position,
             estimated_wait_s=place and place.wait_s,
+            timeline=timeline(record, events),
+            job={name: value for name, value in body_fields(job_id, asked).items() if name not in hidden},
             result=Result.from_events(events) if record.is_final else None,
             **{name: getattr(record, name) for name in same},
         )
         return view.model_dump_json()
 
-    told = await make_aside(make) if record.is_final else make()
-    return Response(told, media_type="application/json")
+    return Response(await make_aside(make), media_type="application/json")
 
 
 async def _record_and_place(client: TenantClient, job_id: str) -> tuple[JobRecord, Place | None]:

@@ -22,6 +22,7 @@ from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObjec
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.health import Health
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.tasks.security.api_keys import KeyRole
 
 #: A class of ours, or the name of a schema that is none.
@@ -62,6 +63,17 @@ SEEN = (LAST_ID_HEADER, "Number of the last event that you have seen.")
 SEEN_TOO = (AFTER_QUERY, f"The same as {LAST_ID_HEADER}, for clients that cannot send headers.")
 AFTER = ("after", "The id after which the page begins.")
 BATCH_QUERIES = (AFTER, ("limit", "Most batches of a page: 1 to 100."))
+JOB_QUERIES = (
+    (
+        "state",
+        "ended (any end), done, failed or cancelled; or running, queued, unserved, delayed.",
+    ),
+    ("model", "Only jobs of this model."),
+    ("since_s", "Only jobs that ended within so many seconds."),
+    ("metadata", "Only ended jobs with this note, name=value; may be repeated."),
+    AFTER,
+    ("limit", "Most jobs of a page: 1 to 500."),
+)
 FILE_QUERIES = (
     AFTER,
     ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
@@ -108,6 +120,14 @@ OPERATIONS = (
         body="DetokenizeBody",
         answer=DetokenizeAnswer,
     ),
+    Operation(
+        "get",
+        "/tokenizer_info",
+        openai_routes.show_tokenizer,
+        PRODUCER,
+        answer=TokenizerInfo,
+        queries=(("model", "Absent: that of the gateway, or the only one that is served."),),
+    ),
     Operation("get", "/v1/models", openai_routes.list_models, SUBSCRIBER, answer=ModelList),
     Operation("get", "/v1/models/{model}", openai_routes.get_model, SUBSCRIBER, answer=Model),
     Operation(
@@ -119,6 +139,9 @@ OPERATIONS = (
         body=GenerationJob,
         answer=job_routes.Accepted,
         headers=(KEY,),
+    ),
+    Operation(
+        "get", "/v1/jobs", job_routes.list_jobs, OPERATOR, answer=job_routes.JobList, queries=JOB_QUERIES
     ),
     Operation("get", _JOB, job_routes.get_job, SUBSCRIBER, answer=job_routes.JobView),
     Operation(

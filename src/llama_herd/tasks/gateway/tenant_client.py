@@ -116,6 +116,12 @@ class TenantClient:
         served = {worker.model for worker in await self.workers()}
         return sorted(served.union(self.settings.standing_models))
 
+    async def only_model(self) -> str:
+        """The model of a request that names none: the gateway's own, or else the only one that is served."""
+        models = await self.models()
+        is_clear = len(models) == 1 and not self.settings.model_name
+        return models[0] if is_clear else self.settings.default_model
+
     async def check_model(self, model: str) -> None:
         """Raise Problem if nobody would take a job for this model."""
         models = await self.models()

@@ -1,6 +1,7 @@
 """The ledger's answers: a small type for each outcome, so that callers cannot overlook one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -239,7 +240,8 @@ class JobRecord:
     attempts: workers that died of it. starts: how often it was started. retries: how often it was put back
     after an error, which is retry_error; retries_left: how often that may be again; None: it never was.
     retry_ms: when it is tried again, while it waits for that.
-    finish_reason, error: of its final event; None until it has ended, or if an older version ended it.
+    claimed_ms, started_ms: of its last owner. ended_ms, finish_reason, error: of its final event; None until
+    it has ended, or if an older version ended it. metadata: the client's notes.
     """
 
     state: str
@@ -263,6 +265,10 @@ class JobRecord:
     retries_left: int | None = None
     retry_ms: int | None = None
     retry_error: Failure | None = None
+    claimed_ms: int | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_final(self) -> bool:

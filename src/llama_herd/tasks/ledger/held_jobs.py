@@ -20,7 +20,7 @@ _PREPARE = Script("prepare")
 
 FinalState = Literal["done", "failed", "cancelled"]
 #: Most events, or jobs, of one call: managed Redis takes no more than about 4,000 arguments.
-MAX_ENTRIES = 220
+MAX_ENTRIES = 190
 
 
 class HeldJob(NamedTuple):

@@ -1,15 +1,17 @@
 """Calls that read what Redis has of jobs, and change nothing."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import number, number_or_none, text
+from llama_herd.tasks.ledger.replies import number, number_or_none, text, text_or_none
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, Event, Failure, parse_event
@@ -168,27 +170,38 @@ def read_part(reply: list[Any]) -> StreamPart:
     return StreamPart(n, text(start), list(map(parse_event, events)), sum(map(len, events)))
 
 
-_NUMERIC_FIELDS = frozenset(
-    {"epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "retries", "preemptions"}
-)
-_OPTIONAL_NUMBERS = ("deadline_ms", "preempted_n", "retries_left", "retry_ms")
-
-
-def read_record(fields: dict[str, bytes | None]) -> JobRecord | None:
-    """Parse a record, whatever others have written there: a damaged one must still be found and purged."""
-    if fields["state"] in (None, b"purged"):
-        return None
-    values: dict[str, Any] = {
-        name: number(value) if name in _NUMERIC_FIELDS else None if value is None else text(value)
-        for name, value in fields.items()
-    }
-    values |= {name: number_or_none(fields[name]) for name in _OPTIONAL_NUMBERS}
-    values["queue"] = values["queue"] or ""
-    values |= {name: _failure(fields[name]) for name in ("error", "retry_error")}
-    return JobRecord(**values)
-
-
 def _failure(json: bytes | None) -> Failure | None:
     with suppress(ValueError):
         return Failure.model_validate_json(json) if json else None
     return None
+
+
+_NOTES = TypeAdapter(dict[str, str])
+
+
+def _notes(json: bytes | None) -> Mapping[str, str]:
+    with suppress(ValueError):
+        return _NOTES.validate_json(json) if json else {}
+    return {}
+
+
+_NUMBERS = ("epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "retries", "preemptions")
+_TIMES = ("deadline_ms", "retry_ms", "claimed_ms", "started_ms", "ended_ms")
+_OPTIONAL_NUMBERS = (*_TIMES, "preempted_n", "retries_left")
+_READERS: Mapping[str, Callable[[bytes | None], Any]] = {
+    **dict.fromkeys(_NUMBERS, number),
+    **dict.fromkeys(_OPTIONAL_NUMBERS, number_or_none),
+    **dict.fromkeys(("error", "retry_error"), _failure),
+    "queue": lambda raw: text(raw or b""),
+    "metadata": _notes,
+}
+
+
+def read_fields(fields: Mapping[str, bytes | None]) -> dict[str, Any]:
+    """Parse fields of a record, whatever others have written there: a damaged one must still be shown."""
+    return {name: _READERS.get(name, text_or_none)(raw) for name, raw in fields.items()}
+
+
+def read_record(fields: Mapping[str, bytes | None]) -> JobRecord | None:
+    """Parse a record. None if there is none, or a purge has left nothing of the job."""
+    return None if fields["state"] in (None, b"purged") else JobRecord(**read_fields(fields))

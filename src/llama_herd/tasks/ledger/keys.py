@@ -28,6 +28,7 @@ herd:<tenant>:webhook         hash    whether the tenant has webhooks, and wants
 herd:<tenant>:outbox          zset    webhooks that are to be sent, by the time they are due
 herd:<tenant>:outbox:entries  hash    what each of them tells, and where, as JSON
 herd:<tenant>:outbox:dead     zset    those that were given up, by the time of that
+herd:<tenant>:ended           zset    the jobs that ended last, by the time of that; failed: those that failed
 herd:<tenant>:kept            hash    bytes of ended jobs, in all and by the hour in which they go
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
@@ -114,8 +115,8 @@ class Keys:
 
     @property
     def ending_keys(self) -> dict[str, str]:
-        """Keys of scripts that end jobs: the outbox, and the counts of what ended jobs keep."""
-        return {**self.outbox_keys, **self.keys_named("kept")}
+        """Keys of scripts that end jobs: the outbox, what ended jobs keep, and the lists of those."""
+        return {**self.outbox_keys, **self.keys_named("kept", "ended", "failed")}
 
     @property
     def outbox_keys(self) -> dict[str, str]:

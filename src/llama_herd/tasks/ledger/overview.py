@@ -1,14 +1,17 @@
 """Counts of a tenant's queues, and pages of its jobs. Every call has a bounded cost."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
+from llama_herd.tasks.ledger.job_reads import read_fields
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import number, number_or_none, text
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
+from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS
 
@@ -31,6 +34,7 @@ _LANES = ("normal", "urgent", "low")
 
 _QUEUES = Script("queues")
 _JOBS = Script("jobs")
+_ENDED_JOBS = Script("ended_jobs")
 
 
 class LaneCounts(NamedTuple):
@@ -113,10 +117,10 @@ class TenantCounts:
 
 
 class JobRow(NamedTuple):
-    """A row of a list of jobs: some fields of a waiting or running job's record.
+    """A row of a list of jobs: some fields of a record, in the order of row.lua.
 
-    n: tokens recorded. preempted_n: at the last preemption. The last four are None where the record does not
-    have them.
+    n: tokens recorded. preempted_n: at the last preemption. Those that can be None are so where the record
+    does not have them.
     """
 
     job_id: str
@@ -133,6 +137,10 @@ class JobRow(NamedTuple):
     preempted_n: int | None
     retries_left: int | None
     retry_ms: int | None
+    ended_ms: int | None
+    finish_reason: str | None
+    error: Failure | None
+    metadata: Mapping[str, str]
 
 
 class JobPage(NamedTuple):
@@ -203,6 +211,46 @@ class Overview(Keys):
             due_ms=due_ms,
         )
 
+    def ended_jobs(
+        self,
+        *,
+        is_failed: bool = False,
+        last: str = "",
+        place: int = 0,
+        queue: str = "",
+        state: str = "",
+        since_ms: int = 0,
+        notes: Mapping[str, str] | None = None,
+        most: int = MAX_PAGE,
+    ) -> RedisCall[JobPage | None]:
+        """Jobs that have ended, the newest first: of all, or of those that failed. None: `last` is unknown.
+
+        last: the job behind which to begin; else `place`. queue, state, since_ms, notes: only those of this
+        queue, in this state, that ended since then, with these notes in their metadata. most: how many at
+        most.
+        """
+        before, _, after = self.job_key("\0").partition("\0")
+        takes_any = not (queue or state or notes)
+        return call(
+            _ENDED_JOBS,
+            _read_ended,
+            list=self.key("failed" if is_failed else "ended"),
+            last=last,
+            place=place,
+            max_looks=min(most, MAX_LOOKS) if takes_any else MAX_LOOKS,
+            max_finds=most,
+            before=before,
+            after=after,
+            queue=queue,
+            state=state,
+            since_ms=since_ms,
+            notes=[{"name": name, "value": value} for name, value in (notes or {}).items()],
+        )
+
+
+def _read_ended(reply: list[Any] | bytes) -> JobPage | None:
+    return None if isinstance(reply, bytes) else _read_page(reply)
+
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
     now_ms, num_letters, num_poisoned, kept_bytes, kept_limit_bytes, *rows = reply
@@ -223,9 +271,5 @@ def _read_page(reply: list[Any]) -> JobPage:
     return JobPage(now_ms, None if place < 0 else place, [_job_row(*row) for row in rows])
 
 
-def _job_row(
-    job_id: bytes, state: bytes, queue: bytes | None, worker: bytes | None, *rest: bytes | None
-) -> JobRow:
-    numbers, others = rest[:-4], rest[-4:]
-    words = text(job_id), text(state), text(queue or b""), None if worker is None else text(worker)
-    return JobRow._make((*words, *map(number, numbers), *map(number_or_none, others)))
+def _job_row(job_id: bytes, *values: bytes | None) -> JobRow:
+    return JobRow(text(job_id), **read_fields(dict(zip(JobRow._fields[1:], values, strict=True))))

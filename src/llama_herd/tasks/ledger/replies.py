@@ -15,6 +15,11 @@ def text(value: bytes) -> str:
     return value.decode(errors="replace")
 
 
+def text_or_none(value: bytes | None) -> str | None:
+    """The same of what need not be there; None if it is not."""
+    return None if value is None else text(value)
+
+
 _NUMBER = re.compile(rb"-?[0-9]{1,20}")
 
 

@@ -43,6 +43,15 @@ class Reports(Keys):
         """`beat` for this tenant alone."""
         return beat([Beat(self, status)])
 
+    def author(self, name: str) -> RedisCall[str | None]:
+        """Which process has written the last report under a name; empty: it did not say; None: none has."""
+
+        def parse(reply: list[bytes | None]) -> str | None:
+            beat_ms, process = reply
+            return None if beat_ms is None else text(process or b"")
+
+        return RedisCall("HMGET", [self.key(f"worker:{name}")], ["beat_ms", "process"], parse)
+
     def workers(self) -> RedisCall[list[WorkerStatus]]:
         """All live workers."""
         return self._reports(WorkerStatus, "workers", "worker:", 1000 * WORKER_TTL_S)

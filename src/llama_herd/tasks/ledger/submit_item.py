@@ -1,5 +1,6 @@
 """A new job as SUBMIT takes it, and what SUBMIT answers."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ def job_fields(
         "webhook": job.webhook or "",
         "secret": job.webhook_secret or "",
         "keep_s": "" if keep_s is None else keep_s,
+        "metadata": json.dumps(job.metadata) if job.metadata else "",
     }
 
 

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from llama_herd.error_code import is_retriable
 from llama_herd.errors import GenerationError
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 
 #: Written for a log-probability of minus infinity, which JSON does not have.
 LOWEST_LOGPROB = -9999.0
@@ -112,6 +113,9 @@ class Started(_Event):
     retries: int = Field(
         default=0, ge=0, description="How often the job was put back before it, since an attempt had failed."
     )
+    at_ms: int | None = Field(
+        default=None, description="When, by the clock of Redis. Older versions do not tell it."
+    )
     worker: str = Field(description="Name of the worker.")
     model: str = Field(description="The model that the worker serves.")
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")
@@ -135,6 +139,9 @@ class Started(_Event):
     pieces: Pieces | None = Field(
         default=None, description="What each id of the prompt stands for, as in a token event."
     )
+    tokenizer_info: TokenizerInfo | None = Field(
+        default=None, description="With `tokenizer_info`: what the model's files say of its tokenizer."
+    )
 
     def to_json(self) -> str:
         """The event as one line of JSON, without a prompt unless it was asked for."""
@@ -142,7 +149,7 @@ class Started(_Event):
 
 
 #: Fields of Started that tell of the prompt.
-PROMPT_FIELDS = {"prompt_ids", "prompt_text", "context_tokens", "pieces"}
+PROMPT_FIELDS = {"prompt_ids", "prompt_text", "context_tokens", "pieces", "tokenizer_info"}
 #: Fields of Token that tell of scores.
 SCORE_FIELDS = {"logprobs", "top_logprobs", "prompt_logprobs", "top_prompt_logprobs", "pieces"}
 

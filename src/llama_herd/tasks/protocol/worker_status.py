@@ -28,11 +28,23 @@ LINKS_FIX = (
 )
 
 
+#: What parts two workers of one name.
+NAMESAKE_FIX = "start one of them with another --name, or on a machine with a host name of its own"
+
+
 def eviction_complaint(policy: str) -> str:
     """Say that Redis drops jobs by this policy, with the fix."""
     return (
         f"Redis drops accepted jobs when it reaches its maxmemory (maxmemory-policy {policy}). "
         "Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
+    )
+
+
+def namesake_complaint(name: str) -> str:
+    """Say that two workers have one name, with the fix."""
+    return (
+        f"two workers are called {name}, so each hides the other's report, here and from other workers. "
+        f"Fix: {NAMESAKE_FIX}"
     )
 
 
@@ -92,6 +104,10 @@ class WorkerStatus(BaseModel):
     )
     unread_messages: int = Field(default=0, description="How many messages wait in it.")
     unread_s: float = Field(default=0.0, description="How long nobody has taken one.")
+    process: str = Field(default="", description="A random id of the process; empty: not ready yet.")
+    namesake: str = Field(
+        default="", description="The `process` of another worker of this name; empty: there is none."
+    )
     beat_ms: int = Field(
         default=0, description="Time of the report by the clock of Redis, in unix milliseconds."
     )
@@ -124,4 +140,6 @@ class WorkerStatus(BaseModel):
                 f"{self.unread_s:.0f} s, and {self.unread_messages:,} wait, links of jobs among them. "
                 + LINKS_FIX
             )
+        if self.namesake:
+            complaints.append(namesake_complaint(self.name))
         return tuple(complaints)

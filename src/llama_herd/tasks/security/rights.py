@@ -73,7 +73,7 @@ KEY_TYPES = {
     ),
     **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), KeyType.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
-    **dict.fromkeys(("outbox", "outbox:dead", "room:*"), KeyType.SORTED_SET),
+    **dict.fromkeys(("outbox", "outbox:dead", "room:*", "ended", "failed"), KeyType.SORTED_SET),
     "outbox:entries": KeyType.HASH,
     **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
     "unacked_mutex": KeyType.STRING,
@@ -84,7 +84,8 @@ _COMMANDS_OF_TYPE = {
     KeyType.LIST: command_names("LPUSH RPUSH RPOP BRPOP LLEN LRANGE LINDEX LREM TYPE"),
     KeyType.SET: command_names("SADD SREM SMEMBERS SSCAN"),
     KeyType.SORTED_SET: command_names(
-        "ZADD ZREM ZSCORE ZMSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE ZREMRANGEBYSCORE"
+        "ZADD ZREM ZSCORE ZMSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE "
+        "ZREMRANGEBYSCORE ZREMRANGEBYRANK"
     ),
     KeyType.STREAM: command_names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     KeyType.STRING: command_names("GET MGET SET SETEX INCR"),

@@ -178,6 +178,7 @@ class EventLog:
         self.prompt: EchoedPrompt | None = None  # what the job's first start is to tell
         self.pace = EventPace()
         self.author = author
+        self._claimed_ms, self._claimed_s = claimed.now_ms, monotonic()
         self._num_starts = claimed.starts
         self._num_retries = claimed.retries
         self._has_started = False
@@ -234,6 +235,7 @@ class EventLog:
             epoch=self.epoch,
             attempt=self._num_starts,
             retries=self._num_retries,
+            at_ms=self._claimed_ms + round(1000 * (monotonic() - self._claimed_s)),
             worker=self.author.worker,
             model=self.author.model,
             seed=seed,

@@ -9,15 +9,15 @@ from typing import Any
 
 import structlog
 from redis.client import PubSub
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.tasks.ledger.answers import Renewal
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
 from llama_herd.tasks.ledger.ledger import read_notice
-from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
-from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
+from llama_herd.tasks.ledger.redis_call import RedisCall, keep_loaded, raise_if_error, run_call, run_calls
+from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
 from llama_herd.tasks.ledger.script import kept_scripts
-from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import NAMESAKE_FIX, WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -40,6 +40,36 @@ LISTEN_S = 0.2
 #: An event renews its job's lease. One so young, by seconds and by its part of a lease, makes another renewal
 #: superfluous until the next beat. It is more than unwatched jobs let pass between two events.
 FRESH_S, FRESH_PART = 0.75, 0.25
+
+
+class Namesakes:
+    """Notices another live worker of the same name: its reports stand in the place of this one's.
+
+    What stood there before this one's first report does not count: it may be of a worker that is gone.
+    """
+
+    def __init__(self, process: str, clock: Callable[[], float] = monotonic) -> None:
+        """`process`: an id of this one. `clock`: seconds, as of time.monotonic."""
+        self._process = process
+        self._clock = clock
+        self._seen: dict[str, tuple[str, float]] = {}  # by tenant: another one, and when it was seen
+
+    def told(self, tenant: str, status: WorkerStatus) -> WorkerStatus:
+        """The status to report to a tenant, with this process, and another one if there is one."""
+        other, seen_s = self._seen.get(tenant, ("", -inf))
+        is_there = self._clock() - seen_s < WORKER_TTL_S
+        namesake = (other or "unknown") if is_there else ""
+        return status.model_copy(update={"process": self._process, "namesake": namesake})
+
+    def note(self, tenant: str, author: str | ResponseError | None) -> None:
+        """Note who has written the report that this one has just replaced."""
+        is_first = tenant not in self._seen
+        if is_first:
+            self._seen[tenant] = "", -inf
+        elif author is not None and not isinstance(author, ResponseError) and author != self._process:
+            if self._clock() - self._seen[tenant][1] >= WORKER_TTL_S:
+                log.warning("another worker has this name", tenant=tenant, fix=NAMESAKE_FIX)
+            self._seen[tenant] = author, self._clock()
 
 
 class Heartbeat(threading.Thread):
@@ -72,6 +102,7 @@ class Heartbeat(threading.Thread):
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
         self._heard_s = monotonic()
+        self._namesakes = Namesakes(self._owner)
 
     @property
     def unheard_s(self) -> float:
@@ -151,11 +182,16 @@ class Heartbeat(threading.Thread):
             lot = tenancies[start : start + MAX_BEATS]
             asking = [any(attempt.waits_for_room for attempt in one.claims.in_hand()) for one in lot]
             beats = [
-                Beat(one.ledger, self._status(one.queue), asks) for one, asks in zip(lot, asking, strict=True)
+                Beat(one.ledger, self._namesakes.told(one.tenant, self._status(one.queue)), asks)
+                for one, asks in zip(lot, asking, strict=True)
             ]
-            answers = run_call(self._redis, beat(beats))
+            authors = [Reports(one.whose.tenant).author(one.status.name) for one in beats]
+            calls: list[RedisCall[Any]] = [*authors, beat(beats)]
+            *found, reply = run_calls(self._redis, calls)
+            answers = raise_if_error(reply)
             self._heard_s = monotonic()
-            for one, answer in zip(lot, answers, strict=True):
+            for one, author, answer in zip(lot, found, answers, strict=True):
+                self._namesakes.note(one.tenant, author)
                 one.num_free_elsewhere = answer if isinstance(answer, int) else 0
                 self._reported_s[one.tenant] = monotonic()
 

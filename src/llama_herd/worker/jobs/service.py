@@ -20,13 +20,12 @@ from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
-from llama_herd.worker.jobs.standing import Standing
+from llama_herd.worker.jobs.standing import ModelSize, Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import Poller, Watchdog, WatchedPart
-from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 
@@ -40,8 +39,15 @@ DRAIN_POLL_S = 0.02
 class ServedModel(Protocol):
     """A model as a service has it: what makes sequences of jobs, and the engine that computes these."""
 
-    plan: MemoryPlan
-    maker: SequenceMaker
+    @property
+    def plan(self) -> ModelSize: ...
+
+    @property
+    def maker(self) -> SequenceMaker: ...
+
+    @property
+    def needs_warm_up(self) -> bool:
+        """Whether its first forwards take longer than later ones."""
 
     def job_engine(self, settings: WorkerSettings, sink: Sink) -> JobEngine:
         """Make the engine, which does not run yet."""
@@ -65,7 +71,7 @@ class Service:
         self._model = model
         self._is_hurried = threading.Event()
         self._engine = engine = model.job_engine(settings, self._hand_on)
-        self._warm_up = WarmUp(model.maker)
+        self._warm_up = WarmUp(model.maker if model.needs_warm_up else None)
         self.tenancies = tenancies = Tenancies(
             Tenancy.of(own, redis, owner, worker, model.maker, self._drop)
             for own in settings.by_queue.values()

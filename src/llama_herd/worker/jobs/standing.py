@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from time import time
-from typing import Any
+from typing import Any, Protocol
 
 from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.protocol.worker_status import WorkerState, WorkerStatus
@@ -10,12 +10,32 @@ from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.link_watch import LinkWatch, UnreadList
 from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Watchdog
-from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.settings import WorkerSettings
 
 #: After this long without a layer a worker reports itself as stalled. It keeps its jobs until `stall_s`: a
 #: report can be taken back the next second, but jobs that were given away are computed twice.
 STALL_SHOWN_S = 15.0
+
+
+class ModelSize(Protocol):
+    """What is said of a model's size: in tokens, in bytes, and of the form of its weights."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest sequence."""
+
+    @property
+    def kv_cache_tokens(self) -> int: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether weights stay in the blocks of their file."""
+
+    @property
+    def num_bytes(self) -> int: ...
 
 
 @dataclass(eq=False)
@@ -24,7 +44,7 @@ class Standing:
 
     settings: WorkerSettings
     worker: str
-    plan: MemoryPlan
+    plan: ModelSize
     tenancies: Tenancies
     engine: JobEngine
     watchdog: Watchdog

@@ -1,6 +1,7 @@
 -- CANCEL: end a job early. If it has a live owner, that worker is told to end it; else it is ended here.
 -- needs: clock, declare, end
--- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, kept
+-- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
+--       kept, ended, failed
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), reason,
 --       end_state, end_tail (of the final event), notice,
 --       notices_to (what a worker's channel for notices begins with, before its id)

@@ -1,10 +1,11 @@
 -- CLAIM: may this worker run the job?
 -- needs: clock, declare, record, lost
--- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, kept, quarantine
+-- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
+--       kept, ended, failed, quarantine
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), owner, worker (its name),
 --       lease_ms#, max_attempts#,
 --       quarantined_s# (life of a quarantined job), cancelled_tail, late_tail, poisoned_tail, lost_tail (of final events)
--- list bare: args body, envelope, deadline_ms, not_before, tokens, lane, webhook, secret, keep_s, queue
+-- list bare: args body, envelope, deadline_ms, not_before, tokens, lane, webhook, secret, keep_s, metadata, queue
 --       (what a bare message carries, see `record.lua`; of another message nothing)
 -- also lines: (pending:<list> of the list in which the job waits)
 -- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane, retries
@@ -105,7 +106,8 @@ end
 
 redis.call('HINCRBY', key.job, 'epoch', 1)
 redis.call('HSET', key.job,
-  'state', 'running', 'owner', owner, 'worker', worker, 'lease', now + lease_ms, 'waits', 0)
+  'state', 'running', 'owner', owner, 'worker', worker, 'lease', now + lease_ms, 'waits', 0,
+  'claimed_ms', now)
 if retry_ms then redis.call('HDEL', key.job, 'retry_ms') end
 stop_waiting(key, id, queue, lane, tokens)
 note_taken()

@@ -1,5 +1,5 @@
 -- What becomes of a job's record once its final event is written.
--- needs: outbox, kept
+-- needs: outbox, kept, ended
 
 -- The answer of a batch's row is kept until the batch has written it and purges the job, though nobody may run the batch
 -- for days. What was cancelled has no answer.
@@ -26,8 +26,9 @@ local function error_in(event)
 end
 
 -- Writes the outcome that a final event tells into the record. Returns its finish_reason.
-local function note_outcome(job, event)
+local function note_outcome(job, event, now)
   local finish_reason = string.match(event, '"finish_reason":"(%a+)"')
+  redis.call('HSET', job, 'ended_ms', now)
   if finish_reason then redis.call('HSET', job, 'finish_reason', finish_reason) end
   if finish_reason == 'error' then
     local is_read, error = pcall(error_in, event)
@@ -37,13 +38,15 @@ local function note_outcome(job, event)
 end
 
 -- Lets a record that has just ended expire, with what its final event tells, and its message into the outbox.
--- `key`: the tenant's leases, outbox and kept; ttl_s, failed_s: how long its jobs are kept, and at least if they failed.
+-- `key`: the tenant's leases, outbox, kept, ended and failed; ttl_s, failed_s: how long its jobs are kept, and at least if they failed.
 local function close(key, job, events, id, state, event)
   local hook, secret, keep_s = unpack(redis.call('HMGET', job, 'webhook', 'webhook_secret', 'keep_s'))
   local life_s = life_of(id, state, tonumber(keep_s) or key.ttl_s, key.failed_s)
   redis.call('EXPIRE', job, life_s)
   redis.call('EXPIRE', events, life_s)
   redis.call('ZREM', key.leases, id)
-  note_end(key, id, state, hook, secret, note_outcome(job, event))
+  local now = now_ms()
+  note_end(key, id, state, hook, secret, note_outcome(job, event, now))
+  list_ended(key, id, state, now)
   note_kept(key, job, events, life_s)
 end

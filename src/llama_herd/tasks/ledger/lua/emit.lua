@@ -2,7 +2,8 @@
 -- needs: clock, close
 -- args: owner, lease_ms#, ttl_s# (life of an ended job), failed_s# (its least, if it failed),
 --       sound_tokens#, sound_ms# (after so many, or so long, an attempt is sound: earlier deaths no longer count)
--- list tenants: keys leases, webhook, outbox, outbox_entries, outbox_dead, kept; args channels (the prefix of its channels)
+-- list tenants: keys leases, webhook, outbox, outbox_entries, outbox_dead, kept, ended, failed;
+--       args channels (the prefix of its channels)
 -- list entries: keys job, events; args tenant# (its place in the list), id, epoch, seq#, i# (index of its first token),
 --       num_ids#, kind, state (the final one), event
 -- Answers, one for each entry: ok | duplicate | a refusal {kind, recorded seq, recorded n, reason}, of the kind

@@ -1,6 +1,7 @@
 -- PURGE: delete a job's prompt and output. A waiting job is cancelled first; a running one is left alone.
 -- needs: clock, declare, end
--- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead, kept, quarantine,
+-- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
+--       kept, ended, failed, quarantine,
 --       result (Celery's)
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), end_tail (of the
 --       final event), marks (1: leave a mark of an unknown id, too)
@@ -28,6 +29,7 @@ forget_kept(key)
 if not state and marks ~= '1' then return 'unknown' end
 redis.call('DEL', key.job, key.events, key.result)
 redis.call('ZREM', key.quarantine, id)
+unlist_ended(key, id)
 redis.call('HSET', key.job, 'state', 'purged')
 redis.call('EXPIRE', key.job, ttl_s)
 if not state then return 'unknown' end

@@ -2,7 +2,7 @@
 -- `new`: what came: body, envelope, queue, deadline_ms (+ and ms after it is due, or ''), not_before (ms or ''), tokens
 -- (estimated), lane: what follows the queue's name in the name of the list in which its message waits; webhook, secret:
 -- where to tell of its end ('': not at an address of its own), and what that is signed with ('': the tenant's); keep_s: how
--- long it is kept once it has ended ('': as all are).
+-- long it is kept once it has ended ('': as all are); metadata: the client's notes as JSON ('': none).
 -- `bare`: 1 if a bare message brought the job, which carries the prompt itself; 0 if SUBMIT did, which pushes its first
 -- message as soon as the job is due. `counts`: see check_counts.
 -- Raises an error, and writes nothing, if it cannot be completed.
@@ -22,5 +22,6 @@ local function write_record(key, id, now, new, bare, counts)
   if new.webhook ~= '' then redis.call('HSET', key.job, 'webhook', new.webhook) end
   if new.secret ~= '' then redis.call('HSET', key.job, 'webhook_secret', new.secret) end
   if new.keep_s ~= '' then redis.call('HSET', key.job, 'keep_s', new.keep_s) end
+  if new.metadata ~= '' then redis.call('HSET', key.job, 'metadata', new.metadata) end
   return due
 end

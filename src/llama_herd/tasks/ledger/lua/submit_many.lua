@@ -4,7 +4,7 @@
 -- args: max_jobs#, max_tokens# (that may wait for a queue; 0: no limit),
 --       served_ms# (a queue is served for so long after a worker's report)
 -- list jobs: keys job, queue; args id, webhook, secret, body, envelope, deadline_ms, not_before, tokens, lane,
---       keep_s
+--       keep_s, metadata
 --       (see `record.lua`)
 -- also lists: (those of these queues, and pending:<list> of those in which messages are to wait)
 -- kept: for producers

@@ -4,7 +4,7 @@
 -- keys: pending, delayed, leases, waiting, sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
 --       some worker sweeps), dead (the letters), served, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept
+--       kept, ended, failed
 -- args: keys_start (of a job's keys), record_end, events_end (of the keys of record and events), channels (their prefix),
 --       between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap), lease_ms#, patience_ms#,
 --       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
