@@ -50,12 +50,14 @@ def status_view(whole: Status, model: str | None = None) -> Group:
     own = f"{found.depth} messages in {found.queue}"
     jobs = f"{found.pending} jobs waiting, {found.running} running"
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
+    owed = f"{found.owed:,} results wait for the Redis of HERD_RESULT_URL: see herd doctor"
     workers = sorted(found.workers, key=lambda worker: worker.name)
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
     return Group(
         f"{own}; {jobs}",
         *([dead] if found.poisoned or found.dead_letters else []),
+        *([owed] if found.owed else []),
         *map(harmless, batches),
         "",
         FoldingTable(_QUEUE, map(_queue_cells, found.queues)) if found.queues else "no queue holds anything",

@@ -160,9 +160,11 @@ class LedgerCollector(Collector):
 
 def _dead_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
     tenants = _tenant_names(loads)
-    letters, poisoned = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    letters, poisoned, owed = (Counter[tuple[str, ...]]() for _ in range(3))
     for load in loads:
         letters[tenants[load.tenant],] += load.num_dead_letters
         poisoned[tenants[load.tenant],] += load.num_poisoned
+        owed[tenants[load.tenant],] += load.num_owed
     yield gauge("dead_letters", "Messages that could not be read, and are kept.", ("tenant",), letters)
     yield gauge("poisoned_jobs", "Jobs given up after too many deaths of workers.", ("tenant",), poisoned)
+    yield gauge("owed_results", "Results that wait for the Redis of HERD_RESULT_URL.", ("tenant",), owed)

@@ -73,6 +73,7 @@ class Status:
 
     depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything or are
     served. batches: those that are running or ended within the last hour. poisoned: jobs that were given up.
+    owed: jobs that have ended, and of which Celery is to be told once the Redis of its results is there.
     now_ms: the time of all this by the clock of Redis.
     """
 
@@ -85,6 +86,7 @@ class Status:
     queues: list[QueueStatus]
     dead_letters: int
     poisoned: int
+    owed: int
     now_ms: int
 
     def queue_of(self, model: str) -> QueueStatus | None:
@@ -121,6 +123,7 @@ async def read_status(ledger: Ledger, queue: str) -> Status:
         queues=sorted(shown, key=lambda one: one.model),
         dead_letters=found.num_dead_letters,
         poisoned=found.num_poisoned,
+        owed=found.num_owed,
         now_ms=found.now_ms,
     )
 

@@ -38,6 +38,7 @@ class HerdView(BaseModel):
     batches: list[BatchStatus] | None = Field(description="Those that run, or ended within the hour.")
     dead_letters: int | None = Field(description="Messages that nobody could read.")
     poisoned: int | None = Field(description="Jobs that were given up.")
+    owed: int = Field(description="Jobs that have ended, and whose result waits for Celery's own Redis.")
     jobs: list[JobStatus] | None = Field(
         description="The oldest of the running and of the waiting jobs, up to 20 of each."
     )

@@ -28,6 +28,7 @@ herd:<tenant>:webhook         hash    whether the tenant has webhooks, and wants
 herd:<tenant>:outbox          zset    webhooks that are to be sent, by the time they are due
 herd:<tenant>:outbox:entries  hash    what each of them tells, and where, as JSON
 herd:<tenant>:outbox:dead     zset    those that were given up, by the time of that
+herd:<tenant>:owed            zset    ended jobs of which Celery is still to be told, by when
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
 herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index, ..._mutex: since when

@@ -22,6 +22,7 @@ from llama_herd.tasks.ledger.answers import (
     Early,
     Emitted,
     Ended,
+    OwedJob,
     Purge,
     Release,
     Renewed,
@@ -57,6 +58,9 @@ _CLAIM = Script("claim")
 _RELEASE = Script("release")
 _SETTLING = Script("settling")
 _SETTLE = Script("settle")
+_OWE = Script("owe")
+_OWED = Script("owed")
+_PAY = Script("pay")
 _CANCEL = Script("cancel")
 _PURGE = Script("purge")
 
@@ -213,6 +217,38 @@ class Ledger(JobReads):
         """Note that Celery has result and links of the job. Answers whether the job was purged meanwhile."""
         return call(_SETTLE, lambda reply: reply == b"purged", job=self.job_key(job_id))
 
+    def owe(self, job_id: str, in_ms: int, *, has_sent_links: bool) -> RedisCall[None]:
+        """Note that Celery is to be told in `in_ms` how the job ended. It is kept until then."""
+        return call(
+            _OWE,
+            lambda reply: None,
+            **self._debt(job_id),
+            in_ms=in_ms,
+            life_s=self.dead_ttl_s,
+            sent_links=int(has_sent_links),
+        )
+
+    def owed(self, most: int, again_ms: int) -> RedisCall[list[OwedJob]]:
+        """The jobs of whose end Celery is to be told now. They are due again in `again_ms`, unless paid."""
+        start, _, end = self.job_key("\0").partition("\0")
+        return call(
+            _OWED,
+            lambda reply: [OwedJob(text(id), raw) for id, raw in zip(reply[::2], reply[1::2], strict=True)],
+            owed=self.key("owed"),
+            most=most,
+            again_ms=again_ms,
+            keys_start=start,
+            record_end=end,
+        )
+
+    def pay(self, job_id: str) -> RedisCall[bool]:
+        """`settle` where results are in another Redis; nothing is owed of the job from then on."""
+        return call(_PAY, lambda reply: reply == b"purged", **self._debt(job_id))
+
+    def _debt(self, job_id: str) -> dict[str, str]:
+        keys = {"job": self.job_key(job_id), "events": self.events_key(job_id)}
+        return {**keys, **self.keys_named("owed"), "id": job_id}
+
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> RedisCall[Cancellation]:
         """End a job early: at once if no worker runs it, else by telling its owner."""
         is_late = reason in ("deadline", "expired")
@@ -236,7 +272,7 @@ class Ledger(JobReads):
             _PURGE,
             lambda reply: Purge(text(reply)),
             **self._ending(job_id),
-            **self.keys_named("quarantine"),
+            **self.keys_named("quarantine", "owed"),
             result=self.result_key(job_id),
             end_tail=end_tail("cancelled"),
             marks=int(mark),
@@ -295,7 +331,7 @@ def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
         case "settled" | "purged":
             return Settled()
         case _:
-            return Settling()
+            return Settling(has_sent_links=len(reply) > 1 and bool(reply[1]))
 
 
 #: The end of a job of which Redis has lost a part.

@@ -94,12 +94,13 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class TenantCounts:
-    """The counts of a tenant at one moment: its queues, its dead letters and poisoned jobs."""
+    """The counts of a tenant at one moment: its queues, dead letters, poisoned jobs, owed results."""
 
     tenant: str
     now_ms: int
     num_dead_letters: int
     num_poisoned: int
+    num_owed: int
     queues: tuple[QueueCounts, ...]
 
     @property
@@ -144,7 +145,7 @@ class Overview(Keys):
         return call(
             _QUEUES,
             partial(_read_counts, self.tenant),
-            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed"),
+            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed", "owed"),
             before=before,
             after=after,
             max_queues=max_queues,
@@ -191,8 +192,9 @@ class Overview(Keys):
 
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
-    now_ms, num_letters, num_poisoned, *rows = reply
-    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, tuple(_queue_counts(*row) for row in rows))
+    now_ms, num_letters, num_poisoned, num_owed, *rows = reply
+    queues = tuple(_queue_counts(*row) for row in rows)
+    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, num_owed, queues)
 
 
 def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:

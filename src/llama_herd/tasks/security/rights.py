@@ -71,7 +71,7 @@ KEY_TYPES = {
     **dict.fromkeys(
         ("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), KeyType.HASH
     ),
-    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), KeyType.SORTED_SET),
+    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine", "owed"), KeyType.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
     **dict.fromkeys(("outbox", "outbox:dead", "room:*"), KeyType.SORTED_SET),
     "outbox:entries": KeyType.HASH,
@@ -92,7 +92,7 @@ _COMMANDS_OF_TYPE = {
 }
 #: Commands on keys of any type, except that queues, bindings and keys of callers are neither deleted nor
 #: watched.
-_COMMANDS_OF_ANY_TYPE = command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE WATCH")
+_COMMANDS_OF_ANY_TYPE = command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE PTTL WATCH")
 _NEVER_DELETED = frozenset({KeyType.LIST, KeyType.SET, KeyType.KEPT})
 #: By which who keeps such keys adds to them and takes away.
 _KEEPING = command_names("HSETNX HDEL")

@@ -36,6 +36,7 @@ from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
+from llama_herd.worker.engine.interface import Abort
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
 from llama_herd.worker.jobs.finisher import Finisher
@@ -295,13 +296,22 @@ class Intake(threading.Thread):
             urgency=urgency_of(claimed.lane),
             trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
-            # The ledger knew nothing of the job when it was revoked.
-            abort="cancelled" if delivery.message.job and delivery.job_id in tenancy.revoked else None,
+            abort=self._abort_of(delivery, claimed),
         )
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
         self._publisher.open(attempt)
         self._preparer.hold(OpenedJob(attempt, claimed, recorded))
+
+    def _abort_of(self, delivery: Delivery, claimed: Claimed) -> Abort | None:
+        """Why a job must end before it runs, though its record does not say so.
+
+        The ledger knew nothing of it when it was revoked, or its message has expired before it began.
+        """
+        if delivery.message.job and delivery.job_id in self._tenancy_of(delivery).revoked:
+            return "cancelled"
+        has_begun = delivery.ended_by_celery == "deadline" and claimed.starts
+        return None if has_begun else delivery.ended_by_celery
 
     def _recorded(self, delivery: Delivery, first: StreamPart | ResponseError | None) -> RecordedOutputs:
         """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""

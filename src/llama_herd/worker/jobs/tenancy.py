@@ -183,6 +183,11 @@ class Tenancy:
         """The call that gives a job in hand back; `push`: with a new message in its queue."""
         return self.ledger.release(attempt.job_id, self.owner, attempt.stream.epoch, push=push)
 
+    def settle(self, job_id: str) -> RedisCall[bool]:
+        """The call that notes that Celery knows how a job ended; it answers whether the job was purged."""
+        is_remote = self.settings.keeps_results_elsewhere
+        return self.ledger.pay(job_id) if is_remote else self.ledger.settle(job_id)
+
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""
         return HeldJob(self.ledger, attempt.job_id, attempt.stream.epoch)
