@@ -65,10 +65,10 @@ def load_unless_held(
     return load(settings, device, on_progress)
 
 
-def settle_unless_held(delivery: Delivery, outcome: Result) -> None:
+def settle_unless_held(delivery: Delivery, outcome: Result, **options: bool) -> None:
     while (FOLDER / "finisher").exists():
         sleep(0.01)
-    settle(delivery, outcome)
+    settle(delivery, outcome, **options)
 
 
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")

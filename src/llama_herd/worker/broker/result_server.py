@@ -49,11 +49,10 @@ class ResultServer:
         if self.is_away:
             self._turn_away()
 
-    def note_failure(self, error: Exception) -> None:
+    def note_failure(self, error: RedisError) -> None:
         """Note that a call has failed. Returns on a thread that may wait, and raises on the others."""
         if not self.is_away:
-            reason = redis_complaint(error) if isinstance(error, RedisError) else type(error).__name__
-            log.warning("results are owed: their Redis cannot be used", reason=reason)
+            log.warning("results are owed: their Redis cannot be used", reason=complaint_of(error))
         self.is_away = True
         self._turn_away()
 
@@ -78,6 +77,11 @@ class ResultServer:
 
 def _refuse() -> NoReturn:
     raise GenerationError(ErrorCode.REFUSED, "Celery could not store the result: its Redis is away")
+
+
+def complaint_of(error: RedisError) -> str:
+    """What is wrong with the results' Redis, with the fix."""
+    return redis_complaint(error).replace("HERD_REDIS_URL", "HERD_RESULT_URL")
 
 
 def try_to_store(redis: Redis, prefix: str) -> None:

@@ -180,7 +180,8 @@ class Finisher:
         match turn:
             case Settled():
                 if isinstance(deliveries[0], Debt):
-                    self._insist(self._note_settled, tenancy, job_id)
+                    self._insist(self._delete_if_purged, tenancy, job_id, tenancy.ledger.is_purged(job_id))
+                    self._insist(run_call, self._redis, tenancy.settle(job_id))
                 return deliveries
             case Busy():
                 self._later.append((monotonic() + turn.remaining_ms / 1000, settlement))
