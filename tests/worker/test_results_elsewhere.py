@@ -37,7 +37,7 @@ def start_worker(
     server: EmbeddedRedis, results: EmbeddedRedis, model: Path, name: str, log: Path
 ) -> WorkerProcess:
     """Its records live for two seconds."""
-    options = {"model_name": "m", "slots": 4, "result_url": results.url, "stream_ttl_s": 2}
+    options: dict[str, Any] = {"model_name": "m", "slots": 4, "result_url": results.url, "stream_ttl_s": 2}
     return WorkerProcess(server.url, model, name, log, **options)
 
 
@@ -77,7 +77,7 @@ def then(shop: Celery, queue: str = "shop") -> Any:
 
 def num_held(root: Any) -> int:
     """Messages in a worker's hands, and those that wait for one."""
-    return int(root.llen(QUEUE)) + sum(root.hlen(key) for key in root.keys("herd:*unacked"))
+    return int(root.llen(QUEUE) + sum(root.hlen(key) for key in root.keys("herd:*unacked")))
 
 
 def all_acked(root: Any) -> None:

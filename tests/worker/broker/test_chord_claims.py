@@ -49,7 +49,7 @@ class Killed(BaseException):
 def test_who_dies_with_the_claim_is_followed_by_who_tells_the_same_part(
     app: Celery, redis: Redis, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """At once, and not when the claim is over: before the body is sent, or when it is sent and that is not noted."""
+    """At once, and not when the claim is over: before the body is sent, or when that is not noted yet."""
 
     def die(**_: Any) -> None:
         raise Killed

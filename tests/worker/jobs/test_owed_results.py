@@ -15,7 +15,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.message import TASK_NAME, Envelope
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Debt
-from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultServer, ResultsAway
+from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.payer import Payer
 from llama_herd.worker.jobs.tenancy import Tenancy
