@@ -1,5 +1,6 @@
 """A shop whose result_backend is another Redis than its broker, which is away for a while."""
 
+import gc
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,12 @@ OWED = Ledger().key("owed")
 def results() -> Iterator[EmbeddedRedis]:
     with EmbeddedRedis(appendonly=True) as server:
         yield server
+        stop(server)
+
+
+def stop(results: EmbeddedRedis) -> None:
+    gc.collect()  # Celery's results unsubscribe when they are freed, and would wait for it
+    results.stop()
 
 
 def start_worker(
@@ -124,7 +131,7 @@ def test_a_redis_that_is_away_holds_up_no_job_and_is_told_of_all_of_them_later(
     def send(job: dict[str, Any] = JOB, **options: Any) -> str:
         return str(sender.send_task(TASK_NAME, kwargs=job, queue=QUEUE, **options).id)
 
-    results.stop()
+    stop(results)
     parts = [send(group_id="owed", group_index=place, chord=then(shop)) for place in range(3)]
     linked, bad = send(link=then(shop, "links")), send(BAD)
     late = send(expires=datetime.now(UTC) - timedelta(seconds=5))
@@ -154,7 +161,7 @@ def test_another_worker_tells_what_a_killed_one_owes(
     tmp_path: Path,
 ) -> None:
     sender = Celery("sender", broker=server.url, set_as_current=False)
-    results.stop()
+    stop(results)
     ids = [str(sender.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE).id) for _ in range(5)]
     wait_until(lambda: root.zcard(OWED) == 5, "all are owed", PATIENCE_S)
     worker.kill()

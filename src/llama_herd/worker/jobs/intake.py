@@ -35,6 +35,7 @@ from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_ca
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.result_readers import ResultReaders
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.engine.interface import Abort
 from llama_herd.worker.jobs.attempt import Attempt
@@ -96,6 +97,7 @@ class Intake(threading.Thread):
         #: When to try an item again, and a number that keeps items of equal times in order.
         self._later: list[tuple[float, int, Delivery | CeleryEnd]] = []
         self._numbers = count()
+        self._senders = ResultReaders(tenancies.first.settings)
         self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False
         self._is_stopping = False
@@ -170,6 +172,7 @@ class Intake(threading.Thread):
         """Claim jobs: the small ones together, each large one by itself."""
         for one in deliveries:
             one.message = TaskMessage.read(one.body, one.headers, self._tenancy_of(one).settings)
+            self._senders.look(one.headers)
         small = [one for one in deliveries if not _is_large(one)]
         for lot in (small, *([one] for one in deliveries if _is_large(one))):
             if lot and not self._is_stopping:
