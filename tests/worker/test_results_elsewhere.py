@@ -40,11 +40,11 @@ def stop(results: EmbeddedRedis) -> None:
     results.stop()
 
 
-def start_worker(
-    server: EmbeddedRedis, results: EmbeddedRedis, model: Path, name: str, log: Path
+def new_worker(
+    server: EmbeddedRedis, results: EmbeddedRedis, model: Path, name: str, log: Path, **more: Any
 ) -> WorkerProcess:
     """Its records live for two seconds."""
-    options: dict[str, Any] = {"model_name": "m", "slots": 4, "result_url": results.url, "stream_ttl_s": 2}
+    options = {"model_name": "m", "slots": 4, "result_url": results.url, "stream_ttl_s": 2, **more}
     return WorkerProcess(server.url, model, name, log, **options)
 
 
@@ -56,7 +56,7 @@ def worker(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[WorkerProcess]:
     log = tmp_path_factory.mktemp("log") / "worker.log"
-    with start_worker(server, results, tiny_settings.model, "one", log) as worker:
+    with new_worker(server, results, tiny_settings.model, "one", log) as worker:
         yield worker
 
 
@@ -166,6 +166,35 @@ def test_another_worker_tells_what_a_killed_one_owes(
     wait_until(lambda: root.zcard(OWED) == 5, "all are owed", PATIENCE_S)
     worker.kill()
     results.start()
-    with start_worker(server, results, tiny_settings.model, "two", tmp_path / "log"):
+    with new_worker(server, results, tiny_settings.model, "two", tmp_path / "log"):
         wait_until(lambda: root.zcard(OWED) == 0, "all are told", PATIENCE_S)
     assert {AsyncResult(one, app=shop).state for one in ids} == {"SUCCESS"}
+
+
+def test_each_tenant_has_its_own_results_there(
+    server: EmbeddedRedis, results: EmbeddedRedis, tiny_settings: WorkerSettings, root: Any, tmp_path: Path
+) -> None:
+    sender = Celery("sender", broker=server.url, set_as_current=False)
+    shops = {tenant: Celery(backend=results.url, set_as_current=False) for tenant in ("globex", "acme")}
+    for tenant, shop in shops.items():
+        shop.conf.result_backend_transport_options = {"global_keyprefix": f"herd:{tenant}:"}
+    debts = [Ledger(tenant).key("owed") for tenant in shops]
+
+    def send(job_id: str) -> None:
+        for tenant in shops:
+            sender.send_task(TASK_NAME, kwargs=JOB, queue=queue_name("m", tenant), task_id=job_id)
+
+    def is_told(job_id: str) -> bool:
+        return all(AsyncResult(job_id, app=shop).state == "SUCCESS" for shop in shops.values())
+
+    log = tmp_path / "log"
+    with new_worker(server, results, tiny_settings.model, "both", log, tenants="globex,acme"):
+        send("same-1")
+        wait_until(lambda: is_told("same-1"), "both are told", PATIENCE_S)
+        stop(results)
+        send("same-2")
+        wait_until(lambda: [root.zcard(key) for key in debts] == [1, 1], "both are owed", PATIENCE_S)
+        results.start()
+        wait_until(lambda: is_told("same-2"), "both are told", PATIENCE_S)
+    with Redis.from_url(results.url) as stored:
+        assert len(stored.keys("herd:*:celery-task-meta-same-*")) == 4
