@@ -10,6 +10,7 @@ route_links(app)
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from celery import Celery
@@ -62,17 +63,18 @@ def _routed_by(app: Celery, make: Any) -> Any:
             body = message.body
             carried = body if isinstance(body, dict) else body[2]  # by the version of the protocol
             carried.update({key: _routed(app, carried[key]) for key in _CARRIED if carried.get(key)})
-            if "task" in message.headers and isinstance(app.conf.result_backend, str):
-                message.headers[RESULTS_AT] = _results_of(app.conf)
+            backend, broker = app.conf.result_backend, app.conf.broker_url
+            if "task" in message.headers and isinstance(backend, str):
+                message.headers[RESULTS_AT] = _results_of(backend, str(broker))
         return message
 
     return made
 
 
-def _results_of(conf: Any) -> str:
-    """Where an app looks for results, without secrets."""
-    backend: str = conf.result_backend
-    is_beside = is_same_redis(backend, conf.broker_url)
+@cache
+def _results_of(backend: str, broker: str) -> str:
+    """Where an app with these addresses looks for results, without secrets."""
+    is_beside = is_same_redis(backend, broker)
     return BESIDE_JOBS if is_beside else masked(backend.partition(";")[0])  # of Sentinels the first
 
 

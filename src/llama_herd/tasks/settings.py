@@ -205,7 +205,7 @@ class Settings(BaseSettings):
     @property
     def keeps_results_elsewhere(self) -> bool:
         """Whether Celery's results are in another database or server than the jobs."""
-        return not is_same_redis(self.results_url, self.redis_url)
+        return bool(self.result_url) and not is_same_redis(self.result_url, self.redis_url)
 
     @property
     def standing_models(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ ELSEWHERE = "redis://results:6379/1"
         ("", "broker", False),
         ("", ELSEWHERE, True),
         ("", "rpc://", True),
+        ("", "redis://[", True),
         ("", None, False),
         ("", 7, False),
         (ELSEWHERE, ELSEWHERE, False),

@@ -1,6 +1,8 @@
 """Results in a Redis of their own: stored, or owed in the ledger before the message goes."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -69,8 +71,8 @@ def payer(tenancy: Tenancy, finisher: Finisher, monkeypatch: pytest.MonkeyPatch)
 class Held(Debt):
     """A job's message in a worker's hands."""
 
-    def __init__(self, app: Celery, job_id: str, links: Any = None) -> None:
-        envelope = Envelope.from_request({"id": job_id}, links, "herd.m")
+    def __init__(self, app: Celery, job_id: str, links: Any = None, **headers: object) -> None:
+        envelope = Envelope.from_request({"id": job_id, **headers}, links, "herd.m")
         super().__init__(app, job_id, envelope.text.encode())
         self.is_acked = Event()
 
@@ -146,8 +148,8 @@ def test_links_are_sent_at_once_and_not_again_with_the_result(
     assert herd.redis.llen("shop") == 1
     payer.start()
     results.start()
-    wait_until(lambda: tenancy.app.backend.get_state("job") == "SUCCESS", "it is paid")
-    wait_until(lambda: num_owed(herd) == 0, "nothing is owed")
+    wait_until(lambda: num_owed(herd) == 0, "it is paid")
+    assert tenancy.app.backend.get_state("job") == "SUCCESS"
     assert herd.redis.llen("shop") == 1
 
 
@@ -208,6 +210,36 @@ def test_a_debt_whose_record_others_have_spoilt_ends(
     wait_until(lambda: num_owed(herd) == 0, "nothing is owed")
     states = {name: tenancy.app.backend.get_state(name) for name in ("text", "list", "body", "gone")}
     assert states == {"text": "SUCCESS", "list": "SUCCESS", "body": "SUCCESS", "gone": "FAILURE"}
+
+
+def test_an_id_that_another_job_has_by_now_is_not_owed(herd: Herd, payer: Payer) -> None:
+    herd.submit("job")
+    run_call(herd.redis, herd.ledger.owe("job", 0, has_sent_links=False))
+    payer.start()
+    wait_until(lambda: num_owed(herd) == 0, "it is forgotten")
+    assert herd.redis.hget(herd.ledger.job_key("job"), "settled") is None
+    assert herd.redis.ttl(herd.ledger.job_key("job")) == -1
+
+
+def test_the_rights_that_the_docs_name_are_enough(
+    herd: Herd, finisher: Finisher, results: EmbeddedRedis, redis: Redis, redis_url: str
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+    (rules,) = re.findall(r"needs `(~\*celery-task.*?)`", page, re.S)
+    with Redis.from_url(results.url) as others:
+        others.execute_command(f"ACL SETUSER worker on >x resetkeys resetchannels -@all {rules}")
+    own = results.url.replace("redis://", "redis://worker:x@")
+    app = app_of_worker(redis_url, own)
+    tenancy = new_tenancy(redis, Ledger(), app=app, redis_url=redis_url, result_url=own)
+    app.backend.set_chord_size("g", 1)
+    chord = {**links_to(app, "shop"), "chord": app.signature("shop.then", queue="bodies")}
+    ended(herd, "job", chord)
+    held = Held(app, "job", chord, group="g", group_index=0)
+    finisher.settle(tenancy, "job", [held])
+    assert held.is_acked.wait(20)
+    assert num_owed(herd) == 0
+    assert app.backend.get_state("job") == "SUCCESS"
+    assert redis.llen("bodies") == 1
 
 
 def test_nothing_is_owed_of_a_job_that_is_settled(herd: Herd, finisher: Finisher, tenancy: Tenancy) -> None:

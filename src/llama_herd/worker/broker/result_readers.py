@@ -26,14 +26,15 @@ class ResultReaders:
 
     def look(self, headers: Mapping[str, Any]) -> None:
         """Log once for each place that it is another one than ours."""
-        place = headers.get(RESULTS_AT)
-        if not isinstance(place, str) or headers.get("ignore_result") or len(self._told) >= MAX_TOLD:
+        said = headers.get(RESULTS_AT)
+        if not isinstance(said, str) or headers.get("ignore_result") or len(self._told) >= MAX_TOLD:
             return
+        place = said[:MAX_CHARS]
         if _database(place) != _database(self._ours) and place not in self._told:
             self._told.add(place)
             log.warning(
                 "a sender looks for results where none are stored",
-                result_backend=place[:MAX_CHARS],
+                result_backend=place,
                 stored_at=self._ours,
                 fix="give the workers its result_backend as HERD_RESULT_URL, or the sender theirs",
             )
@@ -41,6 +42,9 @@ class ResultReaders:
 
 def _database(place: str) -> tuple[str, str]:
     """What is the same of a place for all who see it: a host may have several names."""
-    parts = urlsplit(place)
+    try:
+        parts = urlsplit(place)
+    except ValueError:
+        return place, ""
     is_redis = parts.scheme.startswith(("redis", "sentinel", "unix"))
     return ("redis", parts.path.strip("/") or "0") if is_redis else (place, "")

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self
 
 import structlog
@@ -185,8 +186,11 @@ class Tenancy:
 
     def settle(self, job_id: str) -> RedisCall[bool]:
         """The call that notes that Celery knows how a job ended; it answers whether the job was purged."""
-        is_remote = self.settings.keeps_results_elsewhere
-        return self.ledger.pay(job_id) if is_remote else self.ledger.settle(job_id)
+        return self.ledger.pay(job_id) if self._may_owe else self.ledger.settle(job_id)
+
+    @cached_property
+    def _may_owe(self) -> bool:
+        return self.settings.keeps_results_elsewhere
 
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""

@@ -7,8 +7,12 @@
 -- Answers: for each job its id and its message, or '' if there is no record
 local now, answer = now_ms(), {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', key.owed, '-inf', now, 'LIMIT', 0, most)) do
-  redis.call('ZADD', key.owed, now + again_ms, id)
-  local envelope = redis.pcall('HGET', keys_start .. id .. record_end, 'envelope')
-  answer[#answer + 1], answer[#answer + 2] = id, type(envelope) == 'string' and envelope or ''
+  local state, envelope = unpack(redis.pcall('HMGET', keys_start .. id .. record_end, 'state', 'envelope'))
+  if state == 'queued' or state == 'running' then
+    redis.call('ZREM', key.owed, id) -- another job has the id by now
+  else
+    redis.call('ZADD', key.owed, now + again_ms, id)
+    answer[#answer + 1], answer[#answer + 2] = id, envelope or ''
+  end
 end
 return answer
