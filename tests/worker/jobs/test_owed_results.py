@@ -1,9 +1,12 @@
 """Results in a Redis of their own: stored, or owed in the ledger before the message goes."""
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.message import TASK_NAME, Envelope
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Debt
+from llama_herd.worker.broker.result_backend import ANSWER_S
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.payer import Payer
@@ -164,6 +168,23 @@ def test_a_redis_that_is_away_holds_up_nobody(
     for number in range(others):
         owe(herd, finisher, tenancy, f"job-{number}")
     assert num_owed(herd) == others + 1
+
+
+@pytest.mark.long
+def test_a_redis_that_is_frozen_holds_up_the_first_alone(
+    herd: Herd, finisher: Finisher, tenancy: Tenancy, payer: Payer, results: EmbeddedRedis
+) -> None:
+    os.kill(results.pid, signal.SIGSTOP)
+    try:
+        payer.start()
+        owe(herd, finisher, tenancy, "first")
+        began_s = monotonic()
+        for number in range(20):
+            owe(herd, finisher, tenancy, f"job-{number}")
+        assert monotonic() - began_s < ANSWER_S
+    finally:
+        os.kill(results.pid, signal.SIGCONT)
+    wait_until(lambda: num_owed(herd) == 0, "all are paid")
 
 
 def test_a_purged_job_s_result_is_deleted_though_its_redis_is_away_then(

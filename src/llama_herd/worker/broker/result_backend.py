@@ -37,8 +37,9 @@ TOO_LARGE = "invalid bulk length"
 #: Most characters of Redis' complaint in a result or a log.
 MAX_SAID = 200
 
-#: Of calls to a Redis that has only results. One that does not answer is away, and asked again each second.
-REMOTE = {"socket_timeout": 2.0, "socket_connect_timeout": 2.0, "retry": Retry(NoBackoff(), 1)}
+#: How long a Redis that has only results may take to answer, twice; then it is away, and asked again each second.
+ANSWER_S = 2.0
+REMOTE = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S, "retry": Retry(NoBackoff(), 1)}
 
 
 def storing_error(error: BaseException) -> GenerationError:
