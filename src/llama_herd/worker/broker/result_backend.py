@@ -37,7 +37,7 @@ TOO_LARGE = "invalid bulk length"
 #: Most characters of Redis' complaint in a result or a log.
 MAX_SAID = 200
 
-#: How long a Redis that has only results may take to answer, twice; then it is away, and asked again each second.
+#: How long a Redis that has only results may take to answer, twice. Then it is away, and asked each second.
 ANSWER_S = 2.0
 REMOTE = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S, "retry": Retry(NoBackoff(), 1)}
 
