@@ -63,6 +63,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
     share = found.kept_bytes / found.kept_limit_bytes if found.kept_limit_bytes else 0.0
     kept = f"ended jobs keep {found.kept_bytes:,} of the {found.kept_limit_bytes:,} bytes that they may"
+    owed = f"{found.owed:,} results wait for the Redis of HERD_RESULT_URL: see herd doctor"
     workers = sorted(found.workers, key=lambda worker: worker.name)
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
@@ -70,6 +71,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
         f"{own}; {jobs}",
         *([dead] if found.poisoned or found.dead_letters else []),
         *([kept] if share >= KEPT_SHOWN else []),
+        *([owed] if found.owed else []),
         *map(harmless, batches),
         "",
         FoldingTable(_QUEUE, map(_queue_cells, found.queues)) if found.queues else "no queue holds anything",

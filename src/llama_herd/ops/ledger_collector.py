@@ -160,13 +160,15 @@ class LedgerCollector(Collector):
 
 def _ended_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
     tenants = _tenant_names(loads)
-    letters, poisoned, kept, limits = (Counter[tuple[str, ...]]() for _ in range(4))
+    letters, poisoned, owed, kept, limits = (Counter[tuple[str, ...]]() for _ in range(5))
     for load in loads:
         letters[tenants[load.tenant],] += load.num_dead_letters
         poisoned[tenants[load.tenant],] += load.num_poisoned
+        owed[tenants[load.tenant],] += load.num_owed
         kept[tenants[load.tenant],] += load.kept_bytes
         limits[tenants[load.tenant],] += load.kept_limit_bytes
     yield gauge("dead_letters", "Messages that could not be read, and are kept.", ("tenant",), letters)
     yield gauge("poisoned_jobs", "Jobs given up after too many deaths of workers.", ("tenant",), poisoned)
+    yield gauge("owed_results", "Results that wait for the Redis of HERD_RESULT_URL.", ("tenant",), owed)
     yield gauge("kept_bytes", "What ended jobs keep of Redis.", ("tenant",), kept)
     yield gauge("kept_limit_bytes", "How much they may keep; 0: no limit.", ("tenant",), limits)

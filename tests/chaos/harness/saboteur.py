@@ -83,7 +83,7 @@ def apply(sabotage: Sabotage) -> None:
         case "prefill":
             before(Scheduler, "note_computed", die_in_prefill)
         case "before_result":
-            before(Delivery, "settle", lambda *_: die())
+            before(Delivery, "settle", lambda *_, **__: die())
         case "before_ack":
             before(Delivery, "_finish", lambda *_: die())
         case "popped":

@@ -74,6 +74,7 @@ class Status:
     depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything or are
     served. batches: those that are running or ended within the last hour. poisoned: jobs that were given up.
     kept_bytes: what ended jobs keep of Redis; beyond kept_limit_bytes new ones are refused (0: never).
+    owed: jobs that have ended, and of which Celery is to be told once the Redis of its results is there.
     now_ms: the time of all this by the clock of Redis.
     """
 
@@ -86,6 +87,7 @@ class Status:
     queues: list[QueueStatus]
     dead_letters: int
     poisoned: int
+    owed: int
     kept_bytes: int
     kept_limit_bytes: int
     now_ms: int
@@ -126,6 +128,7 @@ async def read_status(ledger: Ledger, queue: str) -> Status:
         poisoned=found.num_poisoned,
         kept_bytes=found.kept_bytes,
         kept_limit_bytes=found.kept_limit_bytes,
+        owed=found.num_owed,
         now_ms=found.now_ms,
     )
 

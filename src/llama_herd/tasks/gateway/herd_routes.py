@@ -43,6 +43,7 @@ class HerdView(BaseModel):
     kept_limit_bytes: int | None = Field(
         description="How much they may keep before new jobs are refused; 0: no limit."
     )
+    owed: int = Field(description="Jobs that have ended, and whose result waits for Celery's own Redis.")
     jobs: list[JobStatus] | None = Field(
         description="The oldest of the running and of the waiting jobs, up to 20 of each."
     )

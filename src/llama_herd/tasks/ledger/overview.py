@@ -98,7 +98,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class TenantCounts:
-    """The counts of a tenant at one moment: its queues, its dead letters and poisoned jobs.
+    """The counts of a tenant at one moment: its queues, dead letters, poisoned jobs, owed results.
 
     kept_bytes, kept_limit_bytes: what ended jobs keep of Redis, and how much they may; 0: no limit.
     """
@@ -107,6 +107,7 @@ class TenantCounts:
     now_ms: int
     num_dead_letters: int
     num_poisoned: int
+    num_owed: int
     kept_bytes: int
     kept_limit_bytes: int
     queues: tuple[QueueCounts, ...]
@@ -166,7 +167,7 @@ class Overview(Keys):
         return call(
             _QUEUES,
             partial(_read_counts, self.tenant),
-            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed", "kept"),
+            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed", "owed", "kept"),
             before=before,
             after=after,
             max_queues=max_queues,
@@ -253,9 +254,9 @@ def _read_ended(reply: list[Any] | bytes) -> JobPage | None:
 
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
-    now_ms, num_letters, num_poisoned, kept_bytes, kept_limit_bytes, *rows = reply
+    now_ms, num_letters, num_poisoned, num_owed, kept_bytes, limit_bytes, *rows = reply
     queues = tuple(_queue_counts(*row) for row in rows)
-    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, kept_bytes, kept_limit_bytes, queues)
+    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, num_owed, kept_bytes, limit_bytes, queues)
 
 
 def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:

@@ -71,7 +71,7 @@ KEY_TYPES = {
     **dict.fromkeys(
         ("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), KeyType.HASH
     ),
-    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), KeyType.SORTED_SET),
+    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine", "owed"), KeyType.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
     **dict.fromkeys(("outbox", "outbox:dead", "room:*", "ended", "failed"), KeyType.SORTED_SET),
     "outbox:entries": KeyType.HASH,

@@ -17,6 +17,7 @@ from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
 from llama_herd.worker.jobs.link_watch import LinkWatch
 from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.payer import Payer
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
@@ -79,6 +80,7 @@ class Service:
         gate = SuspectGate.shared() if settings.tenants else SuspectGate()
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
+        self._payer = Payer(tenancies, finisher) if settings.keeps_results_elsewhere else None
         self._publisher = publisher = Publisher(tenancies, engine, finisher)
         preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
         self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
@@ -114,6 +116,8 @@ class Service:
         self._heartbeat.start()
         self._sweeper.start()
         self._revoker.start()
+        if self._payer is not None:
+            self._payer.start()
         self._watchdog.start()
 
     def drain(self, until_s: float, pump: Callable[[], None]) -> None:
@@ -138,6 +142,8 @@ class Service:
         self._publisher.stop()
         self.tenancies.release_all()
         self._heartbeat.stop()
+        if self._payer is not None:
+            self._payer.stop()
         self._finisher.stop()
         self._model.close()
         pump()

@@ -117,5 +117,6 @@ class Standing:
             "memory_bytes": self.plan.num_bytes,
             "queue": ", ".join(self.tenancies.queues),
             "redis": masked(settings.redis_url),
+            **({"results": masked(settings.results_url)} if settings.keeps_results_elsewhere else {}),
             "metrics_port": settings.metrics_port or None,
         }

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self
 
 import structlog
@@ -199,6 +200,14 @@ class Tenancy:
             left=attempt.retries.num_left - 1,
             error=failure,
         )
+
+    def settle(self, job_id: str) -> RedisCall[bool]:
+        """The call that notes that Celery knows how a job ended; it answers whether the job was purged."""
+        return self.ledger.pay(job_id) if self._may_owe else self.ledger.settle(job_id)
+
+    @cached_property
+    def _may_owe(self) -> bool:
+        return self.settings.keeps_results_elsewhere
 
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""

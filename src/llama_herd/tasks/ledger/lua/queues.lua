@@ -1,13 +1,14 @@
--- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead.
+-- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead or owed.
 -- needs: clock, queue, strays, kept
--- keys: waiting, served, leases, dead, quarantine, delayed, kept
+-- keys: waiting, served, leases, dead, quarantine, delayed, owed, kept
 -- args: before, after (what a record's key has before and after the id),
 --       max_queues# (those that were served last come first, then those with the most jobs),
 --       max_looks# (running jobs to look at), lately_ms# (what is meant by lately)
 -- list wanted: args queue (that is counted in any case)
 -- builds keys: the names of lists and records, so this script needs a single Redis, not a cluster
 -- kept: for gateways
--- Answers: now, dead letters, poisoned jobs, bytes that ended jobs keep and how many they may, then for each queue: name, waiting jobs and their tokens, those of them that
+-- Answers: now, dead letters, poisoned jobs, owed results, bytes that ended jobs keep and how many they may, then for each
+--       queue: name, waiting jobs and their tokens, those of them that
 --       are delayed and their tokens, jobs that the next sweep will bring back and their tokens, running jobs, jobs taken
 --       lately, in how many ms, when a worker last reported that it serves the queue, then for each lane (plain, urgent,
 --       low): messages, when the oldest job was due; 0: unknown; at last the messages in stray lists, which count as plain
@@ -106,7 +107,7 @@ local function num_stray(queue, lists)
 end
 
 local answer = {now, redis.call('XLEN', key.dead), redis.call('ZCOUNT', key.quarantine, '-inf', '+inf'),
-  kept_and_limit(key, now)}
+  redis.call('ZCOUNT', key.owed, '-inf', '+inf'), kept_and_limit(key, now)}
 for _, queue in ipairs(names) do
   local count = counts[queue]
   local lists = plain_lists(queue)
