@@ -30,7 +30,7 @@ from llama_herd.cli.purge import purge
 from llama_herd.cli.redis import redis
 from llama_herd.cli.settings import settings
 from llama_herd.cli.status import status
-from llama_herd.cli.terminal import safe_output, say, speak_utf8
+from llama_herd.cli.terminal import HELP_OPTIONS, safe_output, say, speak_utf8
 from llama_herd.cli.tokenize import tokenize
 from llama_herd.cli.watch import watch
 from llama_herd.cli.webhooks import webhooks
@@ -58,7 +58,7 @@ app = typer.Typer(
     cls=HerdGroup,
     help="Llama behind a queue: workers that batch, clients that stream every token.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -19,6 +19,9 @@ from llama_herd.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import Console
 
+#: How a command is asked what it is, as typer takes it.
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
 #: A book of a thousand pages has 3 MB.
 MAX_STDIN_BYTES = 64 << 20
 

@@ -25,10 +25,12 @@ from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
 from llama_herd.ops.logs import is_for_people
+from llama_herd.ops.systemd import report_to_systemd
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.side_task import SideTask
+from llama_herd.worker.health import WorkerHealth
 
 if TYPE_CHECKING:
     from llama_herd.worker.jobs.service import Service
@@ -88,19 +90,24 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def start_service(self, worker: str) -> "Service":
         """Load the model and start all threads of the worker of this name; the collector of garbage is off.
 
-        Raises BadInput.
+        Who asks for its health meanwhile is answered. Raises BadInput.
         """
-        # These import torch, which must not happen before the device is pinned.
+        settings, health = process.own_settings(), WorkerHealth()
+        facts = {"model": settings.served_model, "file": str(settings.model), "device": settings.device}
+        log.info("loading model", **facts)  # before torch is imported, which takes long on a busy machine
         from llama_herd.ops.exporter import Exporter
+
+        exporter = Exporter.start(settings, health.pages)
+        report_to_systemd(health.live, health.ready)
+        # These import torch, which must not happen before the device is pinned.
         from llama_herd.worker.collector import WorkerCollector
         from llama_herd.worker.engine.device_error import lost_by
         from llama_herd.worker.startup import start_service
 
         gc.freeze()
         gc.enable()
-        exporter = Exporter.start(process.own_settings())
         try:
-            service = start_service(process.own_settings(), worker)
+            service = start_service(settings, worker, health)
         except Exception as error:
             if (lost := lost_by(error)) is not None:
                 process.end_or_begin_anew(lost)

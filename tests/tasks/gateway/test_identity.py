@@ -86,11 +86,11 @@ REQUESTS = [
     if method != "HEAD"
 ]
 HEALTH = [path for _, path in REQUESTS if path.startswith("/health")]
-OPEN = [*HEALTH, "/", "/page/style.css"]
+OPEN = [*HEALTH, "/", "/page/style.css", "/docs", "/openapi.json"]
 
 
 @pytest.mark.long
-def test_with_keys_nothing_but_health_and_the_page_is_open(
+def test_with_keys_nothing_but_health_the_page_and_the_description_is_open(
     closed_gateway: GatewayThread, keys: object
 ) -> None:
     for method, path in REQUESTS:
@@ -100,6 +100,19 @@ def test_with_keys_nothing_but_health_and_the_page_is_open(
         else:
             assert (found.status, found.error["code"]) == (401, "invalid_api_key"), path
             assert found.headers["www-authenticate"] == "Bearer"
+
+
+def test_what_a_browser_reads_without_a_key_is_of_no_tenant(
+    closed_gateway: GatewayThread, redis: Redis, herd: Herd, keys: object
+) -> None:
+    """The same bytes before and after there is another tenant, with a job."""
+    paths = ("/", "/docs", "/openapi.json")
+    before = [closed_gateway.ask("GET", path).raw for path in paths]
+    shown = bearer(made(redis, "another", "acme"))
+    assert closed_gateway.ask("POST", "/v1/jobs", JOB, shown).status == 202
+    assert [closed_gateway.ask("GET", path).raw for path in paths] == before
+    for text in before:
+        assert b"acme" not in text
 
 
 #: What is no key of ours, in each form in which a client may show it.

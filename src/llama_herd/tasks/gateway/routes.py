@@ -20,6 +20,7 @@ from llama_herd.tasks.openai.answer_schema import (
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
+from llama_herd.tasks.protocol.health import Health
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -176,9 +177,9 @@ OPERATIONS = (
     Operation("post", f"{_BATCH}/cancel", batch_routes.cancel_batch, PRODUCER, answer=BatchObject),
     Operation("get", "/v1/herd", herd_routes.show_herd, SUBSCRIBER, answer=herd_routes.HerdView),
     Operation("get", "/version", herd_routes.show_version, SUBSCRIBER, answer=herd_routes.Version),
-    Operation("get", "/health", herd_routes.health, None, answer=herd_routes.Health, otherwise=503),
-    Operation("get", "/health/live", herd_routes.live, None, answer=herd_routes.Health),
-    Operation("get", "/health/ready", herd_routes.ready, None, answer=herd_routes.Health, otherwise=503),
+    Operation("get", "/health", herd_routes.health, None, answer=Health, otherwise=503),
+    Operation("get", "/health/live", herd_routes.live, None, answer=Health),
+    Operation("get", "/health/ready", herd_routes.ready, None, answer=Health, otherwise=503),
 )
 
 #: By status: why a request may be answered with it.

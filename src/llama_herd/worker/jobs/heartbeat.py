@@ -101,7 +101,13 @@ class Heartbeat(threading.Thread):
         self._next_beat_s = 0.0
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
+        self._heard_s = monotonic()
         self._namesakes = Namesakes(self._owner)
+
+    @property
+    def unheard_s(self) -> float:
+        """How long Redis has taken no report, of any tenant."""
+        return monotonic() - self._heard_s
 
     def report_soon(self) -> None:
         """Beat soon, since the worker's last reports are no longer true; any thread may ask."""
@@ -182,7 +188,9 @@ class Heartbeat(threading.Thread):
             authors = [Reports(one.whose.tenant).author(one.status.name) for one in beats]
             calls: list[RedisCall[Any]] = [*authors, beat(beats)]
             *found, reply = run_calls(self._redis, calls)
-            for one, author, answer in zip(lot, found, raise_if_error(reply), strict=True):
+            answers = raise_if_error(reply)
+            self._heard_s = monotonic()
+            for one, author, answer in zip(lot, found, answers, strict=True):
                 self._namesakes.note(one.tenant, author)
                 one.num_free_elsewhere = answer if isinstance(answer, int) else 0
                 self._reported_s[one.tenant] = monotonic()

@@ -170,6 +170,11 @@ class Service:
         self._intake.put(CeleryEnd(job_id, queue, "expired" if has_expired else "revoked"))
 
     @property
+    def unheard_s(self) -> float:
+        """How long Redis has taken no report of this worker."""
+        return self._heartbeat.unheard_s
+
+    @property
     def figures(self) -> WorkerFigures:
         """All figures of the worker; any thread may ask."""
         tenancies, publisher = list(self.tenancies), self._publisher

@@ -148,7 +148,6 @@ function onHerd(found) {
   batches.allow(found.role !== 'subscriber');
   say(byId('whose'), key.get() ? `${found.tenant} · ${found.role}` : '');
   show(byId('forget'), Boolean(key.get()));
-  show(byId('api'), !key.get()); // a link brings no key along
 }
 
 /** Ask for a key if that is what the gateway wants. */
