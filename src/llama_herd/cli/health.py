@@ -17,12 +17,13 @@ def health(
     """Tell whether a worker of this machine is up.
 
     Exit code 0 when one has reported within the last seconds that it is ready. Otherwise 1, also while it
-    still loads its model. A worker that leaves out a queue is ready as long as it reads another one.
+    still loads its model. A worker that leaves out a queue is ready as long as it reads another one, and one
+    that is drained is up.
     """
     from llama_herd.cli.environment import read_settings
     from llama_herd.errors import HerdError
     from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.protocol.worker_status import TROUBLE
+    from llama_herd.tasks.protocol.worker_status import SOUND, TROUBLE
     from llama_herd.worker.settings import WorkerSettings
 
     try:
@@ -36,7 +37,7 @@ def health(
         ready = ", ".join(worker.name for worker in workers if worker.state == "ready")
         missing = f"no worker {name}{place} is up" if name else f"no worker is up on {place[1:]}"
         _fail(f"{missing}. Ready are: {ready or 'none'}")
-    if not any(worker.state == "ready" for worker in here):
+    if not any(worker.state in SOUND for worker in here):
         states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
         complaints = dict.fromkeys(complaint for one in here for complaint in one.complaints)
         _fail("; ".join((*states, *complaints)))

@@ -73,7 +73,9 @@ KEY_TYPES = {
     ),
     **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), KeyType.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
-    **dict.fromkeys(("outbox", "outbox:dead", "room:*", "ended", "failed"), KeyType.SORTED_SET),
+    **dict.fromkeys(
+        ("outbox", "outbox:dead", "room:*", "ended", "failed", "paused", "drained"), KeyType.SORTED_SET
+    ),
     "outbox:entries": KeyType.HASH,
     **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
     "unacked_mutex": KeyType.STRING,
