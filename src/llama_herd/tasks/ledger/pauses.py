@@ -14,6 +14,9 @@ from llama_herd.tasks.ledger.script_call import call
 #: As a time: until somebody ends it.
 FOR_GOOD_MS = 2**53 - 1
 
+#: The ends of the keys that hold them.
+PAUSES = ("paused", "drained")
+
 _PAUSE = Script("pause")
 
 

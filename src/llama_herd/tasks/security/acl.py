@@ -24,7 +24,7 @@ from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
-from llama_herd.tasks.ledger.pauses import Pauses
+from llama_herd.tasks.ledger.pauses import PAUSES, Pauses
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.script import all_scripts
@@ -130,7 +130,7 @@ class Acl:
             case Role.WORKER:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
-                return self._everything(_OPERATE | WAIT)
+                return self._everything(_OPERATE | WAIT) + self._pausing
             case Role.GATEWAY:
                 return self._gateway
             case Role.GATEKEEPER:
@@ -176,7 +176,7 @@ class Acl:
             *(overview.jobs(index) for index in INDEXES),
             *(ledger.num_pending(), ledger.num_running()),
             *(reports.workers(), reports.batches()),
-            *(pauses.pause(ANY), pauses.drain(ANY), pauses.queues_after(0)),
+            pauses.queues_after(0),
             *(find_key(ANY), all_keys(), num_keys()),
             *self._batch_calls,
             *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_sender_role(ANY, 1)),
@@ -190,7 +190,16 @@ class Acl:
             self._lists | self._outbox | found,
             channels,
         )
-        return Rights.to_run(*calls) + others
+        return Rights.to_run(*calls) + others + self._pausing
+
+    @property
+    def _pausing(self) -> Rights:
+        """To pause queues and drain workers; those who only have to know of it read the same keys."""
+        pauses = Pauses(self.tenant)
+        kept = frozenset(map(self._ledger.key, PAUSES))
+        return Rights.to_run(pauses.pause(ANY), pauses.drain(ANY)) + Rights(
+            frozenset(), channels=frozenset({pauses.notices_to_all}), kept=kept
+        )
 
     @property
     def _gatekeeper(self) -> Rights:
