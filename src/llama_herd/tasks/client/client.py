@@ -368,7 +368,7 @@ class Client(AbstractContextManager["Client"]):
         job. Workers of a version that knows no pauses take jobs all the same.
 
         for_s: it ends by itself after so many seconds. A second call replaces the first. Raises BadInput for
-        a time of more than a year, and InvalidJob for what can be no model's name.
+        a time of more than a year, and for what can be no model's name.
         """
         return self._run(pause_queue(self._core.settings.tenant, model, for_s))
 

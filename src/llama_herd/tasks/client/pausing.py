@@ -1,15 +1,18 @@
 """Pausing queues and draining workers: what both clients and the gateway ask the ledger for."""
 
+import re
+
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import BadInput, FieldError, InvalidJob, WorkerNotFound
+from llama_herd.errors import BadInput, WorkerNotFound
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.pauses import Pauses
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
-from llama_herd.tasks.protocol.message import is_queue_of, queue_name
+from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: Longest time of a pause with an end.
 MAX_PAUSE_S = 31_536_000
@@ -18,13 +21,13 @@ MAX_PAUSE_S = 31_536_000
 async def pause_queue(tenant: str, model: str, for_s: float | None) -> int | None:
     """Pause a model's queue. Returns when that ends, in unix milliseconds; None: when it is resumed.
 
-    Raises BadInput, and InvalidJob for what can be no model's name.
+    Raises BadInput for such a time, and for what can be no model's name.
     """
     return await Pauses(tenant).pause(_queue_of(tenant, model), _milliseconds(for_s))
 
 
 async def resume_queue(tenant: str, model: str) -> bool:
-    """End a pause. Returns whether there was one. Raises InvalidJob."""
+    """End a pause. Returns whether there was one. Raises BadInput."""
     return await Pauses(tenant).resume(_queue_of(tenant, model))
 
 
@@ -55,10 +58,9 @@ async def paused_queues(tenant: str) -> frozenset[str]:
 
 
 def _queue_of(tenant: str, model: str) -> str:
-    queue = queue_name(model, tenant)
-    if not model or not is_queue_of(tenant, queue):
-        raise InvalidJob([FieldError("model", "must be the name of a model, which has no colon")])
-    return queue
+    if not re.fullmatch(MODEL_PATTERN, model):
+        raise BadInput("model: must be 1 to 128 letters, digits, dots, underscores or dashes")
+    return queue_name(model, tenant)
 
 
 def _milliseconds(for_s: float | None) -> int | None:
