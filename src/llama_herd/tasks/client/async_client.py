@@ -219,7 +219,7 @@ class AsyncClient:
         return await self._run(self._core.dead.retry(name))
 
     async def letter(self, number: str) -> DeadLetter | None:
-        """A dead letter by its number."""
+        """A dead letter by its id."""
         return await self._run(self._core.dead.letter(number))
 
     async def drop(self, name: str) -> None:

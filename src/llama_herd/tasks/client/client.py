@@ -289,7 +289,7 @@ class Client(AbstractContextManager["Client"]):
     def retry(self, name: str) -> Retried:
         """Run a job that has ended again under a new id, or push a dead letter back to its queue.
 
-        `name` is the job's id, or the letter's number. The new job names the old one in its metadata, as
+        `name` is the id of the job, or of the letter. The new job names the old one in its metadata, as
         `retry_of`. It has no deadline, no `not_before`, and none of Celery's links, chains and chords. Its id
         follows from the old one, so the same retry again is the same job. Raises JobNotFound if there is no
         such job or dead letter, JobRunning if the job has not ended, InvalidJob if the letter was not kept
@@ -298,11 +298,11 @@ class Client(AbstractContextManager["Client"]):
         return self._run(self._core.dead.retry(name))
 
     def letter(self, number: str) -> DeadLetter | None:
-        """A dead letter by its number; None if it does not exist."""
+        """A dead letter by its id; None if it does not exist."""
         return self._run(self._core.dead.letter(number))
 
     def drop(self, name: str) -> None:
-        """Delete a dead letter by its number, or purge a job by its id. Raises JobNotFound."""
+        """Delete a dead letter, or purge a job, by its id. Raises JobNotFound."""
         self._run(self._core.dead.drop(name, self._core.queue))
 
     def history(self, job_id: str) -> History:
