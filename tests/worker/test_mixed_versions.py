@@ -252,3 +252,12 @@ def test_a_pause_holds_the_workers_that_know_it_and_no_others(mixed: Herd) -> No
         assert client.job(job_id).worker == old.name
         client.drain(old.name)
         assert mixed.ask("old", "result", mixed.ask("new", "submit", given))["finish_reason"] == "length"
+
+
+def test_a_job_with_a_field_that_the_older_version_lacks_is_refused_there_by_name(mixed: Herd) -> None:
+    """So workers are upgraded before clients, and clients rolled back before workers."""
+    mixed.start("old")
+    job_id = mixed.ask("new", "submit", {"prompt": "Once", "retries": 2, "sampling": {"max_tokens": 4}})
+    result = mixed.ask("new", "result", job_id)
+    assert (result["finish_reason"], result["error"]["code"]) == ("error", "invalid_job")
+    assert result["error"]["message"] == "retries: unknown field"
