@@ -243,6 +243,11 @@ def show_herd(stage: Stage) -> None:
     stage.ask("GET", "/v1/herd")
 
 
+def drain_nobody(stage: Stage) -> None:
+    fill_lists(stage)
+    stage.ask("POST", f"/v1/workers/{'w' * 60}/drain")
+
+
 def many_files(stage: Stage) -> None:
     """More files than a page takes, copies of one record, each with a long name."""
     file_id = upload(stage, b"{}")
@@ -356,6 +361,10 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("POST", "/v1/batches/{id}/cancel"): {
         "one": lambda stage: stage.ask("POST", f"/v1/batches/{stage.made.get('batch', 'x')}/cancel")
     },
+    ("POST", "/v1/queues/{model}/pause"): {"a long name": post(f"/v1/queues/{'x' * 8000}/pause")},
+    ("POST", "/v1/queues/{model}/resume"): {"a long name": post(f"/v1/queues/{'x' * 8000}/resume")},
+    ("POST", "/v1/workers/{name}/drain"): {"as many workers as are listed": drain_nobody},
+    ("POST", "/v1/workers/{name}/resume"): {"a long name": post(f"/v1/workers/{'x' * 8000}/resume")},
     ("GET", "/v1/herd"): {"as many workers and batches as are listed": show_herd},
 }
 BESIDE_INPUTS: Mapping[str, Inputs] = {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
         RedisUnavailable as RedisUnavailable,
         SettingsError as SettingsError,
         UnservedModel as UnservedModel,
+        WorkerNotFound as WorkerNotFound,
     )
     from llama_herd.tasks.client.async_client import AsyncClient as AsyncClient
     from llama_herd.tasks.client.batch.batch_row import BatchItem as BatchItem, BatchRow as BatchRow
@@ -68,6 +69,7 @@ _HOMES = {
         "RedisUnavailable",
         "SettingsError",
         "UnservedModel",
+        "WorkerNotFound",
     ),
     "tasks.protocol.batch_status": ("BatchStatus",),
     "tasks.protocol.chat": ("ChatMessage",),

@@ -19,9 +19,9 @@ def health(
     """Tell whether a worker of this machine is up.
 
     Exit code 0 when it is ready, otherwise 1, also while it still loads its model. A worker that leaves out a
-    queue is ready as long as it reads another one. Where the variable HERD_METRICS_PORT is set the worker
-    there is asked, which costs least. Otherwise, and with --name, its record in Redis is looked for: there
-    it has reported within the last seconds.
+    queue is ready as long as it reads another one, and one that is drained is up. Where the variable
+    HERD_METRICS_PORT is set the worker there is asked, which costs least. Otherwise, and with --name, its
+    record in Redis is looked for: there it has reported within the last seconds.
     """
     if name is None and (port := port_in_use()):
         complaint = complaint_at(port)
@@ -45,7 +45,7 @@ def _complaint_in_redis(name: str | None) -> str:
     from llama_herd.tasks.connection.connect import connect, redis_errors
     from llama_herd.tasks.ledger.redis_call import run_call
     from llama_herd.tasks.ledger.reports import Reports
-    from llama_herd.tasks.protocol.worker_status import TROUBLE
+    from llama_herd.tasks.protocol.worker_status import SOUND, TROUBLE
 
     try:
         settings = ServedSettings.read().for_first_tenant
@@ -59,7 +59,7 @@ def _complaint_in_redis(name: str | None) -> str:
         ready = ", ".join(worker.name for worker in workers if worker.state == "ready")
         missing = f"no worker {name}{place} is up" if name else f"no worker is up on {place[1:]}"
         return f"{missing}. Ready are: {ready or 'none'}"
-    if any(worker.state == "ready" for worker in here):
+    if any(worker.state in SOUND for worker in here):
         return ""
     states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
     complaints = dict.fromkeys(complaint for one in here for complaint in one.complaints)

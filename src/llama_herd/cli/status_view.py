@@ -10,7 +10,13 @@ from llama_herd.cli.batch.screen import progress_line
 from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
 from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.job_status import JobStatus
-from llama_herd.tasks.client.status_texts import UNKNOWN_TEXT, duration_text, place_note, unserved_note
+from llama_herd.tasks.client.status_texts import (
+    UNKNOWN_TEXT,
+    duration_text,
+    held_note,
+    place_note,
+    unserved_note,
+)
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status
 from llama_herd.tasks.protocol.worker_status import TROUBLE, WorkerStatus
 
@@ -82,12 +88,14 @@ def status_view(whole: Status, model: str | None = None) -> Group:
 
 
 def warning_lines(found: Status, served_models: Sequence[str]) -> Iterable[str]:
-    """A line for each queue that nobody serves, and for each worker in trouble."""
+    """A line for each queue that nobody serves or that is paused, and for each worker in trouble."""
     for queue in found.queues:
         if queue.stray:
             yield f"{queue.stray:,} messages of {queue.queue} are in lists of another separator: {STRAYS}"
-        if not queue.is_served:
+        if queue.is_unserved:
             yield unserved_note(queue.model, queue.unserved_s, served_models)
+        if held := held_note(queue, found.now_ms):
+            yield held
     for worker in found.workers:
         if worker.state in TROUBLE:
             yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.protocol.health import Health
-from llama_herd.tasks.protocol.worker_status import TROUBLE
+from llama_herd.tasks.protocol.worker_status import SOUND, TROUBLE
 
 if TYPE_CHECKING:  # it imports torch, and this answers before
     from llama_herd.worker.jobs.service import Service
@@ -39,11 +39,12 @@ class WorkerHealth:
         return Health.live(f"no layer of the model has finished for {stall_s:g} s" if is_stalled else "")
 
     def ready(self) -> Health:
-        """Whether the worker runs jobs, as its record in Redis says for others."""
+        """Whether the worker runs jobs, or was drained, as its record in Redis says for others."""
         if self.service is None:
             return Health.ready(f"loading {self.loaded_percent}%: {TROUBLE['loading']}")
-        state = self.service.standing.state
-        if state != "ready":
+        standing = self.service.standing
+        state = standing.state(*standing.tenancies)
+        if state not in SOUND:
             return Health.ready(f"{state}: {TROUBLE[state]}")
         if self.service.unheard_s >= WORKER_TTL_S:
             return Health.ready(f"Redis has taken no report for {self.service.unheard_s:.0f} s")

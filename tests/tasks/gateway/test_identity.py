@@ -1,5 +1,6 @@
 """Who may come in: keys, tenants and roles; nobody without a key, unless the gateway is open."""
 
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -113,6 +114,24 @@ def test_what_a_browser_reads_without_a_key_is_of_no_tenant(
     assert [closed_gateway.ask("GET", path).raw for path in paths] == before
     for text in before:
         assert b"acme" not in text
+
+
+def test_an_expired_key_opens_nothing_from_that_moment_on_and_is_told_why(
+    closed_gateway: GatewayThread, gateway: GatewayThread, redis: Any
+) -> None:
+    """No gateway remembers a key that it has let in, and an open one takes nobody for its holder either."""
+    key = run_dialogue(redis, create_key("guest", "default", KeyRole.OPERATOR, expires_s=3600))
+    made(redis, "another")
+    for one in (closed_gateway, gateway):
+        assert one.ask("GET", "/v1/models", headers=bearer(key)).status == 200
+    ((fingerprint, raw),) = [one for one in redis.hgetall(API_KEYS).items() if b"guest" in one[1]]
+    redis.hset(API_KEYS, fingerprint, json.dumps({**json.loads(raw), "expires_ms": 1}))
+    for one in (closed_gateway, gateway):
+        for path in ("/v1/models", "/health"):
+            found = one.ask("GET", path, headers=bearer(key))
+            assert (found.status, found.error["code"]) == (401, "expired_api_key")
+            assert found.error["message"] == "this key expired at 1970-01-01 00:00 UTC"
+            assert found.headers["www-authenticate"] == "Bearer"
 
 
 #: What is no key of ours, in each form in which a client may show it.

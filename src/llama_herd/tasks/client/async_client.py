@@ -18,6 +18,7 @@ from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
 from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
+from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_queue, undo_drain
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
@@ -218,7 +219,7 @@ class AsyncClient:
         return await self._run(self._core.dead.retry(name))
 
     async def letter(self, number: str) -> DeadLetter | None:
-        """A dead letter by its number."""
+        """A dead letter by its id."""
         return await self._run(self._core.dead.letter(number))
 
     async def drop(self, name: str) -> None:
@@ -266,6 +267,22 @@ class AsyncClient:
     async def status(self) -> Status:
         """State of the tenant's queues, workers and batches."""
         return await self._run(read_status(self._core.ledger, self._core.queue))
+
+    async def pause(self, model: str, *, for_s: float | None = None) -> int | None:
+        """Let no worker take another job of a model. Returns when that ends."""
+        return await self._run(pause_queue(self._core.settings.tenant, model, for_s))
+
+    async def resume(self, model: str) -> bool:
+        """Let workers take jobs of a model again. Returns whether it was paused."""
+        return await self._run(resume_queue(self._core.settings.tenant, model))
+
+    async def drain(self, worker: str, *, for_s: float | None = None) -> int | None:
+        """Let one worker take no more of this tenant's jobs. Returns when that ends."""
+        return await self._run(drain_worker(self._core.settings.tenant, worker, for_s))
+
+    async def undo_drain(self, worker: str) -> bool:
+        """Let a worker take jobs again. Returns whether it was drained."""
+        return await self._run(undo_drain(self._core.settings.tenant, worker))
 
     async def close(self) -> None:
         """Close the connections. Streams under way end with RedisUnavailable."""

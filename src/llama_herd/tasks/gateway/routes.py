@@ -7,7 +7,14 @@ from typing import NamedTuple
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from llama_herd.tasks.gateway import batch_routes, file_routes, herd_routes, job_routes, openai_routes
+from llama_herd.tasks.gateway import (
+    batch_routes,
+    file_routes,
+    herd_routes,
+    job_routes,
+    openai_routes,
+    pause_routes,
+)
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.request_headers import AFTER_QUERY, GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
 from llama_herd.tasks.openai.answer_schema import (
@@ -74,6 +81,7 @@ JOB_QUERIES = (
     AFTER,
     ("limit", "Most jobs of a page: 1 to 500."),
 )
+FOR = (("for_s", "It ends by itself after so many seconds, a year at most; absent: when it is ended."),)
 FILE_QUERIES = (
     AFTER,
     ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
@@ -82,6 +90,7 @@ FILE_QUERIES = (
 )
 SUBSCRIBER, PRODUCER, OPERATOR = KeyRole
 _JOB, _FILE, _BATCH = "/v1/jobs/{id}", "/v1/files/{id}", "/v1/batches/{id}"
+_QUEUE, _WORKER = "/v1/queues/{model}", "/v1/workers/{name}"
 
 OPERATIONS = (
     Operation(
@@ -176,6 +185,23 @@ OPERATIONS = (
     Operation("get", _BATCH, batch_routes.get_batch, SUBSCRIBER, answer=BatchObject),
     Operation("post", f"{_BATCH}/cancel", batch_routes.cancel_batch, PRODUCER, answer=BatchObject),
     Operation("get", "/v1/herd", herd_routes.show_herd, SUBSCRIBER, answer=herd_routes.HerdView),
+    Operation(
+        "post",
+        f"{_QUEUE}/pause",
+        pause_routes.pause_model,
+        OPERATOR,
+        answer=pause_routes.QueuePause,
+        queries=FOR,
+    ),
+    Operation(
+        "post", f"{_QUEUE}/resume", pause_routes.resume_model, OPERATOR, answer=pause_routes.QueuePause
+    ),
+    Operation(
+        "post", f"{_WORKER}/drain", pause_routes.drain, OPERATOR, answer=pause_routes.WorkerDrain, queries=FOR
+    ),
+    Operation(
+        "post", f"{_WORKER}/resume", pause_routes.resume_worker, OPERATOR, answer=pause_routes.WorkerDrain
+    ),
     Operation("get", "/version", herd_routes.show_version, SUBSCRIBER, answer=herd_routes.Version),
     Operation("get", "/health", herd_routes.health, None, answer=Health, otherwise=503),
     Operation("get", "/health/live", herd_routes.live, None, answer=Health),
@@ -185,9 +211,9 @@ OPERATIONS = (
 #: By status: why a request may be answered with it.
 ERRORS = {
     400: "the body or a header is wrong, or the model cannot take the prompt",
-    401: "no key, or a wrong one",
+    401: "no key, a wrong one, or one that has expired",
     403: "the key's role is too small, another site's page calls, or the gateway lacks a right in Redis",
-    404: "no such job, file or batch in this tenant, no such model, no such route",
+    404: "no such job, file, batch or worker in this tenant, no such model, no such route",
     408: "the body did not come in time",
     409: "another job has this Idempotency-Key; the job was cancelled; a worker runs it; a batch reads the "
     "file; or the batch is over",

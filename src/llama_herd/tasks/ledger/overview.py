@@ -52,7 +52,8 @@ class QueueCounts:
     num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_left: jobs that the next sweep is to
     bring back, delayed ones whose time has come and those of dead workers, as far as QUEUES has looked.
     num_taken: jobs that workers took within the last `span_ms`. served_ms: the last report of a worker.
-    num_stray: messages in lists that workers do not ask; they count in the normal lane.
+    num_stray: messages in lists that workers do not ask; they count in the normal lane. pause_ends_ms: until
+    then workers take no jobs of it; 0: they do.
     """
 
     queue: str
@@ -68,6 +69,7 @@ class QueueCounts:
     served_ms: int
     lanes: tuple[LaneCounts, ...]
     num_stray: int = 0
+    pause_ends_ms: int = 0
 
     @property
     def num_messages(self) -> int:
@@ -167,7 +169,8 @@ class Overview(Keys):
         return call(
             _QUEUES,
             partial(_read_counts, self.tenant),
-            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed", "owed", "kept"),
+            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed"),
+            **self.keys_named("owed", "kept", "paused"),
             before=before,
             after=after,
             max_queues=max_queues,
@@ -260,10 +263,16 @@ def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
 
 
 def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
-    *read, num_stray = map(int, numbers)
+    *read, num_stray, pause_ends_ms = map(int, numbers)
     counts, lanes = read[: -2 * len(_LANES)], read[-2 * len(_LANES) :]
     told = zip(_LANES, lanes[::2], lanes[1::2], strict=True)
-    found: tuple[Any, ...] = (text(name), *counts, tuple(map(LaneCounts._make, told)), num_stray)
+    found: tuple[Any, ...] = (
+        text(name),
+        *counts,
+        tuple(map(LaneCounts._make, told)),
+        num_stray,
+        pause_ends_ms,
+    )
     return QueueCounts(*found)
 
 

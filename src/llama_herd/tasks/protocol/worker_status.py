@@ -1,18 +1,26 @@
 """A worker's report, once a second, for `herd status` and other readers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 #: Only a ready worker takes jobs and runs them.
-WorkerState = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
+WorkerState = Literal[
+    "loading", "starting", "ready", "draining", "drained", "stalled", "silent", "stuck", "spoilt", "stopping"
+]
+
+#: States of a worker that somebody has drained, and of all that are as they should be and need no restart.
+DRAINING: Collection[str] = ("draining", "drained")
+SOUND: Collection[str] = ("ready", *DRAINING)
 
 #: Each other state: what is wrong with the worker, and what follows.
 TROUBLE: Mapping[str, str] = {
     "loading": "is loading its model onto the device; a large model takes minutes",
     "starting": "has not asked for messages yet",
+    "draining": "takes no more jobs, and ends or hands back those that it has; herd drain --undo ends that",
+    "drained": "takes no jobs until herd drain --undo",
     "stalled": "its engine stands still; if that lasts, other workers take over its jobs",
     "silent": "does not ask for messages, although some wait; it will exit soon",
     "stuck": "sends no events or results, although Redis accepts them; it will exit soon",

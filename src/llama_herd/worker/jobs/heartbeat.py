@@ -92,6 +92,7 @@ class Heartbeat(threading.Thread):
         self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._by_channel = {one.ledger.notices_to(self._owner).encode(): one for one in tenancies}
+        self._channels_of_all = {one.ledger.notices_to_all.encode() for one in tenancies}
         self._engine = engine
         self._status = status
         self._stall_s = stall_s
@@ -130,7 +131,7 @@ class Heartbeat(threading.Thread):
     def _listen(self) -> None:
         """Beat; between two beats act on cancel notices at once."""
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(*self._by_channel)
+            pubsub.subscribe(*self._by_channel, *self._channels_of_all)
             self.report_soon()
             while not self._is_stopping.is_set():
                 if self._is_stale.is_set() or monotonic() >= self._next_beat_s:
@@ -141,6 +142,9 @@ class Heartbeat(threading.Thread):
     def _hear(self, pubsub: PubSub) -> None:
         rest_s = self._next_beat_s - monotonic()
         message: Any = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, rest_s)))
+        if message and message["channel"] in self._channels_of_all:
+            self.report_soon()  # the answer tells what is paused
+            return
         notice = read_notice(message["data"]) if message else None
         if notice is not None:
             self._cancel(self._by_channel[message["channel"]].claims.get(notice.job), notice.cancel)
@@ -172,8 +176,9 @@ class Heartbeat(threading.Thread):
                     self._cancel(attempt, answer.reason)
 
     def _is_due(self, tenancy: Tenancy) -> bool:
-        """Whether a tenant is to be told now: each second while it has jobs here, and seldom else."""
-        is_active = bool(tenancy.claims) or tenancy.recent.tokens_per_s > 0
+        """Whether to tell a tenant now: each second while it has jobs here or is paused, and seldom else."""
+        is_held = tenancy.heard is None or tenancy.heard.is_paused or tenancy.heard.is_drained
+        is_active = bool(tenancy.claims) or tenancy.recent.tokens_per_s > 0 or is_held
         interval_s = INTERVAL_S / 2 if is_active else IDLE_REPORT_S - INTERVAL_S / 2
         return monotonic() - self._reported_s.get(tenancy.tenant, -inf) >= interval_s
 
@@ -192,8 +197,9 @@ class Heartbeat(threading.Thread):
             self._heard_s = monotonic()
             for one, author, answer in zip(lot, found, answers, strict=True):
                 self._namesakes.note(one.tenant, author)
-                one.num_free_elsewhere = answer if isinstance(answer, int) else 0
                 self._reported_s[one.tenant] = monotonic()
+                if one.hear(answer):
+                    self.report_soon()  # what it is now
 
     def _cancel(self, attempt: Attempt | None, reason: str) -> None:
         if attempt is None:

@@ -24,7 +24,7 @@ from llama_herd.worker.jobs.revoker import Revoker
 from llama_herd.worker.jobs.standing import ModelSize, Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
-from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
+from llama_herd.worker.jobs.tenancy import PausedQueues, Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import Poller, Watchdog, WatchedPart
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
@@ -88,7 +88,9 @@ class Service:
         self._revoker = Revoker(
             worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
         )
-        self._overflow = Overflow(tenancies, gate, publisher, settings.slots, settings.num_places)
+        self._overflow = Overflow(
+            tenancies, gate, publisher, settings.slots, settings.num_places, settings.grace_s
+        )
         self._links = links = LinkWatch(tenancies)
         self._sweeper = Sweeper(tenancies, self._overflow, links)
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
@@ -158,7 +160,7 @@ class Service:
 
     def watch(self, poller: Poller) -> None:
         """Note the connection by which messages come from now on."""
-        poller.paused_queues = self._overflow.paused
+        poller.paused_queues = PausedQueues(self.tenancies)
         self._watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
