@@ -6,6 +6,7 @@ KERNELS = $(VENV)-kernels
 S3      = $(VENV)-s3
 CLIENTS = $(VENV)-clients
 API     = $(VENV)-api
+EVAL    = $(VENV)-eval
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 # Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
 TORCH_INDEX_URL ?=
@@ -16,7 +17,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-eval test-compose chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +26,10 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-programs test-faults test-kernels test-s3 test-clients test-api: export PYTHONDONTWRITEBYTECODE =
+quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-eval test-compose: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (again or worker or long or slow or gpu or fault or program)"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (again or worker or long or slow or gpu or fault or program or engine)"
 
 # Three processes more than small machines have cores: tests also wait, for processes and for time to pass.
 test: $(VENV)/.ready ## run the quick tests
@@ -53,6 +54,12 @@ test-clients: $(CLIENTS)/.ready ## read every kind of answer with older clients 
 test-api: $(API)/.ready ## send the gateway what schemathesis makes of its description, for ten minutes
 	@$(API)/bin/python -m pytest -q -m slow tests/tasks/gateway/test_description.py
 
+test-eval: $(EVAL)/.ready ## run lm-evaluation-harness through the gateway and by transformers (60 more packages, in an environment of their own)
+	@$(EVAL)/bin/python -m pytest -q -m program tests/lm_eval
+
+test-compose: $(VENV)/.ready ## run the containers on a Docker engine, where one is: kills, the volume, profiles, users (half an hour)
+	@$(BIN)/python -m pytest -q -rs -m engine tests/deploy/test_containers.py
+
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results
 	@$(BIN)/python -m benchmarks.chaos half-hour --write
 
@@ -65,7 +72,7 @@ check: $(VENV)/.ready $(KERNELS)/.ready ## lint, types, import walls, GPU kernel
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(KERNELS)/bin/python -m benchmarks.gpu_kernels --check sm_86
-	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.secure.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.gpu.yml docker-compose.secure.yml
 	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/hadolint Dockerfile
 	@$(BIN)/python -m tests.deploy.schemas deploy/kubernetes
@@ -102,7 +109,7 @@ docs: $(VENV)/.docs ## build the pages and the reference of the Python client as
 	@$(BIN)/mkdocs build -q && echo "Built. Open build/site/index.html"
 
 clean: ## remove the environments
-	rm -rf $(VENV) $(KERNELS) $(S3) $(CLIENTS) $(API)
+	rm -rf $(VENV) $(KERNELS) $(S3) $(CLIENTS) $(API) $(EVAL)
 
 $(BIN)/python:
 	@test -d src/llama_herd/tasks || \
@@ -168,6 +175,13 @@ $(API)/.ready: pyproject.toml | $(VENV)/.ready
 	@$(BIN)/python -m venv $(API)
 	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(API)/bin/python $(PACKAGES))/base.pth
 	@$(API)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[api-test]'
+	@touch $@
+
+$(EVAL)/.ready: pyproject.toml | $(VENV)/.ready
+	@echo "Installing lm-eval in $(EVAL) ..."
+	@$(BIN)/python -m venv $(EVAL)
+	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(EVAL)/bin/python $(PACKAGES))/base.pth
+	@$(EVAL)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[eval-test]'
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.

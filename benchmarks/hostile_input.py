@@ -30,9 +30,11 @@ from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.gateway.app import ROUTES
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import MAX_REPORTS, Reports
 from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
@@ -243,6 +245,35 @@ def show_herd(stage: Stage) -> None:
     stage.ask("GET", "/v1/herd")
 
 
+def drain_nobody(stage: Stage) -> None:
+    fill_lists(stage)
+    stage.ask("POST", f"/v1/workers/{'w' * 60}/drain")
+
+
+def clear_stale(stage: Stage) -> None:
+    message = Envelope.for_job("x" * 128, "herd.nobody").with_tag(f"{'x' * 128}:1:1")
+    for _ in range(20):
+        stage.redis.lpush("herd.nobody", *[message] * 1000)
+    stage.ask("POST", "/v1/queues/nobody/clear")
+
+
+def bury(stage: Stage, num: int) -> str:
+    """Bury the longest letters, of bytes that are no text; the number of the last."""
+    letters, raw = DeadLetters(), b"\xff" * MAX_LETTER_BYTES
+    for _ in range(num):
+        run_call(stage.redis, letters.bury(raw, queue="herd.tales", reason="x" * 500, worker="w" * 60))
+    return run_call(stage.redis, letters.letters(1))[0].number
+
+
+def list_letters(stage: Stage) -> None:
+    bury(stage, MAX_LETTERS)
+    stage.ask("GET", f"/v1/dead?limit={MAX_LETTERS}")
+
+
+def letter(method: str, rest: str = "") -> Callable[[Stage], None]:
+    return lambda stage: stage.ask(method, f"/v1/dead/{bury(stage, 1)}{rest}")
+
+
 def many_files(stage: Stage) -> None:
     """More files than a page takes, copies of one record, each with a long name."""
     file_id = upload(stage, b"{}")
@@ -307,6 +338,10 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
         **bodies("/detokenize", {"model": "tales", "tokens": [1]}),
         "the most tokens": post("/detokenize", model="tales", tokens=[1] * 65_536),
     },
+    ("GET", "/tokenizer_info"): {
+        "a path": get("/tokenizer_info"),
+        "a long name": get(f"/tokenizer_info?model={'x' * 8000}"),
+    },
     ("POST", "/v1/jobs"): {
         **bodies("/v1/jobs", {"model": "tales", "prompt": "x"}),
         "the most scores": submit_scored,
@@ -315,6 +350,9 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("GET", "/v1/jobs/{id}/events"): {"the most scores": get("/v1/jobs/{job}/events")},
     ("DELETE", "/v1/jobs/{id}"): {
         "one that has ended": lambda stage: stage.ask("DELETE", f"/v1/jobs/{stage.made['job']}")
+    },
+    ("POST", "/v1/jobs/{id}/retry"): {
+        "the most scores": lambda stage: stage.ask("POST", f"/v1/jobs/{stage.made['job']}/retry")
     },
     ("POST", "/v1/jobs/{id}/purge"): {
         "the most scores": lambda stage: stage.ask("POST", f"/v1/jobs/{stage.made['job']}/purge")
@@ -337,6 +375,11 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("DELETE", "/v1/files/{id}"): {
         "64 MiB": lambda stage: stage.ask("DELETE", f"/v1/files/{stage.made['file']}")
     },
+    ("GET", "/v1/jobs"): {
+        "a page": get("/v1/jobs?limit=500"),
+        "many notes": get(f"/v1/jobs?{'&'.join(f'metadata={n}={n}' for n in range(1000))}"),
+        "a long id": get(f"/v1/jobs?after={'x' * 8000}"),
+    },
     ("POST", "/v1/batches"): bodies(
         "/v1/batches", {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}
     ),
@@ -347,6 +390,15 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("POST", "/v1/batches/{id}/cancel"): {
         "one": lambda stage: stage.ask("POST", f"/v1/batches/{stage.made.get('batch', 'x')}/cancel")
     },
+    ("POST", "/v1/queues/{model}/clear"): {"many messages of ended jobs": clear_stale},
+    ("GET", "/v1/dead"): {"as many as there may be": list_letters},
+    ("GET", "/v1/dead/{name}"): {"the longest": letter("GET")},
+    ("POST", "/v1/dead/{name}/retry"): {"the longest": letter("POST", "/retry")},
+    ("DELETE", "/v1/dead/{name}"): {"the longest": letter("DELETE")},
+    ("POST", "/v1/queues/{model}/pause"): {"a long name": post(f"/v1/queues/{'x' * 8000}/pause")},
+    ("POST", "/v1/queues/{model}/resume"): {"a long name": post(f"/v1/queues/{'x' * 8000}/resume")},
+    ("POST", "/v1/workers/{name}/drain"): {"as many workers as are listed": drain_nobody},
+    ("POST", "/v1/workers/{name}/resume"): {"a long name": post(f"/v1/workers/{'x' * 8000}/resume")},
     ("GET", "/v1/herd"): {"as many workers and batches as are listed": show_herd},
 }
 BESIDE_INPUTS: Mapping[str, Inputs] = {

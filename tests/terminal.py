@@ -23,6 +23,8 @@ class Terminal:
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(self._slave, termios.TCSANOW, attributes)
         self.screen = pyte.Screen(columns, rows)
+        #: All bytes that came.
+        self.shown = b""
         self._stream = pyte.ByteStream(self.screen)
         self.resize(columns)
 
@@ -69,7 +71,9 @@ class Terminal:
     def read(self) -> bool:
         """Wait until the command shows something, and show it; False: it has ended."""
         with suppress(OSError):  # how the end is told
-            self._stream.feed(os.read(self._master, 1 << 16))
+            piece = os.read(self._master, 1 << 16)
+            self.shown += piece
+            self._stream.feed(piece)
             return True
         return False
 

@@ -1,37 +1,32 @@
-"""What docker-compose.yml promises: two CPU workers, or GPUs instead; a Redis that keeps accepted jobs."""
+"""What the compose files promise: two CPU workers, or GPUs instead; a Redis that keeps accepted jobs."""
 
 import os
 import re
 import shutil
 import subprocess
-import tomllib
+import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from llama_herd.cli.health_port import TIMEOUT_S
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.security.acl import Role
 from llama_herd.tasks.settings_files import secret_variables
+from llama_herd.worker.jobs.standing import STALL_SHOWN_S
 from llama_herd.worker.settings import WorkerSettings
+from tests.compose_model import GPU, MAIN, ROOT, SECURE, project, services_of
+from tests.tasks.gateway.gateway_thread import GatewayThread
 
-ROOT = Path(__file__).parent.parent
-TEXT = (ROOT / "docker-compose.yml").read_text()
-COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
-SECURE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.secure.yml").read_text())
+TEXT = "".join((ROOT / name).read_text() for name in (MAIN, GPU))
+COMPOSE = project(MAIN)
+SECURE_FILE: dict[str, Any] = yaml.safe_load((ROOT / SECURE).read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-WORKERS = ("worker", "second-worker", "gpu-worker")
-
-
-def started(*profiles: str) -> set[str]:
-    """Services that `docker compose up` starts; Compose reads no profile as the one profile ""."""
-    active = set(profiles) or {""}
-    return {
-        name
-        for name, service in SERVICES.items()
-        if active & set(service.get("profiles", [])) or "profiles" not in service
-    }
+ON_GPUS: dict[str, dict[str, Any]] = project(MAIN, GPU)["services"]
+WORKERS = ("worker", "second-worker")
 
 
 def compose_command() -> list[str]:
@@ -45,29 +40,31 @@ def compose_command() -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "profiles",
-    [(), ("gpu",), ("two-models",), ("gateway",), ("cpu", "monitoring"), ("gpu", "monitoring")],
-    ids=" ".join,
-)
-def test_compose_itself_starts_what_these_tests_take_it_to_start(profiles: tuple[str, ...]) -> None:
-    options = [word for profile in profiles for word in ("--profile", profile)]
-    command = [*compose_command(), "-f", str(ROOT / "docker-compose.yml"), *options, "config", "--services"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert set(said.split()) == started(*profiles)
+@pytest.mark.parametrize("files", [(MAIN,), (MAIN, GPU), (MAIN, SECURE)], ids=" ".join)
+@pytest.mark.parametrize("profiles", [(), ("two-models",), ("gateway", "monitoring"), ("*",)], ids=" ".join)
+def test_compose_itself_starts_what_these_tests_take_it_to_start(
+    files: tuple[str, ...], profiles: tuple[str, ...]
+) -> None:
+    options = [word for file in files for word in ("-f", str(ROOT / file))]
+    options += [word for profile in profiles for word in ("--profile", profile)]
+    said = subprocess.run(
+        [*compose_command(), *options, "config", "--services"], capture_output=True, text=True, check=True
+    ).stdout
+    assert set(said.split()) == services_of(*profiles, files=files)
 
 
 @pytest.mark.long
-def test_compose_itself_takes_the_file_of_users_beside_the_other() -> None:
-    files = [
-        word
-        for name in ("docker-compose.yml", "docker-compose.secure.yml")
-        for word in ("-f", str(ROOT / name))
-    ]
+@pytest.mark.parametrize("other", [GPU, SECURE])
+def test_compose_itself_takes_the_files_together_as_these_tests_do(other: str) -> None:
+    files = [word for name in (MAIN, other) for word in ("-f", str(ROOT / name))]
     said = subprocess.run([*compose_command(), *files, "config"], capture_output=True, text=True, check=True)
-    read = yaml.safe_load(said.stdout)["services"]
-    assert read["redis"]["command"][-1] == "--aclfile /run/secrets/users_acl"
-    assert read["worker"]["environment"]["HERD_MEMORY_SHARE"] == "0.3"
+    read, worker = yaml.safe_load(said.stdout)["services"], project(MAIN, other)["services"]["worker"]
+    assert read["worker"]["image"] == worker["image"]
+    assert read["worker"]["environment"].keys() >= worker["environment"].keys()
+    assert read["worker"].get("command") == (["worker", "--gpus", "all"] if other == GPU else None)
+    assert len(read["worker"]["volumes"]) == len(worker["volumes"])
+    if other == SECURE:
+        assert read["redis"]["command"][-1] == "--aclfile /run/secrets/users_acl"
 
 
 def seconds(duration: str) -> float:
@@ -77,7 +74,7 @@ def seconds(duration: str) -> float:
 
 
 def test_up_starts_redis_and_two_cpu_workers() -> None:
-    assert started() == {"redis", "worker"}
+    assert services_of() == {"redis", "worker"}
     assert SERVICES["worker"]["deploy"]["replicas"] == 2
     assert SERVICES["worker"]["environment"]["HERD_DEVICE"] == "cpu"
     assert SERVICES["worker"]["environment"]["HERD_MEMORY_SHARE"] == "${WORKER_MEMORY_SHARE:-0.3}"
@@ -88,23 +85,24 @@ def test_a_job_for_a_model_that_is_not_in_the_file_ends_soon() -> None:
         assert SERVICES[name]["environment"]["HERD_UNSERVED_TIMEOUT_S"] == "${UNSERVED_TIMEOUT_S:-600}"
 
 
-def test_the_gpu_profile_takes_the_place_of_the_cpu_workers() -> None:
-    assert started("gpu") == {"redis", "gpu-worker"}
+def test_on_gpus_the_same_workers_take_the_cards() -> None:
+    worker = ON_GPUS["worker"]
+    assert (worker["image"], worker["deploy"]["replicas"]) == ("llama-herd:gpu", 1)
+    assert worker["build"]["args"] == {"TORCH_INDEX_URL": "${GPU_TORCH_INDEX_URL:-}"}
+    assert worker["build"]["context"] == SERVICES["worker"]["build"]["context"]
+    assert worker["environment"]["HERD_DEVICE"] == "auto"
+    assert worker["command"] == ["worker", "--gpus", "${GPUS:-all}"]
 
 
 def test_a_second_model_comes_beside_the_first_under_a_name_of_its_own() -> None:
-    assert started("two-models") == {"redis", "worker", "second-worker"}
     first, second = SERVICES["worker"]["environment"], SERVICES["second-worker"]["environment"]
     assert second["HERD_SERVED_MODEL_NAME"] == "${SECOND_MODEL_NAME:-second}"
     assert second.keys() - first.keys() == {"HERD_MODEL", "HERD_SERVED_MODEL_NAME"}
 
 
-def test_the_gpu_worker_reserves_every_card_and_uses_it() -> None:
-    gpu_worker = SERVICES["gpu-worker"]
-    [devices] = gpu_worker["deploy"]["resources"]["reservations"]["devices"]
+def test_the_gpu_worker_reserves_every_card() -> None:
+    [devices] = ON_GPUS["worker"]["deploy"]["resources"]["reservations"]["devices"]
     assert (devices["driver"], devices["count"]) == ("nvidia", "all")
-    assert "HERD_DEVICE" not in gpu_worker["environment"]
-    assert gpu_worker["command"] == ["worker", "--gpus", "all"]
 
 
 def test_make_takes_no_cuda_by_surprise(tmp_path: Path) -> None:
@@ -120,17 +118,6 @@ def test_make_takes_no_cuda_by_surprise(tmp_path: Path) -> None:
     assert "make CUDA=1 to take it" in refused.stdout
     subprocess.run([*make, "CUDA=1"], env=own, check=True, capture_output=True)
     assert (tmp_path / ".torch").exists()
-
-
-def test_the_image_says_what_it_is() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*)"', (ROOT / "Dockerfile").read_text()))
-    assert labels == {
-        "title": project["name"],
-        "description": project["description"],
-        "version": project["version"],
-        "licenses": project["license"],
-    }
 
 
 @pytest.mark.parametrize(
@@ -152,11 +139,6 @@ def test_what_is_published_is_published_to_this_machine_only() -> None:
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
-def test_the_monitoring_profile_adds_to_either_kind_of_worker() -> None:
-    assert started("cpu", "monitoring") == started() | {"prometheus", "grafana"}
-    assert started("gpu", "monitoring") == started("gpu") | {"prometheus", "grafana"}
-
-
 def test_prometheus_asks_every_worker_and_gateway_at_its_port() -> None:
     (job,) = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())["scrape_configs"]
     (found,) = job["dns_sd_configs"]
@@ -173,9 +155,50 @@ def test_every_mounted_file_is_there(service: str) -> None:
 
 
 @pytest.mark.parametrize("worker", WORKERS)
+def test_a_worker_that_stands_still_is_soon_unhealthy_and_one_that_loads_never(
+    worker: str,
+) -> None:
+    check = SERVICES[worker]["healthcheck"]
+    assert check["test"] == ["CMD", "herd", "health"]
+    assert SERVICES[worker]["environment"]["HERD_METRICS_PORT"]
+    assert seconds(check["timeout"]) > TIMEOUT_S
+    num_checks = check.get("retries", 3)  # Docker's default
+    assert STALL_SHOWN_S + num_checks * seconds(check["interval"]) <= 60
+    assert num_checks * (seconds(check["interval"]) + TIMEOUT_S) <= 60  # one that does not answer at all
+    assert check["start_period"] == "24h"
+
+
+@pytest.mark.redis
+def test_the_gateway_s_check_is_true_of_a_real_one(redis_url: str) -> None:
+    command = SERVICES["gateway"]["healthcheck"]["test"]
+    port = SERVICES["gateway"]["environment"]["HERD_GATEWAY_PORT"]
+    with GatewayThread(redis_url) as one:
+        own = urlsplit(one.url).port
+        code = command[-1].replace(f" {port})", f" {own})")
+        run = [sys.executable, *command[2:-1], code]
+        assert subprocess.run(run, capture_output=True).returncode == 0
+    assert subprocess.run(run, capture_output=True).returncode == 1
+
+
+@pytest.mark.parametrize("worker", WORKERS)
 def test_a_worker_is_given_time_to_drain(worker: str) -> None:
     grace_s = WorkerSettings.model_fields["grace_s"].default
     assert seconds(SERVICES[worker]["stop_grace_period"]) > grace_s
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_nothing_of_a_service_grows_without_bound(service: str) -> None:
+    settings = SERVICES[service]
+    assert settings["logging"] == {"driver": "local"}
+    assert all("size=" in one for one in settings.get("tmpfs", []))
+    assert "ulimits" not in settings  # an engine without root refuses the whole service
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_is_named_exactly(service: str) -> None:
+    """Ours are built here."""
+    image = SERVICES[service]["image"]
+    assert image.startswith("llama-herd:") or re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", image)
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -194,19 +217,19 @@ def test_every_herd_variable_is_a_setting() -> None:
 
 
 def test_the_secure_redis_is_the_same_with_users() -> None:
-    words = SECURE["services"]["redis"]["command"]
+    words = SECURE_FILE["services"]["redis"]["command"]
     assert words == [*SERVICES["redis"]["command"], "--aclfile /run/secrets/users_acl"]
 
 
 @pytest.mark.parametrize("name", [*WORKERS, "gateway", "keys"])
 def test_a_secure_service_takes_its_password_from_a_file(name: str) -> None:
-    service = SECURE["services"][name]
+    service = SECURE_FILE["services"][name]
     (variable,) = service["environment"].keys() & secret_variables(WorkerSettings).keys()
     (secret,) = service["secrets"]
     assert service["environment"][variable] == f"/run/secrets/{secret}"
     role = {"gateway": Role.GATEWAY, "keys": Role.GATEKEEPER}.get(name, Role.WORKER)
     user = role.user_in("default")
-    assert SECURE["secrets"][secret]["file"].endswith(f"/{user}.password")
+    assert SECURE_FILE["secrets"][secret]["file"].endswith(f"/{user}.password")
     assert service["environment"]["HERD_REDIS_URL"].startswith(f"redis://{user}@")
     assert ":" not in service["environment"]["HERD_REDIS_URL"].removeprefix("redis://").partition("@")[0]
 
@@ -217,9 +240,9 @@ def test_the_service_for_keys_starts_for_a_command_alone() -> None:
 
 
 def test_what_a_gpu_worker_compiles_outlives_its_container() -> None:
-    worker = SERVICES["gpu-worker"]
+    worker = ON_GPUS["worker"]
     mounts = {folder: name for name, _, folder in (one.rpartition(":") for one in worker["volumes"])}
     for variable in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
         folder = f"/{Path(worker['environment'][variable]).parts[1]}"
-        assert mounts[folder] in COMPOSE["volumes"], variable
+        assert mounts[folder] in project(MAIN, GPU)["volumes"], variable
         assert re.search(rf"install -d -o 10001 .*{folder}\b", (ROOT / "Dockerfile").read_text())

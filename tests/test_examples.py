@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -111,23 +112,53 @@ def test_a_model_calls_a_function_and_hears_what_it_returns(tmp_path: Path) -> N
     assert re.fullmatch(r"called: \{'city': '(Oslo|Lima)', 'degrees': -?\d+\}", called)
 
 
-def documented(language: str) -> str:
-    """The last code in this language on the page of forms."""
-    page = (ROOT / "docs" / "structured_outputs.md").read_text()
+def test_a_service_is_tested_without_a_model(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    example = shutil.copy(ROOT / "examples" / "test_a_service.py", tmp_path)
+    done = subprocess.run([*command, example], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert re.search(r"^5 passed in ", done.stdout, re.M), done.stdout
+
+
+def documented(language: str, name: str = "structured_outputs.md") -> str:
+    """The last code in this language on a page."""
+    page = (ROOT / "docs" / name).read_text()
     *_, last = re.finditer(rf"```{language}\n(.*?)```", page, re.DOTALL)
     return last[1]
 
 
-def test_each_row_of_a_file_gets_an_object(url: str, tmp_path: Path) -> None:
+def run_shell(code: str, url: str, folder: Path) -> None:
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    subprocess.run(
-        ["sh", "-ec", documented("sh")],
-        cwd=tmp_path,
-        env=environment(url) | path,
+    env = environment(url) | path
+    subprocess.run(["sh", "-ec", code], cwd=folder, env=env, check=True, capture_output=True, timeout=60)
+
+
+def test_a_table_comes_out_with_its_columns_and_the_fields_of_the_answers(url: str, tmp_path: Path) -> None:
+    run_shell(documented("sh", "batch.md"), url, tmp_path)
+    with (tmp_path / "out.csv").open() as file:
+        table = csv.DictReader(file)
+        fox, owl = table
+    assert [*(table.fieldnames or ())][:4] == ["id", "animal", "input_text", "custom_id"]
+    assert [(row["id"], row["animal"], row["error"]) for row in (fox, owl)] == [
+        ("7", "fox", ""),
+        ("8", "owl", ""),
+    ]
+    assert {"kind": fox["kind"], "rooms": int(fox["rooms"])} == json.loads(fox["text"])
+
+
+def test_a_batch_in_python_says_how_it_stands(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", documented("python", "batch.md")],
+        env=environment(url),
         check=True,
         capture_output=True,
+        text=True,
         timeout=60,
     )
+    assert done.stdout.endswith("3 of 3 done, 0 failed\n")
+
+
+def test_each_row_of_a_file_gets_an_object(url: str, tmp_path: Path) -> None:
+    run_shell(documented("sh"), url, tmp_path)
     with (tmp_path / "out.csv").open() as file:
         animals = [json.loads(row["text"]) for row in csv.DictReader(file)]
     assert [animal.keys() for animal in animals] == [{"kind", "legs"}] * 2

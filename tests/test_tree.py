@@ -91,15 +91,6 @@ def test_every_path_that_a_page_names_is_there_without_the_links(page: Path) -> 
     assert missing == []
 
 
-def test_what_the_image_copies_is_there_without_the_links() -> None:
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.M)
-    names = [name for names in copied for name in names.split()]
-    let_in = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.M)
-    assert names
-    assert {name.rstrip("/") for name in names} == set(let_in)
-    assert all((ROOT / name).exists() and not (ROOT / name).is_symlink() for name in names)
-
-
 @pytest.mark.program
 @pytest.mark.timeout(300)
 def test_without_the_links_all_checks_hold(copy: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
         RedisUnavailable as RedisUnavailable,
         SettingsError as SettingsError,
         UnservedModel as UnservedModel,
+        WorkerNotFound as WorkerNotFound,
     )
     from llama_herd.tasks.client.async_client import AsyncClient as AsyncClient
     from llama_herd.tasks.client.batch.batch_row import BatchItem as BatchItem, BatchRow as BatchRow
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
     from llama_herd.tasks.client.place_watch import Queued as Queued
     from llama_herd.tasks.client.tenant_status import QueueStatus as QueueStatus, Status as Status
     from llama_herd.tasks.ledger.answers import Place as Place
+    from llama_herd.tasks.protocol.batch_status import BatchStatus as BatchStatus
     from llama_herd.tasks.protocol.chat import ChatMessage as ChatMessage
     from llama_herd.tasks.protocol.events import (
         End as End,
@@ -67,7 +69,9 @@ _HOMES = {
         "RedisUnavailable",
         "SettingsError",
         "UnservedModel",
+        "WorkerNotFound",
     ),
+    "tasks.protocol.batch_status": ("BatchStatus",),
     "tasks.protocol.chat": ("ChatMessage",),
     "tasks.client.async_client": ("AsyncClient",),
     "tasks.client.batch.batch_row": ("BatchItem", "BatchRow"),

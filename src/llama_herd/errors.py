@@ -15,6 +15,7 @@ HerdError
 ├── KeptFull            ended jobs keep as much of Redis as they may: nothing new is accepted
 ├── JobNotFound         no such job, or its record has been forgotten
 ├── JobRunning          a worker runs the job, which must end first
+├── WorkerNotFound      no worker of this name is up
 ├── HubUnavailable      Hugging Face cannot be reached, and what is wanted of it is not in the cache
 ├── StorageUnavailable  files of a gateway cannot be stored or read
 │   ├── StorageFull     there is no room for them
@@ -240,6 +241,12 @@ class JobRunning(HerdError):
     """A worker is running the job. Cancel it, or wait for its end."""
 
     http = HttpAnswer(409, "job_running", "this job has not ended: cancel it first")
+
+
+class WorkerNotFound(HerdError):
+    """No worker of this name is up. The message names those that are."""
+
+    http = HttpAnswer(404, "worker_not_found")
 
 
 class HubUnavailable(HerdError):

@@ -15,6 +15,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "cli": ("rich", "typer"),
     "gateway": ("h11", "prometheus_client", "python_multipart", "standardwebhooks", "starlette", "uvicorn"),
     "hub": ("huggingface_hub",),
+    "testing": ("celery", "structlog"),
     "worker": ("celery", "gguf", "jinja2", "numpy", "structlog", "tokenizers", "torch"),
 }
 

@@ -13,6 +13,7 @@ from benchmarks import (
     prefix,
     saturation,
     submit,
+    urgent_jobs,
     weights,
 )
 from benchmarks.report import Table, figure
@@ -98,6 +99,14 @@ def test_a_burst_of_jobs_waits_behind_each_kind_of_flood() -> None:
     assert (share["p99 over its share's"], behind["the burst"]) == (1, "behind 12 jobs of 60 tokens")
     assert alone["the burst"] == "alone, all rows"
     assert 0 < behind["first begins, s"][0] <= behind["wait p99 s"][0]
+
+
+def test_an_urgent_job_waits_for_no_row() -> None:
+    plan = urgent_jobs.Plan(rows=2, num_waiting=6, long_tokens=300, num_equal=2, num_urgent=3, pause_s=0.01)
+    equal, urgent = rows(urgent_jobs.measure(plan))
+    assert (equal["preemptions"], equal["computed again"]) == (0, "0.00% of the tokens")
+    assert urgent["preemptions"] > 0
+    assert urgent["first token p50 s"] > 0
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ from tests.cli.herd_command import environment, invoke
 #: No Redis listens on port 1.
 NO_REDIS = {"HERD_REDIS_URL": "redis://user:secret@127.0.0.1:1/0"}
 COMMANDS = (
-    *("demo", "worker", "redis", "generate", "batch", "watch", "cancel", "purge", "dead", "status"),
-    *("pull", "inspect", "tokenize", "doctor", "health", "settings"),
+    *("demo", "worker", "fake-worker", "redis", "generate", "batch", "watch", "cancel", "purge", "dead"),
+    *("status", "pull", "inspect", "tokenize", "doctor", "health", "settings"),
 )
 
 

@@ -62,7 +62,7 @@ def test_the_list_names_both_with_reason_attempts_and_worker_and_no_prompt(
     assert job.split()[-4:] == ["poisoned", "3", "gpu0", QUEUE]
     assert PROMPT not in shown
     as_json = json.loads(herd(redis_url, "dead", "list", "--json"))
-    assert [one["kind"] for one in as_json] == ["message", "job"]
+    assert [(one["kind"], one["id"]) for one in as_json] == [("message", number), ("job", "job-1")]
     assert PROMPT not in str(as_json)
 
 
@@ -111,7 +111,7 @@ def test_a_retry_prints_the_new_id_or_the_queue(redis_url: str, redis: Redis, nu
     assert redis.llen(QUEUE) == 2
     assert herd(redis_url, "dead", "list") == "no poisoned jobs and no dead letters\n"
     assert herd(redis_url, "dead", "retry", "job-1").strip() == new_id
-    assert "no dead letter is called" in herd(redis_url, "dead", "retry", "job-2", code=2)
+    assert "no dead letter has the id job-2" in herd(redis_url, "dead", "retry", "job-2", code=2)
 
 
 def test_the_dead_can_be_dropped(redis_url: str, number: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -53,7 +54,16 @@ def test_of_the_users_that_herd_acl_makes_the_gatekeeper_makes_keys_for_every_te
 
 
 @pytest.mark.parametrize(
-    "words", [("x y",), ("x", "--role", "worker"), ("x", "--tenant", "a:b"), ("x", "--max-priority", "11")]
+    "words",
+    [
+        ("x y",),
+        ("x", "--role", "worker"),
+        ("x", "--tenant", "a:b"),
+        ("x", "--max-priority", "11"),
+        ("x", "--expires", "soon"),
+        ("x", "--expires", "3651d"),
+        ("x", "--expires", "500ms"),
+    ],
 )
 def test_a_wrong_word_is_one_line(redis_url: str, words: tuple[str, ...]) -> None:
     done = invoke("keys", "create", *words, HERD_REDIS_URL=redis_url)
@@ -71,6 +81,26 @@ def test_a_key_may_bound_the_priority_of_its_jobs(redis: Redis, redis_url: str) 
     shown = invoke("keys", "list", HERD_REDIS_URL=redis_url)
     assert "priority" not in shown.stdout
     assert not shown.stderr
+
+
+def test_a_key_may_expire_and_the_list_says_when(redis: Redis, redis_url: str) -> None:
+    for name, words in (("guest", ("--expires", "30d")), ("own", ())):
+        invoke("keys", "create", name, *words, HERD_REDIS_URL=redis_url)
+    lines = invoke("keys", "list", HERD_REDIS_URL=redis_url).stdout.splitlines()
+    assert [" expires " in line for line in lines] == ["guest" in line for line in lines]
+    shown = invoke("keys", "list", "--json", HERD_REDIS_URL=redis_url).stdout
+    facts = {one["name"]: one for one in map(json.loads, shown.splitlines())}
+    assert facts["own"]["expires_ms"] is None
+    assert facts["guest"]["expires_ms"] - facts["guest"]["created_ms"] == 30 * 86_400_000
+    fingerprint = facts["guest"]["fingerprint"]
+    redis.hset("herd:keys", fingerprint, let_expire(redis, fingerprint))
+    assert "guest  expired 1970-01-01 00:00 UTC" in invoke("keys", "list", HERD_REDIS_URL=redis_url).stdout
+
+
+def let_expire(redis: Redis, fingerprint: str) -> str:
+    """What is stored of a key that has expired."""
+    stored: Any = redis.hget("herd:keys", fingerprint)
+    return json.dumps({**json.loads(stored), "expires_ms": 1})
 
 
 def test_an_open_gateway_refuses_other_hosts(redis: Redis, redis_url: str) -> None:

@@ -110,7 +110,7 @@ def busy_status() -> Status:
     names = ("gpu0@node-17.cluster.example", "herd-1234567@box")
     figures = {"kv_cache_usage": 1.0, "prefix_hit_rate": 1.0, "tokens_per_s": 99_999.0, "waiting": 1000}
     workers = [WorkerStatus.model_validate({"name": name, **plain, **figures}) for name in names]
-    return Status(f"herd.{LONG}", 123_456, 123_456, 1234, workers, [], [served], 1, 2, 900, 1000, 3)
+    return Status(f"herd.{LONG}", 123_456, 123_456, 1234, workers, [], [served], 1, 2, 3, 900, 1000, 4)
 
 
 def shown_at(width: int, view: Group) -> str:

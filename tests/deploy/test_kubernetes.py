@@ -1,5 +1,6 @@
 """The objects for Kubernetes: right by their schemas and our settings, and an overlay that fits together."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ import yaml
 
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings_files import CONTAINER_SECRETS, secret_variables
-from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.health import WorkerHealth
+from llama_herd.worker.settings import DAY_S, WorkerSettings
 from tests.deploy.schemas import Manifest, complaint, manifests
 
 FOLDER = Path(__file__).parents[2] / "deploy/kubernetes"
@@ -157,11 +159,19 @@ def test_a_gateway_takes_jobs_while_no_worker_is_up() -> None:
 
 
 def test_a_worker_is_ready_by_its_own_word_and_alive_also_without_redis() -> None:
-    for name in ("startup", "readiness"):
-        assert WORKER.container[f"{name}Probe"]["exec"]["command"] == ["herd", "health"]
-    assert WORKER.container["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    pages = WorkerHealth().pages
+    for name, path in (("startup", "ready"), ("readiness", "ready"), ("liveness", "live")):
+        asked = WORKER.container[f"{name}Probe"]["httpGet"]
+        assert asked == {"path": f"/health/{path}", "port": "metrics"}
+        assert asked["path"] in pages
     startup = WORKER.container["startupProbe"]
-    assert startup["periodSeconds"] * startup["failureThreshold"] >= 1800
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= DAY_S
+
+
+def test_a_worker_that_stands_still_is_started_anew_within_a_minute() -> None:
+    stall_s = WorkerSettings.model_fields["stall_s"].default
+    live = WORKER.container["livenessProbe"]
+    assert stall_s + live["periodSeconds"] * live["failureThreshold"] <= 60
 
 
 @BOTH
@@ -225,6 +235,42 @@ def test_no_pool_takes_anothers_pods_for_its_own(built: list[Manifest]) -> None:
     labels = {name: Pod.of(deployment).labels for name, deployment in deployments.items()}
     for name, selector in selectors:
         assert [other for other in labels if selector.items() <= labels[other].items()] == [name]
+
+
+@BOTH
+def test_a_wrong_setting_is_told_where_the_pod_is(pod: Pod) -> None:
+    assert pod.container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+@needs_kubectl
+def test_an_image_is_one_of_a_version(built: list[Manifest]) -> None:
+    (version,) = re.findall(r'image.version="(.+?)"', (FOLDER.parents[1] / "Dockerfile").read_text())
+    images = {Pod.of(one).container["image"] for one in of_kind(built, "Deployment").values()}
+    assert images == {f"registry.example.com/llama-herd:{version}-{kind}" for kind in ("cpu", "gpu")}
+
+
+@needs_kubectl
+def test_who_may_call_whom(built: list[Manifest]) -> None:
+    """Each pod has one policy, whose ports it has; clients come by the Ingress to a Service that is there."""
+    policies = of_kind(built, "NetworkPolicy")
+    for deployment in of_kind(built, "Deployment").values():
+        pod = Pod.of(deployment)
+        (policy,) = (
+            one["spec"]
+            for one in policies.values()
+            if one["spec"]["podSelector"]["matchLabels"].items() <= pod.labels.items()
+        )
+        assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == pod.ports.keys()
+    (ingress,) = of_kind(built, "Ingress").values()
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    service = of_kind(built, "Service")[path["backend"]["service"]["name"]]
+    assert path["backend"]["service"]["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+    assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
+    longest = int(
+        ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"].rstrip("m")
+    )
+    assert longest << 20 > GatewaySettings.model_fields["gateway_file_bytes"].default
 
 
 @needs_kubectl

@@ -88,6 +88,18 @@ def test_each_is_given_time_to_end_what_it_has_begun() -> None:
 
 
 @EACH
+def test_a_service_says_itself_when_it_is_ready(name: str) -> None:
+    assert only(name, "Type") == "notify"
+    assert "AF_UNIX" in only(name, "RestrictAddressFamilies")
+
+
+def test_a_worker_may_load_as_long_as_it_takes_but_not_stand_still_for_a_minute() -> None:
+    assert only(UNITS[0], "TimeoutStartSec") == "infinity"
+    assert WorkerSettings.model_fields["stall_s"].default + float(only(UNITS[0], "WatchdogSec")) <= 60
+    assert only(UNITS[0], "WatchdogSignal") == "SIGKILL"
+
+
+@EACH
 def test_the_secret_is_a_credential(name: str) -> None:
     credential, _, _ = only(name, "LoadCredential").partition(":")
     assert variables(name)["HERD_REDIS_URL_FILE"] == f"%d/{credential}"

@@ -108,6 +108,27 @@ def test_nothing_at_all_is_no_job(fields: dict[str, Any]) -> None:
         GenerationJob.parse(asked, Settings())
 
 
+def test_a_worker_tells_of_its_tokenizer_only_if_it_may(tiny_settings: WorkerSettings) -> None:
+    asked: dict[str, Any] = {"echo": True, "tokenizer_info": True, "max_tokens": 0}
+    with (
+        LoadedModel.load(tiny_settings, "cpu") as model,
+        pytest.raises(InvalidJob, match="HERD_TOKENIZER_INFO"),
+    ):
+        result_of(model, tiny_settings, **asked)
+    open_settings = tiny_settings.model_copy(update={"tokenizer_info": True})
+    with LoadedModel.load(open_settings, "cpu") as model:
+        told = result_of(model, open_settings, **asked).tokenizer_info
+        assert told is not None
+        assert told.model_max_length == model.plan.max_length
+        assert told.bos_token in model.maker.control_ids
+        assert result_of(model, open_settings, echo=True, max_tokens=0).tokenizer_info is None
+
+
+def test_of_a_tokenizer_is_told_beside_a_prompt_alone() -> None:
+    with pytest.raises(InvalidJob, match="tokenizer_info needs echo"):
+        GenerationJob.parse({"prompt": "x", "tokenizer_info": True}, Settings())
+
+
 def test_to_ids_nothing_is_added_anyway() -> None:
     with pytest.raises(InvalidJob, match="add_special_tokens needs prompt"):
         GenerationJob.parse({"prompt_ids": [1], "add_special_tokens": False}, Settings())

@@ -3,10 +3,50 @@
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+
+from tests.promql import evaluate, samples
 
 CASES = Path(__file__).with_name("ringing_alerts.yml")
+ROOT = Path(__file__).parents[2]
+ALERTS = [
+    rule
+    for group in yaml.safe_load((ROOT / "deploy/monitoring/alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
+def test_every_alert_leads_to_what_to_do(alert: dict[str, Any]) -> None:
+    page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+    (row,) = (line for line in (ROOT / page).read_text().splitlines() if f'<a id="{anchor}"></a>' in line)
+    name, when, what = (cell.strip() for cell in row.strip("|").split(" | "))
+    assert name == f"`{alert['alert']}`"
+    assert anchor == alert["alert"].lower()
+    assert when
+    assert what
+
+
+def test_what_somebody_has_paused_or_drained_rings_no_other_alert() -> None:
+    told = samples(
+        """
+        herd_queue_paused{model_name="p",tenant="t"} 1
+        herd_queue_due_jobs{model_name="p",tenant="t"} 3
+        herd_queue_oldest_seconds{model_name="p",tenant="t",lane="normal"} 900
+        herd_worker_state{model_name="p",state="ready"} 0
+        herd_worker_state{model_name="p",state="drained"} 1
+        """.replace("        ", ""),
+        instance="d",
+    )
+    others = ("HerdQueueNotServed", "HerdQueueOld", "HerdWorkerNotReady")
+    queries = {one["alert"]: one["expr"] for one in ALERTS}
+    assert [name for name in others if evaluate(queries[name], told)] == []
+    neither = {labels: 0.0 if ("state", "drained") in labels else value for labels, value in told.items()}
+    neither |= {labels: 0.0 for labels in told if ("__name__", "herd_queue_paused") in labels}
+    assert [name for name in others if evaluate(queries[name], neither)] == list(others)
 
 
 @pytest.mark.long

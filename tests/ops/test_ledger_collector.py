@@ -43,7 +43,7 @@ def load(tenant: str, num_messages: int, model: str = "served") -> TenantCounts:
     lanes = (LaneCounts("normal", num_messages, NOW_MS - 1000 * num_messages),)
     numbers: dict[str, Any] = {field.name: 0 for field in fields(QueueCounts) if field.type is int}
     queue = QueueCounts(queue_name(model, tenant), **numbers, lanes=lanes)
-    return TenantCounts(tenant, NOW_MS, 1, 0, 500, 1000, (queue,))
+    return TenantCounts(tenant, NOW_MS, 1, 0, 0, 500, 1000, (queue,))
 
 
 class Told(LedgerReader):

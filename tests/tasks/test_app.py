@@ -67,7 +67,7 @@ def test_another_broker_or_backend_is_refused_in_one_line(
     line = capsys.readouterr().err
     assert caught.value.code == 2
     assert line.count("\n") == 1
-    assert "HERD_REDIS_URL" in line
+    assert ("HERD_RESULT_URL" if name == "result_backend" else "HERD_REDIS_URL") in line
     assert "Fix:" in line
     assert "secret" not in line
 

@@ -182,3 +182,21 @@ def test_an_app_keeps_its_own_way_to_make_messages_and_may_ask_twice() -> None:
     message = app.amqp.create_task_message("1", TASK_NAME, callbacks=[app.signature("shop.keep")])
     assert message.headers["marked"]
     assert message.body[2]["callbacks"][0]["options"]["queue"] == "shop"
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        ("redis://u:secret@h/0", "broker"),
+        ("redis://u:secret@h/1", "redis://u:***@h/1"),
+        ("sentinel://h1:26379/2;sentinel://h2:26379/2", "sentinel://h1:26379/2"),
+        ("db+postgresql://u:secret@h/x", "db+postgresql://u:***@h/x"),
+        (None, None),
+    ],
+)
+def test_a_generation_says_where_its_sender_looks_for_results(backend: str | None, told: str | None) -> None:
+    app = Celery("shop", broker="redis://u:secret@h/0", backend=backend, set_as_current=False)
+    route_links(app)
+    made = app.amqp.task_protocols[2]
+    assert made("id", TASK_NAME).headers.get("herd_results_at") == told
+    assert "herd_results_at" not in made("id", "shop.other").headers

@@ -6,6 +6,7 @@ import pytest
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker import process
+from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -34,7 +35,9 @@ def service(
 ) -> Iterator[Service]:
     """All of a worker but Celery."""
     monkeypatch.setattr(process, "device", lambda: "cpu")
-    service = start_service(tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+    service = start_service(
+        tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test", WorkerHealth()
+    )
     yield service
     service.drain(0.0, lambda: None)
 

@@ -8,8 +8,8 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.graph_device import CudaDevice
+from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

@@ -65,10 +65,10 @@ def load_unless_held(
     return load(settings, device, on_progress)
 
 
-def settle_unless_held(delivery: Delivery, outcome: Result, life_s: int | None = None) -> None:
+def settle_unless_held(delivery: Delivery, outcome: Result, *life_s: int | None, **options: bool) -> None:
     while (FOLDER / "finisher").exists():
         sleep(0.01)
-    settle(delivery, outcome, life_s)
+    settle(delivery, outcome, *life_s, **options)
 
 
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")

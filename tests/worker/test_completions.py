@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.model.files.open_model import open_model
 from llama_herd.ops.settings import BUNDLED_MODEL
 from tests.local.processes import WorkerProcess
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
@@ -20,7 +21,9 @@ TURNS = [{"role": "user", "content": "Tell a tale."}]
 @pytest.fixture(scope="module")
 def gateway(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
     log = tmp_path_factory.mktemp("log") / "worker.log"
-    worker = WorkerProcess(server.url, BUNDLED_MODEL, "completions", log, deterministic=True, slots=8)
+    worker = WorkerProcess(
+        server.url, BUNDLED_MODEL, "completions", log, deterministic=True, slots=8, tokenizer_info=True
+    )
     with worker, GatewayThread(server.url) as gateway:
         yield gateway
 
@@ -122,7 +125,7 @@ def test_the_likeliest_token_s_score_is_the_token_s_own(gateway: GatewayThread) 
     assert all(own == max(top.values()) for own, top in tail)
 
 
-@pytest.mark.parametrize("text", ["Once upon a time", "Über 🦙 and\nmore", " x", "</s>", "a"])
+@pytest.mark.parametrize("text", ["Once upon a time", "Über 🦙 and\nmore", " x", "</s> ", "a"])
 def test_ids_stand_for_the_text_that_they_were_made_of(gateway: GatewayThread, text: str) -> None:
     found = ask(gateway, "/tokenize", prompt=text, return_token_strs=True)
     assert (found["count"], len(found["token_strs"])) == (len(found["tokens"]), len(found["tokens"]))
@@ -130,6 +133,46 @@ def test_ids_stand_for_the_text_that_they_were_made_of(gateway: GatewayThread, t
     assert ask(gateway, "/detokenize", tokens=found["tokens"]) == {"prompt": text}
     bare = ask(gateway, "/tokenize", prompt=text, add_special_tokens=False)
     assert (bare["tokens"], bare["token_strs"]) == (found["tokens"][1:], None)
+
+
+@pytest.mark.parametrize(("name", "token_id"), [("<s>", 1), ("</s>", 2)])
+def test_a_control_token_s_name_alone_is_its_id_where_nothing_is_computed(
+    gateway: GatewayThread, name: str, token_id: int
+) -> None:
+    """So lm-evaluation-harness finds BOS and EOS. In a text, and in a job with an output, it is a text."""
+    bare = ask(gateway, "/tokenize", prompt=name, add_special_tokens=False)
+    assert (bare["count"], bare["tokens"]) == (1, [token_id])
+    for other in (name + " ", f" {name}", f"a{name}"):
+        assert token_id not in ask(gateway, "/tokenize", prompt=other, add_special_tokens=False)["tokens"]
+    assert token_id not in ask(gateway, "/tokenize", prompt=name)["tokens"][1:]
+    asked = {"prompt": name, "add_special_tokens": False, "echo": True, "max_tokens": 0}
+    for computed in ({"max_tokens": 1}, {"prompt_logprobs": 0}, {"logprobs": 1}):
+        assert ask(gateway, **asked | computed)["usage"]["prompt_tokens"] > 1
+    assert ask(gateway, **asked)["choices"][0]["text"] == name
+
+
+def test_what_the_files_say_of_the_tokenizer_is_told(gateway: GatewayThread) -> None:
+    plain = gateway.ask("GET", "/tokenizer_info")
+    named = gateway.ask("GET", "/tokenizer_info?model=tales")
+    assert (plain.status, plain.json) == (200, named.json)
+    with open_model(BUNDLED_MODEL) as file:
+        tokenizer = file.read_tokenizer()
+    assert plain.json == {
+        "tokenizer_class": "SpmCodec",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        **dict.fromkeys(("sep_token", "pad_token", "cls_token", "mask_token")),
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "model_max_length": 512,
+        "chat_template": tokenizer.chat_templates["default"],
+    }
+    for role in ("bos", "eos"):
+        (token_id,) = ask(gateway, "/tokenize", prompt=plain.json[f"{role}_token"], add_special_tokens=False)[
+            "tokens"
+        ]
+        assert token_id in (tokenizer.bos_id, *tokenizer.eos_ids)
 
 
 def test_a_text_longer_than_the_context_is_counted(gateway: GatewayThread) -> None:

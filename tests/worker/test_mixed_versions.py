@@ -216,3 +216,48 @@ def test_a_cancel_reaches_a_worker_of_the_other_version(
         wait_until(lambda: num_tokens(here, job_id) > 0, "tokens")
     mixed.ask(client, "cancel", job_id)
     assert mixed.ask(client, "result", job_id)["finish_reason"] == "cancelled"
+
+
+@pytest.mark.parametrize(("first", "second"), [("old", "new"), ("new", "old")], ids=["upgrade", "rollback"])
+def test_workers_change_their_version_and_every_job_ends_after_one_start_or_goes_on(
+    mixed: Herd, first: Version, second: Version
+) -> None:
+    """The second beside the first, then SIGTERM to the first, as the page on operation says."""
+    leaving = mixed.start(first)
+    given = {"prompt": "Once", "sampling": {"temperature": 0, "max_tokens": 200, "ignore_eos": True}}
+    job_ids = [mixed.ask(version, "submit", given) for version in ("old", "new") for _ in range(6)]
+    with Client(mixed.url, model="tales") as client:
+        wait_until(lambda: any(num_tokens(client, one) > 20 for one in job_ids), "some are in the middle")
+        mixed.start(second)
+        assert leaving.stop() == 0
+        results = [mixed.ask(second, "result", job_id) for job_id in job_ids]
+        assert [(one["finish_reason"], len(one["ids"])) for one in results] == [("length", 200)] * 12
+        assert len({one["text"] for one in results}) == 1
+        records = [client._run(client._core.ledger.record(job_id)) for job_id in job_ids]
+        assert [record and record.attempts for record in records] == [0] * 12
+        assert client.dead() == []
+
+
+def test_a_pause_holds_the_workers_that_know_it_and_no_others(mixed: Herd) -> None:
+    """So upgrade all workers before you rely on one; after a rollback the jobs of a paused queue run."""
+    new = mixed.start("new")
+    given = {"prompt": "Once", "sampling": {"temperature": 0, "max_tokens": 4}}
+    with Client(mixed.url, model="tales") as client:
+        client.pause("tales")
+        wait_until(lambda: "queue paused" in new.log, "it is heard of")
+        job_id = mixed.ask("old", "submit", given)
+        assert client.job(job_id).note.startswith("tales is paused")
+        old = mixed.start("old")
+        assert mixed.ask("old", "result", job_id)["finish_reason"] == "length"
+        assert client.job(job_id).worker == old.name
+        client.drain(old.name)
+        assert mixed.ask("old", "result", mixed.ask("new", "submit", given))["finish_reason"] == "length"
+
+
+def test_a_job_with_a_field_that_the_older_version_lacks_is_refused_there_by_name(mixed: Herd) -> None:
+    """So workers are upgraded before clients, and clients rolled back before workers."""
+    mixed.start("old")
+    job_id = mixed.ask("new", "submit", {"prompt": "Once", "retries": 2, "sampling": {"max_tokens": 4}})
+    result = mixed.ask("new", "result", job_id)
+    assert (result["finish_reason"], result["error"]["code"]) == ("error", "invalid_job")
+    assert result["error"]["message"] == "retries: unknown field"

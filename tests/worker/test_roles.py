@@ -17,10 +17,11 @@ from llama_herd.tasks.ledger.stored_api_keys import API_KEYS
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from llama_herd.tasks.security.rights import Dialect
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
-from tests.guarded_redis import GuardedRedis, write_users
+from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
 from tests.local.processes import ForkedWorker
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 
@@ -35,6 +36,7 @@ EXPECTED = {"client", "hmget", "script"}
 
 ClientOf = Callable[[Role], Client]
 TENANTS = ("default", "acme")
+DRAIN = ("drain", "resume")
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +180,31 @@ def test_an_operator_looks_after_jobs(client: ClientOf, server: GuardedRedis, te
         assert operator.workers()
 
 
+def test_an_operator_pauses_and_drains_which_a_producer_sees_and_may_not(
+    client: ClientOf, worker: ForkedWorker, server: GuardedRedis
+) -> None:
+    with (
+        client(Role.OPERATOR) as operator,
+        client(Role.PRODUCER) as producer,
+        Redis.from_url(server.url) as root,
+    ):
+        assert refused(root) <= EXPECTED
+        operator.pause("m")
+        operator.drain(worker.name)
+        wait_until(lambda: operator.workers()[0].state == "drained", "the worker is drained")
+        job = producer.submit(**SHORT)
+        if newest_dialect() is Dialect.SELECTORS:
+            with pytest.raises(NotPermitted):
+                producer.resume("m")
+            with pytest.raises(NotPermitted):
+                producer.undo_drain(worker.name)
+            root.acl_log_reset()
+        assert operator.job(job).note.startswith("m is paused")
+        assert operator.resume("m")
+        assert operator.undo_drain(worker.name)
+        assert operator.result(job, timeout_s=30).finish_reason == "length"
+
+
 @pytest.fixture
 def gateway(server: GuardedRedis, tenant: str, worker: ForkedWorker) -> Iterator[GatewayThread]:
     url = server.url_of(f"{tenant}-{Role.GATEWAY}")
@@ -200,6 +227,8 @@ def test_a_gateway_does_all_that_is_asked_of_it(
         assert found["workers"][0]["state"] == "ready"
         assert gateway.ask("DELETE", place).status == 202
         assert [event.name for event in events_of(answer)][-1] == "end"
+    for act in ("queues/m/pause", "queues/m/resume", *(f"workers/{tenant}@test/{verb}" for verb in DRAIN)):
+        assert gateway.ask("POST", f"/v1/{act}").status == 200
     assert gateway.ask("GET", place).json["state"] == "cancelled"
     assert gateway.ask("POST", f"{place}/purge").status == 204
     waits = "/v1/" + gateway.ask("POST", "/v1/jobs", SHORT | {"not_before": 2**52}).headers["location"]

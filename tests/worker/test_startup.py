@@ -10,6 +10,7 @@ from redis import Redis
 from llama_herd.errors import ModelFileError
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker import process, startup
+from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.startup import loading_report, start_service
@@ -53,7 +54,7 @@ def test_what_is_loaded_is_seen_while_the_rest_is_on_its_way(
         return load(settings, device, wait_for_report)
 
     monkeypatch.setattr(LoadedModel, "load", watched)
-    service = start_service(tiny_settings.model_copy(update={"redis_url": redis_url}), NAME)
+    service = start_service(tiny_settings.model_copy(update={"redis_url": redis_url}), NAME, WorkerHealth())
     try:
         half, whole = (percent for percent, _ in seen)
         assert 50 <= half < whole == 100
@@ -66,7 +67,7 @@ def test_what_is_loaded_is_seen_while_the_rest_is_on_its_way(
 
 def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: WorkerSettings) -> None:
     settings = tiny_settings.model_copy(update={"redis_url": redis_url, "tenants": "acme,globex"})
-    with loading_report(redis, settings, NAME) as note_bytes:
+    with loading_report(redis, settings, NAME, WorkerHealth()) as note_bytes:
         note_bytes(1, 3)
         told = [[("loading", 33)]] * 2
         wait_until(lambda: [shown(redis_url, name) for name in ("acme", "globex")] == told, "both are told")
@@ -76,6 +77,6 @@ def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: Worker
 
 @pytest.mark.long
 def test_it_ends_with_the_block_and_passes_errors_on(redis: Redis, tiny_settings: WorkerSettings) -> None:
-    with pytest.raises(ModelFileError), loading_report(redis, tiny_settings, NAME):
+    with pytest.raises(ModelFileError), loading_report(redis, tiny_settings, NAME, WorkerHealth()):
         raise ModelFileError("broken")
     assert "loading report" not in {thread.name for thread in threading.enumerate()}

@@ -24,8 +24,8 @@ def acl(
     user: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; absent: <tenant>-<role> for each, "
-            "and one gatekeeper."
+            help="Write this user alone, NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; may be "
+            "repeated. Absent: <tenant>-<role> for each role and tenant, and one gatekeeper."
         ),
     ] = None,
     redis: Annotated[

@@ -17,6 +17,8 @@ from llama_herd.cli.cancel import cancel
 from llama_herd.cli.dead import dead
 from llama_herd.cli.demo.command import demo
 from llama_herd.cli.doctor.command import doctor
+from llama_herd.cli.drain import drain
+from llama_herd.cli.fake_worker import fake_worker
 from llama_herd.cli.gateway import gateway
 from llama_herd.cli.generate import generate
 from llama_herd.cli.health import health
@@ -24,12 +26,13 @@ from llama_herd.cli.inspect import inspect
 from llama_herd.cli.jobs import jobs
 from llama_herd.cli.kernels import kernels
 from llama_herd.cli.keys import keys
+from llama_herd.cli.pause import pause, resume
 from llama_herd.cli.pull import pull
 from llama_herd.cli.purge import purge
 from llama_herd.cli.redis import redis
 from llama_herd.cli.settings import settings
 from llama_herd.cli.status import status
-from llama_herd.cli.terminal import safe_output, say, speak_utf8
+from llama_herd.cli.terminal import HELP_OPTIONS, safe_output, say, speak_utf8
 from llama_herd.cli.tokenize import tokenize
 from llama_herd.cli.watch import watch
 from llama_herd.cli.webhooks import webhooks
@@ -57,7 +60,7 @@ app = typer.Typer(
     cls=HerdGroup,
     help="Llama behind a queue: workers that batch, clients that stream every token.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -65,6 +68,7 @@ app = typer.Typer(
 for command in (
     demo,
     worker,
+    fake_worker,
     redis,
     gateway,
     generate,
@@ -74,6 +78,9 @@ for command in (
     purge,
     status,
     jobs,
+    pause,
+    resume,
+    drain,
     pull,
     inspect,
     tokenize,

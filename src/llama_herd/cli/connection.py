@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.ledger.redis_call import Dialogue
+    from llama_herd.tasks.settings import Settings
 
 T = TypeVar("T")
 
@@ -16,6 +17,14 @@ def open_client() -> "Client":
     from llama_herd.tasks.settings import Settings
 
     return Client(settings=read_settings(Settings))
+
+
+def check_redis(settings: "Settings") -> None:
+    """Raise RedisUnavailable if Redis is away."""
+    from llama_herd.tasks.connection.connect import connect, redis_errors
+
+    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+        redis.ping()
 
 
 def run_in_redis(dialogue: "Dialogue[T]") -> T:

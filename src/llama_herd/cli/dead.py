@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 dead = typer.Typer(no_args_is_help=True, help="Jobs that were given up, and messages that could not be read.")
 
-Name = Annotated[str, typer.Argument(help="Id of a job, or number of a message.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of a job or of a message, as herd dead list shows it.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 #: Fields of a job that may hold its user's words.
@@ -42,31 +44,31 @@ def list_dead(
 
 @dead.command("show")
 def show_dead(
-    name: Name,
+    item_id: Id,
     prompt: Annotated[bool, typer.Option("--prompt", help="Include the prompt, or the message.")] = False,
 ) -> None:
     """Show one as JSON: a job's record and events, or a message's origin."""
     with open_client() as client:
-        letter = client.letter(name)
-        found = _job_facts(client.history(name), prompt) if letter is None else _facts(letter)
+        letter = client.letter(item_id)
+        found = _job_facts(client.history(item_id), prompt) if letter is None else _facts(letter)
         if letter is not None and prompt:
             found["raw"] = letter.raw.decode(errors="backslashreplace")
     print(json.dumps(found))
 
 
 @dead.command("retry")
-def retry_dead(name: Name) -> None:
+def retry_dead(item_id: Id) -> None:
     """Run a job again under a new id, which is printed, or push a message back to its queue."""
     with open_client() as client:
-        retried = client.retry(name)
+        retried = client.retry(item_id)
     show(retried.job_id or f"pushed back to {retried.queue}")
 
 
 @dead.command("drop")
-def drop_dead(name: Name) -> None:
+def drop_dead(item_id: Id) -> None:
     """Forget a message, or purge a job."""
     with open_client() as client:
-        client.drop(name)
+        client.drop(item_id)
     print("dropped")
 
 
@@ -74,7 +76,8 @@ def _facts(one: "DeadJob | DeadLetter") -> dict[str, Any]:
     """The facts about it, without its content."""
     facts = asdict(one)
     facts.pop("raw", None)
-    return {"kind": "message" if "number" in facts else "job", **facts}
+    kind, own_id = ("message", "number") if "number" in facts else ("job", "job_id")
+    return {"kind": kind, "id": facts.pop(own_id), **facts}
 
 
 def dead_view(found: "Sequence[DeadJob | DeadLetter]") -> "FoldingTable":
@@ -87,7 +90,7 @@ def dead_view(found: "Sequence[DeadJob | DeadLetter]") -> "FoldingTable":
     others = ("reason", "attempts", "worker", "queue", "task", "task_id", "origin")
 
     def cells(facts: dict[str, Any]) -> list[str]:
-        first = [facts.get("job_id") or facts["number"], facts["kind"], utc_text(facts["at_ms"])]
+        first = [facts["id"], facts["kind"], utc_text(facts["at_ms"])]
         return first + [str(facts.get(name) or "") for name in others]
 
     return FoldingTable(columns | {"task id": WHOLE, "origin": NAME}, map(cells, map(_facts, found)))
@@ -98,4 +101,7 @@ def _job_facts(history: "History", has_words: bool) -> dict[str, Any]:
 
     body = {name: value for name, value in history.body.items() if has_words or name not in _WORDS}
     events = [json.loads(event.to_json()) for event in history.events]
-    return {"record": to_jsonable_python(history.record), "job": body, "events": events}
+    record, moments = to_jsonable_python(history.record), to_jsonable_python(history.timeline)
+    if not has_words:
+        record.pop("metadata")
+    return {"record": record, "timeline": moments, "job": body, "events": events}

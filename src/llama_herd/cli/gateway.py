@@ -30,6 +30,7 @@ def gateway(
     from llama_herd.cli.gateway_collector import GatewayCollector
     from llama_herd.ops.exporter import Exporter
     from llama_herd.ops.settings import ServedSettings
+    from llama_herd.ops.systemd import tell_systemd_ready
     from llama_herd.tasks.feeder.batch_execution import BatchCount
     from llama_herd.tasks.gateway.request_log import AnswerCount
     from llama_herd.tasks.gateway.serve import serve_gateway
@@ -38,4 +39,4 @@ def gateway(
     exporter = Exporter.start(ServedSettings.read())  # of the ledger it tells what a worker would tell
     if exporter is not None:
         exporter.show(GatewayCollector(answers, batches))
-    serve_gateway(settings, answers, batches)
+    serve_gateway(settings, answers, batches, on_start=tell_systemd_ready)

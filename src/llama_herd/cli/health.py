@@ -1,11 +1,13 @@
 """`herd health`: is the worker of this machine up? For container health checks."""
 
 import socket
+import sys
 from typing import Annotated, NoReturn
 
 import typer
 
-from llama_herd.cli.terminal import say
+from llama_herd.cli.health_port import complaint_at, port_in_use
+from llama_herd.cli.terminal import HELP_OPTIONS, say
 
 
 def health(
@@ -16,32 +18,54 @@ def health(
 ) -> None:
     """Tell whether a worker of this machine is up.
 
-    Exit code 0 when one has reported within the last seconds that it is ready. Otherwise 1, also while it
-    still loads its model. A worker that leaves out a queue is ready as long as it reads another one.
+    Exit code 0 when it is ready, otherwise 1, also while it still loads its model. A worker that leaves out a
+    queue is ready as long as it reads another one, and one that is drained is up. Where the variable
+    HERD_METRICS_PORT is set the worker there is asked, which costs least. Otherwise, and with --name, its
+    record in Redis is looked for: there it has reported within the last seconds.
     """
-    from llama_herd.cli.environment import read_settings
+    if name is None and (port := port_in_use()):
+        complaint = complaint_at(port)
+    else:
+        complaint = _complaint_in_redis(name)
+    if complaint:
+        _fail(complaint)
+
+
+def run_health() -> None:
+    """The entry point of this command, without the others."""
+    alone = typer.Typer(context_settings=HELP_OPTIONS, add_completion=False, rich_markup_mode=None)
+    alone.command()(health)
+    alone(sys.argv[2:], prog_name="herd health")
+
+
+def _complaint_in_redis(name: str | None) -> str:
+    """Why no worker of this machine is ready, by the records in Redis; empty: one is."""
     from llama_herd.errors import HerdError
-    from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.protocol.worker_status import TROUBLE
-    from llama_herd.worker.settings import WorkerSettings
+    from llama_herd.ops.settings import ServedSettings
+    from llama_herd.tasks.connection.connect import connect, redis_errors
+    from llama_herd.tasks.ledger.redis_call import run_call
+    from llama_herd.tasks.ledger.reports import Reports
+    from llama_herd.tasks.protocol.worker_status import SOUND, TROUBLE
 
     try:
-        with Client(settings=read_settings(WorkerSettings).for_first_tenant) as client:
-            workers = client.workers()
+        settings = ServedSettings.read().for_first_tenant
+        with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+            workers = run_call(redis, Reports(settings.tenant).workers())
     except HerdError as error:
-        _fail(str(error))  # a health check knows 0 and 1 only
+        return str(error)  # a health check knows 0 and 1 only
     place = f"@{socket.gethostname()}"
     here = [one for one in workers if (one.name == f"{name}{place}" if name else one.name.endswith(place))]
     if not here:
         ready = ", ".join(worker.name for worker in workers if worker.state == "ready")
         missing = f"no worker {name}{place} is up" if name else f"no worker is up on {place[1:]}"
-        _fail(f"{missing}. Ready are: {ready or 'none'}")
-    if not any(worker.state == "ready" for worker in here):
-        states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
-        complaints = dict.fromkeys(complaint for one in here for complaint in one.complaints)
-        _fail("; ".join((*states, *complaints)))
+        return f"{missing}. Ready are: {ready or 'none'}"
+    if any(worker.state in SOUND for worker in here):
+        return ""
+    states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
+    complaints = dict.fromkeys(complaint for one in here for complaint in one.complaints)
+    return "; ".join((*states, *complaints))
 
 
 def _fail(complaint: str) -> NoReturn:
-    say(str(complaint))
+    say(complaint)
     raise typer.Exit(1)

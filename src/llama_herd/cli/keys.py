@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from llama_herd.cli.connection import run_in_redis
+from llama_herd.cli.job_options import parse_duration
 from llama_herd.cli.terminal import say, show
 from llama_herd.errors import NotPermitted
 
 if TYPE_CHECKING:
     from llama_herd.tasks.ledger.redis_call import Dialogue
+    from llama_herd.tasks.ledger.stored_api_keys import ApiKey
 
 T = TypeVar("T")
 
@@ -30,9 +32,15 @@ def print_new_key(
     tenant: Annotated[str | None, typer.Option(help="Tenant of its jobs; absent: HERD_TENANT.")] = None,
     role: Annotated[
         str,
-        typer.Option(help="subscriber: reads. producer: also submits and cancels. operator: also purges."),
+        typer.Option(
+            help="subscriber: reads. producer: also submits and cancels. operator: also purges and pauses."
+        ),
     ] = "producer",
     max_priority: Annotated[int, typer.Option(help="Highest priority of its jobs, -10 to 10.")] = 10,
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="It opens nothing after this time, such as 12h or 30d."),
+    ] = None,
 ) -> None:
     """Make a key and print it. It is stored as a hash: nobody can see it again."""
     from llama_herd.errors import BadInput
@@ -42,7 +50,8 @@ def print_new_key(
     if role not in list(KeyRole):
         raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
     tenant = Settings.read(tenant=tenant).tenant if tenant else Settings.read().tenant
-    show(_run_as_gatekeeper(create_key(name, tenant, KeyRole(role), max_priority)))
+    expires_s = None if expires is None else parse_duration(expires, "--expires")
+    show(_run_as_gatekeeper(create_key(name, tenant, KeyRole(role), max_priority, expires_s)))
 
 
 @keys.command("list")
@@ -65,7 +74,20 @@ def list_keys(
         else:
             since = utc_text(key.created_ms, "%Y-%m-%d")
             limit = f"  priority up to {key.max_priority}" if key.max_priority < MAX_PRIORITY else ""
-            print(harmless(f"{key.fingerprint}  {since}  {key.role:<10}  {key.tenant}  {key.name}{limit}"))
+            end = f"  {_end_text(key)}" if key.expires_ms is not None else ""
+            print(
+                harmless(f"{key.fingerprint}  {since}  {key.role:<10}  {key.tenant}  {key.name}{limit}{end}")
+            )
+
+
+def _end_text(key: "ApiKey") -> str:
+    """When a key that expires does, or did."""
+    from time import time
+
+    from llama_herd.cli.terminal import utc_text
+
+    verb = "expired" if key.has_expired(int(1000 * time())) else "expires"
+    return f"{verb} {utc_text(key.expires_ms or 0, '%Y-%m-%d %H:%M')} UTC"
 
 
 @keys.command("revoke")

@@ -10,7 +10,13 @@ from llama_herd.cli.batch.screen import progress_line
 from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
 from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.job_status import JobStatus
-from llama_herd.tasks.client.status_texts import UNKNOWN_TEXT, duration_text, place_note, unserved_note
+from llama_herd.tasks.client.status_texts import (
+    UNKNOWN_TEXT,
+    duration_text,
+    held_note,
+    place_note,
+    unserved_note,
+)
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status
 from llama_herd.tasks.protocol.worker_status import TROUBLE, WorkerStatus
 
@@ -63,6 +69,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
     dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
     share = found.kept_bytes / found.kept_limit_bytes if found.kept_limit_bytes else 0.0
     kept = f"ended jobs keep {found.kept_bytes:,} of the {found.kept_limit_bytes:,} bytes that they may"
+    owed = f"{found.owed:,} results wait for the Redis of HERD_RESULT_URL: see herd doctor"
     workers = sorted(found.workers, key=lambda worker: worker.name)
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
@@ -70,6 +77,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
         f"{own}; {jobs}",
         *([dead] if found.poisoned or found.dead_letters else []),
         *([kept] if share >= KEPT_SHOWN else []),
+        *([owed] if found.owed else []),
         *map(harmless, batches),
         "",
         FoldingTable(_QUEUE, map(_queue_cells, found.queues)) if found.queues else "no queue holds anything",
@@ -80,12 +88,14 @@ def status_view(whole: Status, model: str | None = None) -> Group:
 
 
 def warning_lines(found: Status, served_models: Sequence[str]) -> Iterable[str]:
-    """A line for each queue that nobody serves, and for each worker in trouble."""
+    """A line for each queue that nobody serves or that is paused, and for each worker in trouble."""
     for queue in found.queues:
         if queue.stray:
             yield f"{queue.stray:,} messages of {queue.queue} are in lists of another separator: {STRAYS}"
-        if not queue.is_served:
+        if queue.is_unserved:
             yield unserved_note(queue.model, queue.unserved_s, served_models)
+        if held := held_note(queue, found.now_ms):
+            yield held
     for worker in found.workers:
         if worker.state in TROUBLE:
             yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
@@ -103,11 +113,13 @@ def job_view(job: JobStatus) -> Table:
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
         "due": f"{duration_text(job.waited_s)} ago",
+        "ended": _ended_text(job),
         "deadline": f"in {duration_text(job.left_s)}" if job.left_s else "",
         "worker": job.worker or "",
         "tokens": f"{job.tokens:,}",
         "attempts": f"{job.attempts}" if job.attempts else "",
         "retries": _retries_text(job),
+        "notes": ", ".join(f"{name}={value}" for name, value in job.metadata.items()),
         "": job.note,
     }
     for name, value in facts.items():
@@ -120,6 +132,13 @@ def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """The view of jobs, a line for each."""
     notes = dict.fromkeys(job.note for job in jobs if job.note)
     return Group(FoldingTable(_JOB, map(_job_cells, jobs)), *map(harmless, notes))
+
+
+def _ended_text(job: JobStatus) -> str:
+    if job.ended_ms is None:
+        return ""
+    ago_s, took_s = (job.now_ms - job.ended_ms) / 1000, (job.ended_ms - job.submitted_ms) / 1000
+    return f"{duration_text(max(0.0, ago_s))} ago, after {duration_text(max(0.0, took_s))}"
 
 
 def ended_jobs_view(jobs: Sequence[JobStatus]) -> FoldingTable:

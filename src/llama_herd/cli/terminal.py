@@ -19,6 +19,9 @@ from llama_herd.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import Console
 
+#: How a command is asked what it is, as typer takes it.
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
 #: A book of a thousand pages has 3 MB.
 MAX_STDIN_BYTES = 64 << 20
 
@@ -79,6 +82,12 @@ def checked_text(text: str, name: str) -> str:
     except UnicodeEncodeError as error:
         raise BadInput(f"{name} is not UTF-8 text: character {error.start} is invalid") from None
     return text
+
+
+def in_notebook() -> bool:
+    """Whether this is a notebook's `!command`: its terminal shows carriage returns, but moves no cursor."""
+    # Jupyter sets the first for its kernels, and they themselves the second, wherever they are started.
+    return "JPY_PARENT_PID" in os.environ or "inline" in os.environ.get("MPLBACKEND", "")
 
 
 def table_console() -> "Console":

@@ -120,7 +120,7 @@ def own_herd(settings: WorkerSettings) -> Iterator[WorkerProcess]:
 
 def settings_at(settings: WorkerSettings, redis_url: str) -> WorkerSettings:
     """The same settings at a Redis on this machine that needs no password, and has one tenant."""
-    own = {"redis_url": redis_url, "model": settings.model.resolve()}
+    own = {"redis_url": redis_url, "result_url": "", "model": settings.model.resolve()}
     return settings.model_copy(update=own | dict.fromkeys(("tenants", *ACCESS), ""))
 
 

@@ -1,11 +1,14 @@
-"""The port at which Prometheus reads the metrics of a worker or a gateway."""
+"""The port at which Prometheus reads the metrics of a worker or a gateway, and others a worker's health."""
 
 import logging
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from http import HTTPStatus
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET
 from socketserver import ThreadingMixIn
-from typing import Any, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -15,17 +18,27 @@ from llama_herd.errors import SettingsError
 from llama_herd.ops.ledger_collector import LedgerCollector, LedgerReader
 from llama_herd.ops.settings import ServedSettings
 from llama_herd.tasks.connection.connect import connect
+from llama_herd.tasks.protocol.health import Health
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
 #: Shorter than Prometheus's own patience, which is 10 s.
 REDIS_TIMEOUT_S = 2.0
 
+#: What a process says of its health, by the path at which it is asked.
+HealthPages = Mapping[str, Callable[[], Health]]
+
 
 class Exporter:
-    """Serves /metrics from the start of the process on; figures of jobs follow when the model is loaded."""
+    """Serves /metrics from the start of the process on; figures of jobs follow when the model is loaded.
 
-    def __init__(self, settings: ServedSettings) -> None:
+    A worker's health is told beside it, in the words of the gateway.
+    """
+
+    def __init__(self, settings: ServedSettings, health: HealthPages) -> None:
         """Take the port. Raises SettingsError if that cannot be."""
         self._settings = settings
         self._registry = CollectorRegistry()
@@ -39,14 +52,17 @@ class Exporter:
         except (OSError, OverflowError) as error:
             message = f"HERD_METRICS_PORT={port}: {host} cannot be listened at ({error}). Fix: another port"
             raise SettingsError(message) from None
-        self._server.set_app(make_wsgi_app(self._registry))
+        self._server.set_app(_with_health(health, make_wsgi_app(self._registry)))
 
     @classmethod
-    def start(cls, settings: ServedSettings) -> Self | None:
-        """Serve, unless the port is 0. Raises SettingsError."""
+    def start(cls, settings: ServedSettings, health: HealthPages = MappingProxyType({})) -> Self | None:
+        """Serve, unless the port is 0. Raises SettingsError.
+
+        health: what is told by path; it must not block.
+        """
         if not settings.metrics_port:
             return None
-        exporter = cls(settings)
+        exporter = cls(settings, health)
         serve = partial(exporter._server.serve_forever, poll_interval=0.2)
         threading.Thread(target=serve, name="metrics", daemon=True).start()
         return exporter
@@ -60,6 +76,25 @@ class Exporter:
         self._server.shutdown()
         self._server.server_close()
         self._reader.close()
+
+
+def _with_health(health: HealthPages, metrics: "WSGIApplication") -> "WSGIApplication":
+    """The application that answers these pages, and /metrics as `metrics` does."""
+
+    def answer(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path in ("/", "/metrics"):
+            return metrics(environ, start)
+        ask = health.get(path)
+        status, body = (HTTPStatus.NOT_FOUND, "{}") if ask is None else _told(ask())
+        start(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+        return [body.encode()]
+
+    return answer
+
+
+def _told(found: Health) -> tuple[HTTPStatus, str]:
+    return HTTPStatus(found.http_status), found.model_dump_json(exclude_none=True)
 
 
 class _MetricsHandler(WSGIRequestHandler):

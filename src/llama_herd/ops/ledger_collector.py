@@ -126,7 +126,7 @@ class LedgerCollector(Collector):
         tenants = _tenant_names(loads)
         models = _series_names(sizes, (self._settings.served_model, *self._settings.standing_models))
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
-        due, due_tokens, tokens, delayed = (Counter[tuple[str, ...]]() for _ in range(4))
+        due, due_tokens, tokens, delayed, paused = (Counter[tuple[str, ...]]() for _ in range(5))
         for load in loads:
             for one in load.queues:
                 place = (models[model_of(one.queue, load.tenant)], tenants[load.tenant])
@@ -134,6 +134,7 @@ class LedgerCollector(Collector):
                 due_tokens[place] += one.num_due_tokens
                 tokens[place] += max(0, one.num_tokens)
                 delayed[place] += max(0, one.num_delayed)
+                paused[place] += one.pause_ends_ms > 0
                 for lane in one.lanes:
                     depths[*place, lane.name] += lane.num_messages
                     waited_s = (load.now_ms - lane.oldest_ms) / 1000 if lane.oldest_ms else 0
@@ -150,6 +151,7 @@ class LedgerCollector(Collector):
         yield gauge("queue_due_tokens", "Estimated tokens of what waits and may run now.", labels, due_tokens)
         yield gauge("queue_tokens", "Estimated tokens of the jobs that wait.", labels, tokens)
         yield gauge("queue_delayed_jobs", "Jobs whose time has not come.", labels, delayed)
+        yield gauge("queue_paused", "Whether the queue is paused; of `other`: how many are.", labels, paused)
 
     def _workers(self, workers: tuple[WorkerStatus, ...]) -> Metric:
         counts = Counter((one.model, one.state) for one in workers)
@@ -160,13 +162,15 @@ class LedgerCollector(Collector):
 
 def _ended_gauges(loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
     tenants = _tenant_names(loads)
-    letters, poisoned, kept, limits = (Counter[tuple[str, ...]]() for _ in range(4))
+    letters, poisoned, owed, kept, limits = (Counter[tuple[str, ...]]() for _ in range(5))
     for load in loads:
         letters[tenants[load.tenant],] += load.num_dead_letters
         poisoned[tenants[load.tenant],] += load.num_poisoned
+        owed[tenants[load.tenant],] += load.num_owed
         kept[tenants[load.tenant],] += load.kept_bytes
         limits[tenants[load.tenant],] += load.kept_limit_bytes
     yield gauge("dead_letters", "Messages that could not be read, and are kept.", ("tenant",), letters)
     yield gauge("poisoned_jobs", "Jobs given up after too many deaths of workers.", ("tenant",), poisoned)
+    yield gauge("owed_results", "Results that wait for the Redis of HERD_RESULT_URL.", ("tenant",), owed)
     yield gauge("kept_bytes", "What ended jobs keep of Redis.", ("tenant",), kept)
     yield gauge("kept_limit_bytes", "How much they may keep; 0: no limit.", ("tenant",), limits)

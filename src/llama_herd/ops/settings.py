@@ -42,7 +42,7 @@ class ServedSettings(Settings):
         0,
         ge=0,
         le=65_535,
-        description="Port of Prometheus metrics at /metrics. 0: none.",
+        description="Port of Prometheus metrics at /metrics, and of a worker's health. 0: none.",
     )
     metrics_host: str = Field(
         "127.0.0.1",

@@ -41,13 +41,18 @@ def check_worker_start(conf: Any, settings: Settings) -> None:
     source = context.get_parameter_source("pool") if context is not None else None
     if source not in (None, ParameterSource.DEFAULT):
         _exit("a pool was chosen (-P), but this worker has its own. Fix: leave out -P and CELERY_WORKER_POOL")
-    for name in ("broker_read_url", "broker_write_url", "result_backend"):
+    for name in ("broker_read_url", "broker_write_url"):
         if not is_same_redis(url := getattr(conf, name), settings.redis_url):
             _exit(
-                f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(settings.redis_url)}: queue, ledger "
-                "and results must be in one Redis. Fix: set only HERD_REDIS_URL, without -b, "
-                "CELERY_BROKER_URL and CELERY_RESULT_BACKEND"
+                f"{name} is {masked(url)}, but HERD_REDIS_URL is {masked(settings.redis_url)}: queue and "
+                "ledger must be in one Redis. Fix: set only HERD_REDIS_URL, without -b and CELERY_BROKER_URL"
             )
+    if not is_same_redis(conf.result_backend, settings.results_url):
+        _exit(
+            f"result_backend is {masked(conf.result_backend)}, but results go to "
+            f"{masked(settings.results_url)}. Fix: set HERD_RESULT_URL to it, or leave out "
+            "CELERY_RESULT_BACKEND and --result-backend"
+        )
     refuse_compression()
     warn_of_exposed_files(Settings)
 
@@ -71,13 +76,13 @@ def _exit(complaint: str) -> NoReturn:
 def make_app(settings: Settings) -> Celery:
     """A Celery app for one Redis and tenant."""
     app = Celery("llama_herd", include=["llama_herd.tasks.generate"])
-    url, ledger = celery_url(settings.redis_url), Ledger.from_settings(settings)
+    ledger = Ledger.from_settings(settings)
     app.conf.update(
-        # Queue, ledger and results share one database: a job and its message come into being in one script.
-        broker_url=url,
-        result_backend=url,
+        # Queue and ledger share one database: a job and its message come into being in one script.
+        broker_url=celery_url(settings.redis_url),
+        result_backend=celery_url(settings.results_url),
         broker_use_ssl=celery_tls(settings.redis_url),
-        redis_backend_use_ssl=celery_tls(settings.redis_url),
+        redis_backend_use_ssl=celery_tls(settings.results_url),
         broker_connection_retry_on_startup=True,
         # Retry when Redis answers with an error (full, disk full, read-only), as after a lost connection.
         broker_channel_error_retry=True,
@@ -115,7 +120,7 @@ def make_app(settings: Settings) -> Celery:
         result_backend_transport_options={
             "retry_policy": {"max_retries": None},
             "global_keyprefix": ledger.results_prefix,
-            **sentinel_options(settings.redis_url),
+            **sentinel_options(settings.results_url),
         },
         # A worker that sends events (-E) sends them to its own tenant.
         event_exchange=ledger.key("celeryev"),

@@ -1,5 +1,7 @@
 """Links of a shop's jobs come home: the shop's own router says to which queue each goes, when it is made.
 
+Each job also says where the shop looks for its result, so that a worker which stores it elsewhere can warn.
+
 from llama_herd.tasks.links import route_links
 
 app = Celery("shop", broker=url, backend=url)
@@ -8,6 +10,7 @@ route_links(app)
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from celery import Celery
@@ -15,7 +18,8 @@ from celery.app.amqp import AMQP
 from celery.utils.imports import symbol_by_name
 from kombu import Exchange, Queue
 
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.connection.redis_url import is_same_redis, masked
+from llama_herd.tasks.protocol.message import BESIDE_JOBS, RESULTS_AT, TASK_NAME
 
 #: Arguments of Celery's own tasks that are tasks themselves.
 _MEMBERS = {"celery.chain": ("tasks",), "celery.group": ("tasks",), "celery.chord": ("header", "body")}
@@ -59,9 +63,19 @@ def _routed_by(app: Celery, make: Any) -> Any:
             body = message.body
             carried = body if isinstance(body, dict) else body[2]  # by the version of the protocol
             carried.update({key: _routed(app, carried[key]) for key in _CARRIED if carried.get(key)})
+            backend, broker = app.conf.result_backend, app.conf.broker_url
+            if "task" in message.headers and isinstance(backend, str):
+                message.headers[RESULTS_AT] = _results_of(backend, str(broker))
         return message
 
     return made
+
+
+@cache
+def _results_of(backend: str, broker: str) -> str:
+    """Where an app with these addresses looks for results, without secrets."""
+    is_beside = is_same_redis(backend, broker)
+    return BESIDE_JOBS if is_beside else masked(backend.partition(";")[0])  # of Sentinels the first
 
 
 def _routed(app: Celery, links: Any) -> Any:

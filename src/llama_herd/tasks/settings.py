@@ -15,7 +15,12 @@ from pydantic_settings import (
 )
 
 from llama_herd.errors import SettingsError
-from llama_herd.tasks.connection.redis_url import checked_url, complete_url, problem_with_file
+from llama_herd.tasks.connection.redis_url import (
+    checked_url,
+    complete_url,
+    is_same_redis,
+    problem_with_file,
+)
 from llama_herd.tasks.settings_files import (
     SUFFIX,
     SecretFiles,
@@ -106,6 +111,12 @@ class Settings(BaseSettings):
         description="Redis for the queue, the ledger and the token streams, all in one database. "
         "rediss:// is TLS; sentinel://host1,host2/0?master=NAME asks Sentinels.",
         repr=False,  # may contain a password
+    )
+    result_url: str = Field(
+        default="",
+        description="Redis for Celery's results and chords: the result_backend of the shop's own apps. "
+        "Empty: HERD_REDIS_URL.",
+        repr=False,
     )
     tenant: str = Field(
         default="default",
@@ -199,6 +210,16 @@ class Settings(BaseSettings):
     )
 
     @property
+    def results_url(self) -> str:
+        """The URL of the Redis that keeps Celery's results."""
+        return self.result_url or self.redis_url
+
+    @property
+    def keeps_results_elsewhere(self) -> bool:
+        """Whether Celery's results are in another database or server than the jobs."""
+        return bool(self.result_url) and not is_same_redis(self.result_url, self.redis_url)
+
+    @property
     def standing_models(self) -> tuple[str, ...]:
         """Models whose jobs are taken, and wait, whether or not a worker serves them."""
         return tuple(self.models.split(",")) if self.models else ()
@@ -231,6 +252,14 @@ class Settings(BaseSettings):
         return complete_url(
             url, **{name.removeprefix("redis_"): others.data.get(name, "") for name in ACCESS}
         )
+
+    @field_validator("result_url")
+    @classmethod
+    def _complete_result_url(cls, url: str) -> str:
+        try:
+            return complete_url(url) if url.strip() else ""
+        except SettingsError as error:
+            raise ValueError(str(error).removeprefix("HERD_REDIS_URL: ")) from None
 
     @classmethod
     def settings_customise_sources(

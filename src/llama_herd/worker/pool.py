@@ -25,10 +25,12 @@ from celery.worker.request import Request
 
 from llama_herd.errors import BadInput
 from llama_herd.ops.logs import is_for_people
+from llama_herd.ops.systemd import report_to_systemd
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.side_task import SideTask
+from llama_herd.worker.health import WorkerHealth
 
 if TYPE_CHECKING:
     from llama_herd.worker.jobs.service import Service
@@ -69,26 +71,11 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._handle_stops(self._stop_loading)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
         gc.disable()  # what is imported lives to the end: to look through it again and again takes 0.2 s
-        # These import torch, which must not happen before the device is pinned.
-        from llama_herd.ops.exporter import Exporter
-        from llama_herd.worker.collector import WorkerCollector
-        from llama_herd.worker.engine.device_error import lost_by
-        from llama_herd.worker.startup import start_service
-
-        gc.freeze()
-        gc.enable()
         try:
-            exporter = Exporter.start(process.own_settings())
-            self._service = start_service(process.own_settings(), str(self.options["initargs"][1]))
+            self._service = self.start_service(str(self.options["initargs"][1]))
         except BadInput as error:
             print(f"herd worker: {error}", file=sys.stderr)
             raise SystemExit(2) from None
-        except Exception as error:
-            if (lost := lost_by(error)) is not None:
-                process.end_or_begin_anew(lost)
-            raise
-        if exporter is not None:
-            exporter.show(WorkerCollector(lambda: self._service.figures, self._service.standing.kind))
         signals.worker_ready.connect(self._announce, weak=False)
         signals.task_revoked.connect(self._on_revoked, weak=False)
         self._handle_stops(self._on_signal)
@@ -99,6 +86,35 @@ class EnginePool(BasePool):  # type: ignore[misc]
         gc.freeze()  # what lives to the end: to look at all of it takes 80 ms, in which no stream goes on
         if self._must_leave:  # some library has swallowed the exit
             self._on_signal(signal.SIGTERM, None)
+
+    def start_service(self, worker: str) -> "Service":
+        """Load the model and start all threads of the worker of this name; the collector of garbage is off.
+
+        Who asks for its health meanwhile is answered. Raises BadInput.
+        """
+        settings, health = process.own_settings(), WorkerHealth()
+        facts = {"model": settings.served_model, "file": str(settings.model), "device": settings.device}
+        log.info("loading model", **facts)  # before torch is imported, which takes long on a busy machine
+        from llama_herd.ops.exporter import Exporter
+
+        exporter = Exporter.start(settings, health.pages)
+        report_to_systemd(health.live, health.ready)
+        # These import torch, which must not happen before the device is pinned.
+        from llama_herd.worker.collector import WorkerCollector
+        from llama_herd.worker.engine.device_error import lost_by
+        from llama_herd.worker.startup import start_service
+
+        gc.freeze()
+        gc.enable()
+        try:
+            service = start_service(settings, worker, health)
+        except Exception as error:
+            if (lost := lost_by(error)) is not None:
+                process.end_or_begin_anew(lost)
+            raise
+        if exporter is not None:
+            exporter.show(WorkerCollector(lambda: service.figures, service.standing.kind))
+        return service
 
     def register_with_event_loop(self, hub: Any) -> None:
         self._hub = hub

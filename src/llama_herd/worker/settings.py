@@ -113,6 +113,11 @@ class WorkerSettings(ServedSettings):
         description="How the model marks its reasoning, by a format's name. auto: as its chat template "
         "says. none: reasoning is text.",
     )
+    tokenizer_info: bool = Field(
+        False,
+        description="Let jobs ask for the names of control tokens and for the chat template, as "
+        "GET /tokenizer_info of the gateway does: see docs/evaluate.md.",
+    )
     flush_ms: int = Field(
         50,
         ge=0,

@@ -14,6 +14,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker import process
+from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
 from llama_herd.worker.jobs.service import REDIS_TIMEOUT_S, Service
 from llama_herd.worker.loading.device import pinned_card, visible_cards
@@ -28,8 +29,8 @@ log = structlog.get_logger(__name__)
 INTERVAL_S = 1.0
 
 
-def start_service(settings: WorkerSettings, worker: str) -> Service:
-    """Load the model and warm it up, then start all threads.
+def start_service(settings: WorkerSettings, worker: str, health: WorkerHealth) -> Service:
+    """Load the model and warm it up, then start all threads. `health` is told how far it is.
 
     Raises BadInput when Redis or the model cannot be used.
     """
@@ -38,7 +39,7 @@ def start_service(settings: WorkerSettings, worker: str) -> Service:
         if settings.device != "cpu":
             take_card(pinned_card(), worker, is_shared=settings.memory_share < 1)
         started_s = monotonic()
-        with loading_report(redis, settings, worker) as note_bytes:
+        with loading_report(redis, settings, worker, health) as note_bytes:
             model = LoadedModel.load(settings, process.device(), note_bytes)
             loaded_s = monotonic()
             service = Service(model, settings, worker)
@@ -58,6 +59,7 @@ def start_service(settings: WorkerSettings, worker: str) -> Service:
     )
     _complain(settings, model)
     service.start_threads()
+    health.service = service
     return service
 
 
@@ -77,26 +79,24 @@ def _complain(settings: WorkerSettings, model: LoadedModel) -> None:
 
 @contextmanager
 def loading_report(
-    redis: Redis, settings: WorkerSettings, worker: str
+    redis: Redis, settings: WorkerSettings, worker: str, health: WorkerHealth
 ) -> Iterator[Callable[[int, int], None]]:
     """Report once a second to each tenant while the block runs. After that the heartbeats report.
 
-    with loading_report(redis, settings, "gpu0@host") as note_bytes:
+    with loading_report(redis, settings, "gpu0@host", WorkerHealth()) as note_bytes:
         LoadedModel.load(settings, device, note_bytes)
     """
-    percent = 0
     has_ended = threading.Event()
 
     def note_bytes(num_done: int, num_bytes: int) -> None:
-        nonlocal percent
-        percent = 100 * num_done // num_bytes
+        health.loaded_percent = 100 * num_done // num_bytes
 
     def report() -> None:
         while not has_ended.wait(INTERVAL_S):  # a model that is refused at once is never reported
             status = WorkerStatus(
                 name=worker,
                 state="loading",
-                loaded_percent=percent,
+                loaded_percent=health.loaded_percent,
                 model=settings.served_model,
                 device=settings.device,
                 slots=settings.slots,

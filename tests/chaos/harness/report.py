@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from llama_herd.tasks.batch.batch_progress import nearest_rank
+from llama_herd.tasks.client.batch.batch_progress import nearest_rank
 from tests.chaos.harness.verdict import Verdict, Violation
 
 

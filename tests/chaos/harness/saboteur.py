@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.worker.broker import held_messages
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.runner import ModelRunner
+from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
@@ -83,7 +83,7 @@ def apply(sabotage: Sabotage) -> None:
         case "prefill":
             before(Scheduler, "note_computed", die_in_prefill)
         case "before_result":
-            before(Delivery, "settle", lambda *_: die())
+            before(Delivery, "settle", lambda *_, **__: die())
         case "before_ack":
             before(Delivery, "_finish", lambda *_: die())
         case "popped":

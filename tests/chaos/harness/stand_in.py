@@ -8,7 +8,8 @@ from typing import Any
 
 from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.engine.interface import SampledToken
-from llama_herd.worker.engine.runner import ModelRunner, Reading
+from llama_herd.worker.engine.model_runner import ModelRunner
+from llama_herd.worker.engine.runner import Reading
 from llama_herd.worker.engine.sampling.noise import hash_prefix
 from llama_herd.worker.engine.scheduler import Row
 

@@ -48,10 +48,10 @@ class BatchCommand:
         """The same, as a new Python."""
         return start_herd(self.folder, *self._arguments(*options), HERD_REDIS_URL=self.url, **variables)
 
-    def start_on(self, terminal: Terminal, *options: str) -> ForkedPython:
+    def start_on(self, terminal: Terminal, *options: str, **variables: str) -> ForkedPython:
         """With somebody at it."""
         command = [COMMAND[-1], *self._arguments(*options)]
-        env = terminal.environment(environment(HERD_REDIS_URL=self.url))
+        env = terminal.environment(environment(HERD_REDIS_URL=self.url, **variables))
         with terminal.streams() as streams:
             return ForkedPython(command, env, self.folder, *streams)
 

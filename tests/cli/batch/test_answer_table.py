@@ -1,4 +1,4 @@
-"""Tables of answers: each format, in the order of the input, with and without prompts."""
+"""Tables of answers: each format, in the order of the input, failed rows too; with and without prompts."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ INPUT: list[dict[str, Any]] = [
     {"custom_id": "ids", "prompt_ids": [1, 2]},
 ]
 COLUMNS = ["custom_id", "line", "choice", "text", "reasoning", "tool_calls", "finish_reason", "model"]
-COLUMNS += ["prompt_tokens", "completion_tokens"]
+COLUMNS += ["prompt_tokens", "completion_tokens", "error"]
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +65,14 @@ def test_each_output_is_a_row_in_the_order_of_the_input(
     output = tmp_path / f"out{suffix}"
     run(source, output, redis_url, *(("--format", "flat") if suffix == ".jsonl" else ()))
     found = rows_of(output)
-    assert [list(row) for row in found] == [COLUMNS] * 3
-    assert [(row["custom_id"], row["line"]) for row in found] == [("one", "1"), ("chat", "2"), ("ids", "4")]
+    assert [list(row) for row in found] == [COLUMNS] * 4
+    assert [(row["custom_id"], row["line"]) for row in found] == [
+        *(("one", "1"), ("chat", "2")),
+        *(("bad", "3"), ("ids", "4")),
+    ]
+    failed = found.pop(2)
+    assert failed["error"] == "invalid_line: colour: unknown field"
+    assert not any(failed[name] for name in COLUMNS if name not in ("custom_id", "line", "error"))
     answers = {one["custom_id"]: one["response"]["body"] for one in read(Path(f"{output}.answers.jsonl"))}
     for row in found:
         body = answers[row["custom_id"]]
@@ -88,7 +94,11 @@ def test_on_request_each_row_has_its_prompt(
     output = tmp_path / f"out{suffix}"
     run(source, output, redis_url, "--with-prompts")
     prompts = [row["prompt"] for row in rows_of(output)]
-    assert prompts == ['line, "1"\nline 2', json.dumps(CHAT, ensure_ascii=False), "[1, 2]"]
+    assert [prompt for prompt in prompts if prompt] == [
+        'line, "1"\nline 2',
+        json.dumps(CHAT, ensure_ascii=False),
+        "[1, 2]",
+    ]
 
 
 def test_on_request_openais_lines_have_their_prompts_too(

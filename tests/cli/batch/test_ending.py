@@ -100,6 +100,20 @@ def test_ctrl_c_on_a_terminal_asks_once(
     assert command.failures() == []
 
 
+def test_ctrl_c_in_a_notebook_leaves_the_jobs_running_without_a_question(
+    command: BatchCommand, worker: StandIn
+) -> None:
+    command.write(rows(5))
+    worker.hold()
+    with Client(command.url) as client, Terminal(200) as terminal:
+        with command.start_on(terminal, JPY_PARENT_PID="7") as process:
+            wait_until(lambda: client.status().pending == 5, "rows are under way")
+            terminal.type("\x03")
+            terminal.read_until("5 jobs continue on the workers")
+            assert process.wait(30) == 128 + signal.SIGINT
+        assert client.status().pending == 5
+
+
 def test_a_second_ctrl_c_leaves_the_jobs_running(command: BatchCommand, worker: StandIn) -> None:
     command.write(rows(5))
     worker.hold()

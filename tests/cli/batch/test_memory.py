@@ -1,8 +1,13 @@
 """A hundred thousand rows: bounded memory, here and in Redis."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow.parquet import write_table
 
 from benchmarks import batch
 from benchmarks.stand_in import StandIn
@@ -52,3 +57,28 @@ def answers(api: BatchApi) -> bool:
         return api.ask("GET", "/v1/models").status == 200
     except OSError:
         return False
+
+
+#: Reads a table of one row group as a run does, and says by how many bytes this process has grown.
+READING = """
+import resource, sys
+from llama_herd.cli.batch.parquet_table import ArrowReader, ParquetTable
+used = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+table = ParquetTable(sys.argv[1])
+num, before = table.num_rows(), used()
+assert sum(1 for _ in table.records(["prompt"])) == num
+reader = ArrowReader(table, table.columns)
+for first in range(1, num, 1000):
+    assert reader.take(range(first, first + 1000))[0].length() == 1000
+print(used() - before)
+"""
+
+
+def test_a_table_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    path, num = tmp_path / "in.parquet", 300_000
+    texts = [os.urandom(150).hex() for _ in range(num)]
+    write_table(pyarrow.table({"prompt": texts, "other": texts[::-1]}), path, row_group_size=num)
+    command = [sys.executable, "-c", READING, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert path.stat().st_size > 120e6
+    assert int(done.stdout) < 120e6

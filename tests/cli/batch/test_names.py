@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from llama_herd.cli.batch.sources import RowColumns, open_source
+from llama_herd.cli.batch.input_file import InputOptions, open_source
 from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
 from llama_herd.tasks.settings import Settings
 
@@ -23,7 +23,7 @@ def test_a_name_is_taken_in_every_kind_of_file(tmp_path: Path, name: str, lines:
         path.write_text("prompt,n\na,x\nb,x\n")
     else:
         write_table(pyarrow.table({"prompt": ["a", "b"], "n": ["x", "x"]}), path)
-    source = open_source(str(path), RowColumns(id=None if path.suffix == ".gz" else "n"))
+    source = open_source(str(path), InputOptions(id_column=None if path.suffix == ".gz" else "n"))
     reader = RequestReader(Settings(), RowOptions(), "r")
     found = [reader.read(row) for row in source.rows() if row is not None]
     assert [row.index for row in found] == list(lines)

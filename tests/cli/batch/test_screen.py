@@ -1,5 +1,6 @@
 """The bar of a batch, as a terminal shows it."""
 
+import os
 import sys
 
 import pytest
@@ -21,6 +22,25 @@ FIGURES = ["1,235,801 of 10,000,000 rows, 1,234 failed, 2,048 under way", "1,234
 LAST = "1 h 58 min left"
 
 
+#: Shows figures that grow and shrink, a message between them, and the end.
+IN_NOTEBOOK = """
+import sys
+from llama_herd.cli.batch.screen import Summary, open_screen
+from llama_herd.tasks.client.batch.batch_progress import Percentiles
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+def status(num):
+    return BatchStatus(run_id="r", state="running", input_name="x", num_rows=1_000_000, num_done=num)
+with open_screen(as_json=False) as screen:
+    screen.say("run r begins")
+    screen.show(status(999_999))
+    screen.show(status(7))
+    sys.stdin.readline()
+    screen.say("Redis is back")
+    screen.show(status(8))
+    screen.show_summary(Summary(status(8), Percentiles(None, None), None))
+"""
+
+
 def shown_anew(terminal: Terminal) -> list[str]:
     """Ask for the figures, and read until the last of them is there."""
     terminal.screen.reset()
@@ -39,3 +59,26 @@ def test_the_bar_is_as_wide_as_the_terminal_and_no_figure_is_cut_also_after_a_re
             assert (len(bar), bar.endswith(" 12%")) == (width, True)
         terminal.type("\x04")  # the end of its input
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "variable", [{"JPY_PARENT_PID": "7"}, {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}]
+)
+def test_in_a_notebook_one_line_is_written_over_without_moving_a_cursor(variable: dict[str, str]) -> None:
+    """As Jupyter runs `!herd batch`: on a terminal, of which it shows no more than carriage returns."""
+    env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "MPLBACKEND")}
+    with Terminal(100) as terminal:
+        with terminal.start([sys.executable, "-c", IN_NOTEBOOK], env | variable) as process:
+            terminal.read_until("7 of 1,000,000 rows, ")
+            line = "0% - 7 of 1,000,000 rows, 0 failed, 0 under way; 0.0 rows/s, 0 tokens/s"
+            assert terminal.lines == ["run r begins", line]
+            terminal.type("\n")
+            while terminal.read():
+                pass
+            assert process.wait() == 0
+        assert terminal.lines[:3] == [
+            "run r begins",
+            "Redis is back",
+            "rows         8 rows done, 0 failed in 0 s",
+        ]
+        assert b"\x1b" not in terminal.shown

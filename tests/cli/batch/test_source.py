@@ -14,7 +14,8 @@ import pyarrow
 import pytest
 from pyarrow.parquet import write_table
 
-from llama_herd.cli.batch.sources import ArrivingLines, RowColumns, StandardInput, open_source
+from llama_herd.cli.batch.input_file import InputOptions, open_source
+from llama_herd.cli.batch.sources import ArrivingLines, StandardInput
 from llama_herd.errors import BadInput
 from llama_herd.extras import install_command
 from llama_herd.tasks.batch.source_row import MAX_LINE_BYTES, NumberedLine, SourceRow, read_lines
@@ -23,11 +24,15 @@ ROWS = [{"prompt": "a"}, {"prompt": "ä\n"}]
 TEXT = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
-def rows(path: Path, prompt: str = "prompt", id: str | None = None) -> list[SourceRow]:
-    return [row for row in open_source(str(path), RowColumns(prompt, id)).rows() if row is not None]
+def rows(path: Path, prompt: str | None = None, id: str | None = None) -> list[SourceRow]:
+    return [
+        row
+        for row in open_source(str(path), InputOptions(prompt_column=prompt, id_column=id)).rows()
+        if row is not None
+    ]
 
 
-def fields(path: Path, prompt: str = "prompt", id: str | None = None) -> list[object]:
+def fields(path: Path, prompt: str | None = None, id: str | None = None) -> list[object]:
     return [row.fields for row in rows(path, prompt, id)]
 
 
@@ -68,7 +73,7 @@ def test_plain_and_packed_lines_read_alike(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(TEXT))
     for name in ("in.jsonl", "in.jsonl.gz"):
         assert fields(tmp_path / name) == ROWS
-        assert open_source(str(tmp_path / name), RowColumns()).num_rows() == 2
+        assert open_source(str(tmp_path / name), InputOptions()).num_rows() == 2
 
 
 def test_each_line_of_plain_text_is_a_prompt(tmp_path: Path) -> None:
@@ -79,7 +84,7 @@ def test_each_line_of_plain_text_is_a_prompt(tmp_path: Path) -> None:
         SourceRow(4, None, "is not UTF-8 text: byte 0 is invalid"),
         SourceRow(5, {"prompt": "three"}),
     ]
-    assert open_source(str(tmp_path / "in.txt"), RowColumns()).num_rows() == 4
+    assert open_source(str(tmp_path / "in.txt"), InputOptions()).num_rows() == 4
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -96,7 +101,7 @@ def test_the_objects_of_an_array_are_rows(tmp_path: Path, indent: int | None) ->
             SourceRow(16, None, "must be a JSON object"),
             SourceRow(17, None, "must be a JSON object"),
         )
-        assert open_source(str(tmp_path / name), RowColumns()).num_rows() == 17
+        assert open_source(str(tmp_path / name), InputOptions()).num_rows() == 17
 
 
 def test_an_empty_array_has_no_rows_and_a_json_file_may_hold_lines(tmp_path: Path) -> None:
@@ -211,7 +216,7 @@ def test_columns_of_a_table_in_text_become_rows(tmp_path: Path) -> None:
         SourceRow(3, {"prompt": "one\nline", "custom_id": "1"}),
         SourceRow(4, {"prompt": "two", "custom_id": "2"}),
     ]
-    assert open_source(str(path), RowColumns("question")).num_rows() == 2
+    assert open_source(str(path), InputOptions(prompt_column="question")).num_rows() == 2
     (tmp_path / "in.tsv").write_text('id\tquestion\n1\t"one, two"\n')
     assert fields(tmp_path / "in.tsv", "question") == [{"prompt": "one, two"}]
 
@@ -219,7 +224,7 @@ def test_columns_of_a_table_in_text_become_rows(tmp_path: Path) -> None:
 def test_columns_of_a_parquet_file_become_rows(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     write_table(pyarrow.table({"q": [f"tale {n}" for n in range(1000)], "n": list(range(1000))}), path)
-    source = open_source(str(path), RowColumns("q", "n"))
+    source = open_source(str(path), InputOptions(prompt_column="q", id_column="n"))
     assert list(source.rows())[999] == SourceRow(1000, {"prompt": "tale 999", "custom_id": "999"})
     assert source.num_rows() == 1000
 

@@ -126,6 +126,23 @@ def test_each_role_may_ask_and_is_told_what_it_may_not_see(
             assert "herd acl" in fix
 
 
+def test_the_redis_of_results_is_tried_by_a_write(redis: Redis, redis_url: str) -> None:
+    assert "results" not in findings(redis_url, exit_code=0)
+    own = redis_url.removesuffix("/0") + "/1"
+    state, detail, _ = findings(redis_url, exit_code=0, HERD_RESULT_URL=own)["results"]
+    assert (state, detail) == ("ok", f"stored at {own}")
+    redis.acl_setuser("reader", enabled=True, nopass=True, keys=["*"], categories=["+@read", "+@connection"])
+    reader = own.replace("redis://", "redis://reader:x@")
+    state, detail, _ = findings(redis_url, exit_code=1, HERD_RESULT_URL=reader)["results"]
+    redis.acl_deluser("reader")
+    assert state == "fail"
+    assert "reader:***@" in detail
+    assert "does not let this user" in detail
+    away = findings(redis_url, exit_code=1, HERD_RESULT_URL=free_url())["results"]
+    assert "cannot be reached" in away[1]
+    assert "HERD_RESULT_URL" in away[2]
+
+
 def test_where_no_redis_is_the_port_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(free_url(), exit_code=1)
     assert (found["redis"][0], found["port"][0]) == ("fail", "ok")

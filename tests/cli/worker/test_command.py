@@ -219,7 +219,8 @@ def test_a_worker_refuses_a_cut_model_file_in_one_line(url: str, endless: Path, 
         [COMMAND[-1], "worker", "--model", "cut.gguf"], environment(HERD_REDIS_URL=url), tmp_path
     )
     assert done.returncode == 2
-    (line,) = done.output.splitlines()
+    begun, line = done.output.splitlines()
+    assert json.loads(begun)["event"] == "loading model"
     assert line.startswith("herd worker: cut.gguf: ")
 
 

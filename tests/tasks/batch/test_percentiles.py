@@ -1,6 +1,6 @@
 """How long most cases took."""
 
-from llama_herd.tasks.batch.batch_progress import Percentiles
+from llama_herd.tasks.client.batch.batch_progress import Percentiles
 
 
 def test_percentiles_are_the_nearest_ranks() -> None:

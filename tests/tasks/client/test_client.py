@@ -166,7 +166,7 @@ def test_the_status_is_one_round_trip(redis: Redis) -> None:
     with pytest.raises(StopIteration) as caught:
         dialogue.send(run_calls(redis, dialogue.send(None)))
     seen = caught.value.value
-    assert seen == Status(QUEUE, 0, 0, 0, [], [], [], 0, 0, 0, 0, seen.now_ms)
+    assert seen == Status(QUEUE, 0, 0, 0, [], [], [], 0, 0, 0, 0, 0, seen.now_ms)
 
 
 def test_a_worker_that_fell_silent_is_not_listed(client: Client, herd: Herd) -> None:

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.redis
 
 #: CONNECT has no path.
 METHODS = [method.value for method in HTTPMethod if method is not HTTPMethod.CONNECT]
+#: What a route is asked for that would wait for a worker: here is none.
+QUERIES = {"/tokenizer_info": "?model=of/a-hub"}
 
 
 class Asked(NamedTuple):
@@ -30,7 +32,7 @@ class Asked(NamedTuple):
 def paths() -> list[str]:
     """A path for each route; those with an id name a job that is over."""
     named = {"id": "over", "model": "tales", "name": "style.css"}
-    return sorted({route.path.format(**named) for route in ROUTES})
+    return sorted({route.path.format(**named) + QUERIES.get(route.path, "") for route in ROUTES})
 
 
 def routed() -> list[Asked]:
@@ -44,7 +46,12 @@ def taken() -> list[Asked]:
 
 def methods_of(path: str) -> set[str]:
     """What the routes of a path take, found by the routes themselves."""
-    return {method for route in ROUTES if route.path_regex.match(path) for method in route.methods or ()}
+    return {
+        method
+        for route in ROUTES
+        if route.path_regex.match(path.partition("?")[0])
+        for method in route.methods or ()
+    }
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Who may come in: keys, tenants and roles; nobody without a key, unless the gateway is open."""
 
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from tests.chaos.harness.patience import wait_until
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.logged import listening
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
+from tests.tasks.gateway.test_http import QUERIES
 from tests.tasks.herd import Herd, end, started
 
 pytestmark = pytest.mark.redis
@@ -80,17 +82,17 @@ def keys(redis: Redis, herd: Herd) -> dict[KeyRole, str]:
 
 #: Of every route one request, in no order.
 REQUESTS = [
-    (method, route.path.format(id="x", model="tales", name="style.css"))
+    (method, route.path.format(id="x", model="tales", name="style.css") + QUERIES.get(route.path, ""))
     for route in ROUTES
     for method in sorted(route.methods or ())
     if method != "HEAD"
 ]
 HEALTH = [path for _, path in REQUESTS if path.startswith("/health")]
-OPEN = [*HEALTH, "/", "/page/style.css"]
+OPEN = [*HEALTH, "/", "/page/style.css", "/docs", "/openapi.json"]
 
 
 @pytest.mark.long
-def test_with_keys_nothing_but_health_and_the_page_is_open(
+def test_with_keys_nothing_but_health_the_page_and_the_description_is_open(
     closed_gateway: GatewayThread, keys: object
 ) -> None:
     for method, path in REQUESTS:
@@ -99,6 +101,37 @@ def test_with_keys_nothing_but_health_and_the_page_is_open(
             assert found.status == 200, path
         else:
             assert (found.status, found.error["code"]) == (401, "invalid_api_key"), path
+            assert found.headers["www-authenticate"] == "Bearer"
+
+
+def test_what_a_browser_reads_without_a_key_is_of_no_tenant(
+    closed_gateway: GatewayThread, redis: Redis, herd: Herd, keys: object
+) -> None:
+    """The same bytes before and after there is another tenant, with a job."""
+    paths = ("/", "/docs", "/openapi.json")
+    before = [closed_gateway.ask("GET", path).raw for path in paths]
+    shown = bearer(made(redis, "another", "acme"))
+    assert closed_gateway.ask("POST", "/v1/jobs", JOB, shown).status == 202
+    assert [closed_gateway.ask("GET", path).raw for path in paths] == before
+    for text in before:
+        assert b"acme" not in text
+
+
+def test_an_expired_key_opens_nothing_from_that_moment_on_and_is_told_why(
+    closed_gateway: GatewayThread, gateway: GatewayThread, redis: Any
+) -> None:
+    """No gateway remembers a key that it has let in, and an open one takes nobody for its holder either."""
+    key = run_dialogue(redis, create_key("guest", "default", KeyRole.OPERATOR, expires_s=3600))
+    made(redis, "another")
+    for one in (closed_gateway, gateway):
+        assert one.ask("GET", "/v1/models", headers=bearer(key)).status == 200
+    ((fingerprint, raw),) = [one for one in redis.hgetall(API_KEYS).items() if b"guest" in one[1]]
+    redis.hset(API_KEYS, fingerprint, json.dumps({**json.loads(raw), "expires_ms": 1}))
+    for one in (closed_gateway, gateway):
+        for path in ("/v1/models", "/health"):
+            found = one.ask("GET", path, headers=bearer(key))
+            assert (found.status, found.error["code"]) == (401, "expired_api_key")
+            assert found.error["message"] == "this key expired at 1970-01-01 00:00 UTC"
             assert found.headers["www-authenticate"] == "Bearer"
 
 
@@ -263,6 +296,23 @@ def test_each_route_refuses_every_smaller_role(gateway: GatewayThread, keys: dic
             one.method.upper(), path, {} if one.method == "post" else None, bearer(keys[role])
         )
         assert (found.status, found.error["code"]) == (403, "forbidden"), (one.method, path, role)
+
+
+def test_only_an_operator_sees_what_a_job_asks_and_which_jobs_there_are(
+    gateway: GatewayThread, keys: dict[KeyRole, str]
+) -> None:
+    subscriber, producer, operator = (bearer(keys[role]) for role in KeyRole)
+    asked = JOB | {"metadata": {"order": "secret 7"}, "webhook": "https://example.com/secret"}
+    place = "/v1/jobs/" + gateway.ask("POST", "/v1/jobs", asked, producer).json["id"]
+    assert gateway.ask("DELETE", place, headers=producer).status == 202
+    for headers in (subscriber, producer):
+        seen = gateway.ask("GET", place, headers=headers)
+        assert (seen.status, seen.json["job"]["priority"]) == (200, 0)
+        assert not any(word in seen.raw.decode() for word in ("secret", JOB["prompt"]))
+        assert gateway.ask("GET", "/v1/jobs", headers=headers).error["code"] == "forbidden"
+    seen = gateway.ask("GET", place, headers=operator).json["job"]
+    assert {name: seen[name] for name in asked} == asked
+    assert len(gateway.ask("GET", "/v1/jobs", headers=operator).json["data"]) == 1
 
 
 def test_another_tenant_s_job_is_not_there(gateway: GatewayThread, redis: Redis, herd: Herd) -> None:

@@ -6,6 +6,8 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.tasks.client.stale_messages import forget_stale_messages
+from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import parse_event
 from tests.reply import Reply
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
@@ -197,7 +199,7 @@ def test_a_job_that_has_ended_runs_again_and_both_name_each_other(gateway: Gatew
     assert place == f"/v1/jobs/{found.json['id']}"
     assert gateway.ask("POST", f"/v1/jobs/{job_id}/retry").json == found.json
     new = gateway.ask("GET", place).json
-    assert (new["state"], new["metadata"]) == ("queued", {"retry_of": job_id})
+    assert (new["state"], new["job"]["metadata"]) == ("queued", {"retry_of": job_id})
     assert new["job"]["prompt"] == JOB["prompt"]
     assert gateway.ask("GET", f"/v1/jobs/{job_id}").json["retried_as"] == new["id"]
 
@@ -219,3 +221,13 @@ def test_a_queue_that_nobody_serves_is_cleared_and_told_no_more(gateway: Gateway
     gateway.forget()
     assert [one["model"] for one in gateway.ask("GET", "/v1/herd").json["queues"]] == ["tales"]
     assert gateway.ask("GET", f"/v1/jobs/{kept}").json["state"] == "queued"
+
+
+def test_a_queue_of_another_tenant_is_not_cleared(gateway: GatewayThread, herd: Herd) -> None:
+    """Its name is that of a model with a colon."""
+    stale = b'{"properties": {"delivery_tag": "a:1:1"}}'
+    herd.redis.lpush("herd.acme:tales", stale)
+    found = gateway.ask("POST", "/v1/queues/acme:tales/clear")
+    assert (found.status, found.error["param"]) == (400, "model")
+    assert run_dialogue(herd.redis, forget_stale_messages(herd.ledger, "acme:tales")) == 0
+    assert herd.redis.lrange("herd.acme:tales", 0, -1) == [stale]

@@ -22,6 +22,7 @@ from llama_herd.errors import (
     SettingsError,
     StorageFull,
     StorageUnavailable,
+    WorkerNotFound,
 )
 from llama_herd.http_status import http_status
 from llama_herd.tasks.gateway.problem import Problem
@@ -38,6 +39,7 @@ TOLD: tuple[HerdError, ...] = (
     NotPermitted("Redis at secret"),
     NotReplicated("a", 1, 2, 0.5),
     RedisUnavailable("Redis at secret"),
+    WorkerNotFound("no worker w is up"),
     FileLost("/secret"),
     StorageFull("there is no room in /srv"),
     StorageUnavailable("/secret"),

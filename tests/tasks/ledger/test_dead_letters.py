@@ -75,7 +75,7 @@ def test_a_retry_is_a_new_job_without_the_old_times(client: Client, herd: Herd) 
     )
     assert client.dead() == []
     assert client.retry("a") == retried
-    with pytest.raises(JobNotFound, match="no job that has ended and no dead letter is called b"):
+    with pytest.raises(JobNotFound, match="no job that has ended and no dead letter has the id b"):
         client.retry("b")
 
 

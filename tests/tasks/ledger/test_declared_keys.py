@@ -16,7 +16,7 @@ from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.watched_scripts import NOTES
 
 #: Those that find names in what they read, and act on them in the same call: see docs/decisions/0020.
-BUILDERS = {"sweep", "queues", "listing", "gather"}
+BUILDERS = {"sweep", "queues", "listing", "gather", "owed"}
 
 
 def test_the_scripts_that_build_names_are_known() -> None:

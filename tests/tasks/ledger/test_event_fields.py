@@ -12,6 +12,7 @@ from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, End, Event, Failure, Started, Token
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from tests.tasks.herd import Herd
 
@@ -20,7 +21,16 @@ pytestmark = pytest.mark.redis
 #: What a search for the end of a field could take for one.
 ODD = 'quote " bracket ]}[{ back\\slash, "logprobs":[1], "pieces":{"x":"\\'
 HEAD: dict[str, Any] = {"job": "a", "epoch": 1}
-PROMPT = {"prompt_ids": (1, 2), "prompt_text": ODD, "context_tokens": 512, "pieces": {1: "]", 2: '{"'}}
+INFO = TokenizerInfo(
+    tokenizer_class=ODD, add_bos_token=True, add_eos_token=False, model_max_length=512, chat_template=ODD
+)
+PROMPT: dict[str, Any] = {
+    "prompt_ids": (1, 2),
+    "prompt_text": ODD,
+    "context_tokens": 512,
+    "pieces": {1: "]", 2: '{"'},
+    "tokenizer_info": INFO,
+}
 SCORES = {
     "logprobs": (-0.25, -9999.0),
     "top_logprobs": (((1, -0.5), (2, -1.0)), ((3, -2.0),)),

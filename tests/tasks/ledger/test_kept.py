@@ -211,6 +211,18 @@ def test_beyond_the_limit_new_jobs_are_refused_with_the_figures_and_nothing_is_d
     assert herd.field("b", "state") == "queued"
 
 
+def test_a_job_whose_result_is_owed_counts_for_as_long_as_it_is_kept(herd: Herd) -> None:
+    herd.submit("a")
+    end_here(herd, "a")
+    before = counts(herd).kept_bytes
+    run_call(herd.redis, herd.ledger.owe("a", 0, has_sent_links=True))
+    let_hours_pass(herd, 3)
+    assert counts(herd).kept_bytes == pytest.approx(before, abs=200)
+    run_call(herd.redis, herd.ledger.pay("a"))
+    let_hours_pass(herd, 3)
+    assert counts(herd).kept_bytes == 0
+
+
 @pytest.mark.parametrize("spoilt", ["text", "fields"])
 def test_spoilt_counts_hold_up_no_end_and_no_job(herd: Herd, spoilt: str) -> None:
     herd.submit("a")

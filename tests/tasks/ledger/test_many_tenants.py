@@ -13,7 +13,7 @@ from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, HeldJob, T
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
-from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
+from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, BeatAnswer, Reports, beat
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.sweep import due_for_sweep, sweep_tenant
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -45,11 +45,10 @@ def status(name: str, **fields: object) -> WorkerStatus:
     return WorkerStatus.model_validate({"name": name, **plain, **fields})
 
 
-def free_elsewhere(redis: Any, *ledgers: Ledger) -> list[int | str]:
+def free_elsewhere(redis: Any, *ledgers: Ledger) -> list[int]:
     """What a full worker hears."""
-    return run_call(
-        redis, beat([Beat(one, status("full", running=4, waiting=1), asks=True) for one in ledgers])
-    )
+    beats = [Beat(one, status("full", running=4, waiting=1), asks=True) for one in ledgers]
+    return [answer.num_free for answer in run_call(redis, beat(beats))]
 
 
 def test_the_events_of_two_jobs_of_one_id_go_each_to_its_tenant(redis: Any) -> None:
@@ -145,7 +144,8 @@ def test_a_spoilt_sweep_is_left_to_the_sweep_to_complain_of(redis: Any) -> None:
 
 def test_a_worker_reports_to_all_its_tenants_what_each_may_see(redis: Any) -> None:
     reports = [status("w", tokens_per_s=number, left_out=one.tenant) for number, one in enumerate(BOTH)]
-    assert run_call(redis, beat([Beat(one, told) for one, told in zip(BOTH, reports, strict=True)])) == [0, 0]
+    answers = run_call(redis, beat([Beat(one, told) for one, told in zip(BOTH, reports, strict=True)]))
+    assert answers == [BeatAnswer(0, False, False)] * 2
     for number, ledger in enumerate(BOTH):
         (seen,) = run_call(redis, Reports(ledger.tenant).workers())
         assert (seen.tokens_per_s, seen.left_out, seen.slots) == (number, ledger.tenant, 4)
@@ -156,8 +156,8 @@ def test_a_worker_reports_to_all_its_tenants_what_each_may_see(redis: Any) -> No
 def test_a_tenant_whose_key_is_spoilt_hears_of_no_worker_and_the_others_do(redis: Any) -> None:
     redis.set(ACME.key("workers"), "no workers")
     spoilt, fine = run_call(redis, beat([Beat(one, status("w")) for one in BOTH]))
-    assert "WRONGTYPE" in str(spoilt)
-    assert fine == 0
+    assert "WRONGTYPE" in spoilt.complaint
+    assert fine == BeatAnswer(0, False, False)
     assert [one.name for one in run_call(redis, Reports("globex").workers())] == ["w"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llama_herd.model.batch import Batch
 from llama_herd.model.native_decoder import NativeDecoder
-from llama_herd.worker.engine.runner import ModelRunner
+from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.sampling.sampler import likeliest
 from llama_herd.worker.loading.loaded_model import LoadedModel

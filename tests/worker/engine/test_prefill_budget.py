@@ -226,12 +226,14 @@ def test_beside_prompts_in_captured_forwards_no_stream_waits_longer_than_two_ste
 ) -> None:
     costs = replace(costs, is_captured=True)
     gaps_s, prompt_tokens = streamed(costs, 0.0, seed)
-    full_s, least_s = decode_s(costs, 2 * ROWS), costs.prompt_s + 256 * costs.prompt_token_s
-    assert max(gaps_s) <= full_s + max(full_s, least_s) + 1e-9
+    full_s, token_s = decode_s(costs, 2 * ROWS), costs.prompt_token_s
+    bound_s = full_s + max(full_s, costs.prompt_s + 256 * token_s)
+    assert max(gaps_s) <= 1.03 * bound_s + 2 * ROWS * token_s, "a row is taken for a token"
     forwards = costs.of_forwards
     assert forwards
     wanted = max(256, min(2000, forwards.fitting(0.99 * full_s)))
-    assert median(prompt_tokens) >= 0.9 * wanted - 2 * ROWS, "as many prompt tokens as that allows"
+    # Forwards of more than a thousand tokens have a third more than the next smaller one.
+    assert median(prompt_tokens) >= 0.75 * wanted - 2 * ROWS, "as many prompt tokens as that allows"
 
 
 @given(devices, st.booleans())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from llama_herd.worker.engine.runner import ONE_THREAD_TOKENS, one_for_few
+from llama_herd.worker.engine.model_runner import ONE_THREAD_TOKENS, one_for_few
 
 
 @pytest.fixture(autouse=True)

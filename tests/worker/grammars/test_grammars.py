@@ -254,6 +254,7 @@ def test_a_recorded_output_of_another_form_is_not_continued(model: LoadedModel, 
 
 def test_a_leading_space_belongs_to_the_answer_of_a_chat(model: LoadedModel) -> None:
     (constraint,) = model.maker.grammars.constraints(FORMS["choice"], 1)
+    assert constraint is not None
     assert {model.tokenizer.pieces[one][:1] for one in allowed(constraint)} == {b" ", b"n"}
 
 

@@ -22,7 +22,7 @@ class SentMessage(Delivery):
     def start(self) -> None:
         """Celery is not told."""
 
-    def settle(self, *_: object) -> None:
+    def settle(self, *_: object, has_sent_links: bool = False) -> None:
         self.num_done += 1
 
     def acknowledge(self) -> None:

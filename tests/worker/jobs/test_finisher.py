@@ -103,7 +103,7 @@ class Told(Delivery):
     def job_id(self) -> str:
         return self._id
 
-    def settle(self, outcome: Result, life_s: int | None = None) -> None:
+    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
         run_tracer(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
         self.told.append("settled")
 
@@ -167,7 +167,7 @@ class PurgedMeanwhile(Delivery):
         self._client, self._backend = client, backend
         self.is_stored = Event()
 
-    def settle(self, outcome: Result, life_s: int | None = None) -> None:
+    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
         self._client.purge(outcome.job)
         self._backend.store_result(outcome.job, outcome.model_dump(mode="json"), "SUCCESS")
         self.is_stored.set()
@@ -192,10 +192,10 @@ class Slow(Told):
         super().__init__(app, job_id)
         self.has_begun, self.may_go_on = Event(), Event()
 
-    def settle(self, outcome: Result, life_s: int | None = None) -> None:
+    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
         self.has_begun.set()
         self.may_go_on.wait()
-        super().settle(outcome, life_s)
+        super().settle(outcome, life_s, has_sent_links=has_sent_links)
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.testing.answer import Answer
+from llama_herd.testing.scripted_model import ScriptedModel
 from llama_herd.worker import process
 from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.jobs.service import Service
-from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.worker.fake_engine import FakeEngine
@@ -29,9 +30,12 @@ print(len(list(map(importlib.import_module, names))), *sys.modules)
 
 
 class ForeignModel:
-    """The words of a model, and an engine that always says the same three of them."""
+    """The words of a scripted model, and an engine that always says the same three of them."""
 
-    def __init__(self, words: LoadedModel) -> None:
+    needs_warm_up = True
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        words = ScriptedModel(settings, lambda asked: Answer(), lambda sequence, num_tokens: True)
         self.plan = words.plan
         self.maker = words.maker
 
@@ -50,13 +54,13 @@ class ForeignModel:
 def test_a_job_runs_on_an_engine_that_is_not_ours(
     redis: Redis,
     redis_url: str,
-    model: LoadedModel,
     tiny_settings: WorkerSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process, "device", lambda: "cpu")
-    foreign = ForeignModel(model)
-    service = Service(foreign, tiny_settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+    settings = tiny_settings.model_copy(update={"redis_url": redis_url})
+    foreign = ForeignModel(settings)
+    service = Service(foreign, settings, "worker@test")
     service.start_threads()
     try:
         run_call(redis, Ledger().submit("job", JOB, Envelope.for_job("job", "herd.tiny")))

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
@@ -16,7 +18,7 @@ from llama_herd.worker.engine.interface import JobEngine, SequenceInfo
 from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
-from llama_herd.worker.jobs.heartbeat import Heartbeat
+from llama_herd.worker.jobs.heartbeat import Heartbeat, Namesakes
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.tenancies import new_tenancy
@@ -42,11 +44,11 @@ class StillEngine:
 class Worker:
     """A heartbeat, and the state that it reports. `when_asked` is what happens while it reports."""
 
-    def __init__(self, redis: Any) -> None:
+    def __init__(self, redis: Any, owner: str = OWNER) -> None:
         self.state = "loading"
         self.when_asked: Iterator[None] = iter(())
         self.engine = StillEngine()
-        self.tenancies = [new_tenancy(redis, Ledger(tenant), owner=OWNER) for tenant in ("acme", "globex")]
+        self.tenancies = [new_tenancy(redis, Ledger(tenant), owner=owner) for tenant in ("acme", "globex")]
         self.heartbeat = Heartbeat(
             Tenancies(self.tenancies),
             engine=cast(JobEngine, self.engine),
@@ -79,8 +81,12 @@ def take(redis: Any, tenancy: Tenancy, job_id: str) -> Attempt:
     return attempt
 
 
+def reports(redis: Any) -> list[WorkerStatus]:
+    return run_call(redis, Reports("acme").workers())
+
+
 def states(redis: Any) -> list[str]:
-    return [one.state for one in run_call(redis, Reports("acme").workers())]
+    return [one.state for one in reports(redis)]
 
 
 @pytest.mark.long
@@ -127,3 +133,52 @@ def test_a_cancel_that_was_not_heard_is_found_when_the_lease_is_renewed(redis: A
     finally:
         worker.heartbeat.stop()
     assert attempt.abort == "cancelled"
+
+
+def test_two_workers_of_one_name_are_told(redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each in its log, and in the reports, with the fix."""
+    monkeypatch.setattr(heartbeat, "IDLE_REPORT_S", 0.0)
+    one, other = Worker(redis, "one"), Worker(redis, "other")
+    seen = set[tuple[str, str]]()
+
+    def both_tell() -> bool:
+        seen.update((told.process, told.namesake) for told in reports(redis))
+        return {("one", "other"), ("other", "one")} <= seen
+
+    with capture_logs() as logged:
+        for worker in (one, other):
+            worker.heartbeat._interval_s = 0.02
+            worker.heartbeat.start()
+        try:
+            wait_until(both_tell, "each tells of the other")
+        finally:
+            for worker in (one, other):
+                worker.heartbeat.stop()
+    warnings = [line for line in logged if line["event"] == "another worker has this name"]
+    assert sorted(line["tenant"] for line in warnings) == ["acme", "acme", "globex", "globex"]
+    assert "--name" in warnings[0]["fix"]
+    (told,) = reports(redis)
+    (complaint,) = told.complaints
+    assert complaint.startswith("two workers are called w, ")
+
+
+def test_a_report_of_a_worker_that_is_gone_is_no_namesake_s(redis: Any) -> None:
+    gone = WorkerStatus(name="w", state="ready", model="m", device="cpu", slots=1, process="before")
+    run_call(redis, Reports("acme").report_worker(gone))
+    worker = Worker(redis)
+    for _ in range(2):
+        worker.heartbeat._report(worker.tenancies)
+    assert [(told.process, told.namesake) for told in reports(redis)] == [(OWNER, "")]
+
+
+def test_a_namesake_that_has_gone_is_forgotten(redis: Any) -> None:
+    now_s, status = 0.0, WorkerStatus(name="w", state="ready", model="m", device="cpu", slots=1)
+    namesakes = Namesakes("one", lambda: now_s)
+    for author in (None, "other", "one", None, ResponseError("no right")):
+        namesakes.note("acme", author)
+    assert namesakes.told("acme", status).namesake == "other"
+    assert namesakes.told("globex", status).namesake == ""
+    now_s = float(WORKER_TTL_S)
+    assert namesakes.told("acme", status).namesake == ""
+    namesakes.note("acme", "")
+    assert namesakes.told("acme", status).namesake == "unknown"  # one that loads, or of an older version

@@ -54,7 +54,8 @@ class FullWorker:
         self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.closed: list[bool] = []
-        self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self), SLOTS, NUM_PLACES)
+        told = (alone(self.tenancy), self.gate, cast(Publisher, self))
+        self.overflow = Overflow(*told, SLOTS, NUM_PLACES, grace_s=0.0)
 
     def put(self, released: Sequence[LeftJob]) -> None:
         """What the publisher hears."""
@@ -82,10 +83,9 @@ class FullWorker:
         (answer,) = run_call(
             self.redis, beat([Beat(self.ledger, status("full@test", running=4, waiting=1), asks=True)])
         )
-        assert isinstance(answer, int)
-        self.tenancy.num_free_elsewhere = answer
+        self.tenancy.hear(answer)
         self.overflow.shed()
-        self.closed.append(self.tenancy.queue in self.overflow.paused)
+        self.closed.append(not self.tenancy.takes_messages)
 
     def look_twice(self) -> None:
         self.look()

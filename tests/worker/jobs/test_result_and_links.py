@@ -45,7 +45,7 @@ def traced(app: Celery, outcome: Result, **embed: Any) -> None:
 
 def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
     app = make_app(Settings(redis_url=redis_url))
-    insist_on_results(app)
+    insist_on_results(app, Settings(redis_url=redis_url))
     storing = Thread(target=app.backend.store_result, args=("job", {"text": "a tale"}, "SUCCESS"))
     redis.config_set("maxmemory", 1)
     try:

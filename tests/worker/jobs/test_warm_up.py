@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 from llama_herd.model.kernels import huge_pages
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
-from llama_herd.worker.engine.runner import ModelRunner, Reading
+from llama_herd.worker.engine.model_runner import ModelRunner
+from llama_herd.worker.engine.runner import Reading
 from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -52,7 +54,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
 def started(settings: WorkerSettings, redis_url: str) -> Iterator[Service]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "device", lambda: "cpu")
-        service = start_service(settings.model_copy(update={"redis_url": redis_url}), "worker@test")
+        service = start_service(
+            settings.model_copy(update={"redis_url": redis_url}), "worker@test", WorkerHealth()
+        )
     try:
         yield service
     finally:

@@ -1,6 +1,6 @@
 """A worker's standstill is noticed: messages that nobody asks for, and parts that make no progress."""
 
-from collections.abc import Iterator, Set as AbstractSet
+from collections.abc import Container, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.redis
 class SilentPoller:
     """Has room for messages, and asks for none."""
 
-    paused_queues: AbstractSet[str] = frozenset()
+    paused_queues: Container[str] = frozenset()
     spoilt = SpoiltQueues()
     num_polls = 0
     has_room = True

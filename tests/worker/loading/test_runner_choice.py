@@ -7,7 +7,7 @@ import torch
 
 from llama_herd.model.cache import Cache
 from llama_herd.worker.engine.graph_device import Replay
-from llama_herd.worker.engine.runner import ModelRunner
+from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.engine.step_graphs import StepGraphs

@@ -1,10 +1,11 @@
-"""The formats of a run's answers, and the flat tables among them: JSON lines, CSV, TSV or Parquet.
+"""The formats of a run's answers, and the tables among them: flat JSON lines, CSV, TSV or Parquet.
 
-A table has a row for each output.
+A table has a row for each output, and one for each failed row of the input.
 """
 
 import csv
 import json
+import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:  # the command's options name a format, and come before anything is loaded
+    from llama_herd.cli.batch.table_layout import TableLayout
     from llama_herd.tasks.batch.answers import AnswerFile
 
 
@@ -48,79 +50,99 @@ class OutputFormat(StrEnum):
 _LOT = 1024
 
 TableRow = Mapping[str, Any]
-#: The columns and their types in Parquet; `prompt` is there on request.
-_TYPES = {
-    "custom_id": "string",
-    "line": "int64",
-    "choice": "int64",
-    "prompt": "string",
-    "text": "string",
-    "reasoning": "string",
-    "tool_calls": "string",
-    "finish_reason": "string",
-    "model": "string",
-    "prompt_tokens": "int64",
-    "completion_tokens": "int64",
-}
 
 
 def write_answer_table(
-    answers: "AnswerFile", run_id: str, path: Path, format: OutputFormat, *, has_prompts: bool
+    files: "Sequence[AnswerFile]", run_id: str, path: Path, format: OutputFormat, layout: "TableLayout"
 ) -> int:
-    """Write a run's answers in the order of its input, whole or not at all; return how many rows.
+    """Write a run's answers and errors in the order of its input, whole or not at all; return how many rows.
 
-    Raises CannotWrite.
+    files: those of the answers and of the errors. Raises CannotWrite, and BadInput if the input is another
+    one than before.
     """
-    columns = [name for name in _TYPES if has_prompts or name != "prompt"]
     draft = path.with_name(f"{path.name}.new")
     num_rows = 0
 
     def counted() -> Iterator[TableRow]:
         nonlocal num_rows
-        for row in _rows(answers, run_id):
+        for row in _rows(files, run_id, layout):
             num_rows += 1
             yield row
 
     try:
-        _WRITERS[format](draft, columns, counted())
+        _WRITERS[format](draft, layout, counted())
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
         from llama_herd.tasks.batch.answers import CannotWrite
 
-        draft.unlink(missing_ok=True)
         reason = error.strerror or type(error).__name__
         raise CannotWrite(
-            f"{path} cannot be written: {reason}. Its answers are in {answers.path}. "
+            f"{path} cannot be written: {reason}. Its answers are in {files[0].path}. "
             "Fix that, and run the same command again"
         ) from None
+    finally:
+        draft.unlink(missing_ok=True)
     return num_rows
 
 
-def _rows(answers: "AnswerFile", run_id: str) -> Iterator[TableRow]:
-    lines, starts = array("q"), array("q")
-    for line, start in answers.line_offsets(run_id):
-        lines.append(line)
-        starts.append(start)
-    with answers.path.open("rb") as file:
-        for place in sorted(range(len(lines)), key=lines.__getitem__):
-            file.seek(starts[place])
-            yield from _output_rows(lines[place], json.loads(file.readline()))
+def _rows(files: "Sequence[AnswerFile]", run_id: str, layout: "TableLayout") -> Iterator[TableRow]:
+    """Our columns and the schema's, of all rows that have ended."""
+    from llama_herd.cli.batch.schema_columns import read_answer
+
+    fields = list(layout.fields.values())
+    for line, answer in _lines(files, run_id):
+        for row in _output_rows(line, answer):
+            if row["error"] is None and fields:
+                values, complaint = read_answer(fields, row["text"])
+                row["error"] = complaint or None
+            else:
+                values = {}
+            ours = {name: row[name] for name in layout.own}
+            yield ours | {name: values.get(field.name) for name, field in layout.fields.items()}
 
 
-def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[TableRow]:
+def _lines(files: "Sequence[AnswerFile]", run_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """All lines of the files, in the order of the rows that they answer."""
+    rows, starts, ends = array("q"), array("q"), []
+    for file in files:
+        for row, start in file.line_offsets(run_id):
+            rows.append(row)
+            starts.append(start)
+        ends.append(len(rows))
+    opened = [file.path.open("rb") for file in files]
+    try:
+        for place in sorted(range(len(rows)), key=rows.__getitem__):
+            stream = opened[next(at for at, end in enumerate(ends) if place < end)]
+            stream.seek(starts[place])
+            yield rows[place], json.loads(stream.readline())
+    finally:
+        for stream in opened:
+            stream.close()
+
+
+def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The outputs of an answer in OpenAI's form: tokens are those of all, calls the text of a list."""
+    from llama_herd.cli.batch.table_layout import OWN
+
+    row = {
+        **dict.fromkeys(OWN),
+        "custom_id": answer["custom_id"],
+        "line": line,
+        "prompt": answer.get("prompt"),
+    }
+    if error := answer["error"]:
+        yield {**row, "error": f"{error['code']}: {error['message']}"}
+        return
     body = answer["response"]["body"]
     usage = body["usage"] or {}
     for choice in body["choices"]:
         message = choice.get("message", {})
         calls = message.get("tool_calls")
         yield {
-            "custom_id": answer["custom_id"],
-            "line": line,
+            **row,
             "choice": choice["index"],
-            "prompt": answer.get("prompt"),
             "text": choice["text"] if "text" in choice else message["content"],
             "reasoning": message.get("reasoning_content"),
             "tool_calls": None if calls is None else json.dumps(calls, ensure_ascii=False),
@@ -131,39 +153,87 @@ def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[TableRow]:
         }
 
 
-def _write_flat(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
+def _joined(layout: "TableLayout", rows: Iterable[TableRow]) -> Iterator[TableRow]:
+    """The rows with the input's columns before ours."""
+    if layout.table is None:
+        yield from rows
+        return
+    from llama_herd.cli.batch.tables import lost_row
+
+    records = layout.table.records(list(layout.kept))
+    record = next(records, None)
+    for row in rows:
+        while record is not None and record.line < row["line"]:
+            record = next(records, None)
+        if record is None or record.line != row["line"]:
+            raise lost_row(layout.table.name, row["line"])
+        fields = record.fields or {}
+        yield {**{new: fields.get(old) for old, new in layout.kept.items()}, **row}
+
+
+def _write_flat(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) -> None:
+    columns = layout.columns
     with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps({name: row[name] for name in columns}, ensure_ascii=False) + "\n")
+        for row in _joined(layout, rows):
+            values = {name: _finite(row[name]) for name in columns}
+            file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
-def _write_text(path: Path, columns: Sequence[str], rows: Iterable[TableRow], *, separator: str) -> None:
+def _finite(value: Any) -> Any:
+    """A value as JSON has it: without NaN and the infinite, which become null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case list() | tuple():
+            return [_finite(one) for one in value]
+        case dict():
+            return {name: _finite(one) for name, one in value.items()}
+    return value
+
+
+def _write_text(path: Path, layout: "TableLayout", rows: Iterable[TableRow], *, separator: str) -> None:
     """Write CSV, or TSV, by its separator."""
+    from llama_herd.cli.batch.row_template import cell_text
+
+    columns = layout.columns
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, delimiter=separator)
         table.writerow(columns)
-        for row in rows:
-            table.writerow([_cell(row[name]) for name in columns])
+        for row in _joined(layout, rows):
+            table.writerow([None if row[name] is None else cell_text(row[name]) for name in columns])
 
 
-def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
+def _write_parquet(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) -> None:
+    """The columns of a Parquet file are taken over by Arrow, so that each type stays as it is."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    schema = pyarrow.schema([(name, _TYPES[name]) for name in columns])
-    rows = iter(rows)
+    from llama_herd.cli.batch.parquet_table import ArrowReader, ParquetTable
+    from llama_herd.cli.batch.table_layout import OWN
+
+    kinds = {name: OWN[name] for name in layout.own} | {
+        name: field.kind for name, field in layout.fields.items()
+    }
+    reader, fields = None, []
+    if isinstance(layout.table, ParquetTable):
+        reader = ArrowReader(layout.table, list(layout.kept))
+        fields = [layout.table.schema.field(old).with_name(new) for old, new in layout.kept.items()]
+    elif layout.table is not None:
+        kinds = {new: layout.table.kinds[old] for old, new in layout.kept.items()} | kinds
+        rows = _joined(layout, rows)
+    fields += [pyarrow.field(name, kind.arrow_name) for name, kind in kinds.items()]
+    schema, rows = pyarrow.schema(fields), iter(rows)
     with ParquetWriter(path, schema) as table:
         while lot := list(islice(rows, _LOT)):
-            cells = [{name: _cell(row[name]) for name in columns} for row in lot]
-            table.write_table(pyarrow.Table.from_pylist(cells, schema))
+            taken = [] if reader is None else reader.take([row["line"] for row in lot])
+            made = [
+                pyarrow.array([kind.cell(row[name]) for row in lot], kind.arrow_name)
+                for name, kind in kinds.items()
+            ]
+            table.write_table(pyarrow.Table.from_arrays([*taken, *made], schema=schema))
 
 
-def _cell(value: Any) -> Any:
-    """A value of a row as a cell of the table: messages and prompts as ids become JSON."""
-    return value if value is None or isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)
-
-
-_WRITERS: Mapping[OutputFormat, Callable[[Path, Sequence[str], Iterable[TableRow]], None]] = {
+_WRITERS: Mapping[OutputFormat, Callable[[Path, "TableLayout", Iterable[TableRow]], None]] = {
     OutputFormat.FLAT: _write_flat,
     OutputFormat.CSV: partial(_write_text, separator=","),
     OutputFormat.TSV: partial(_write_text, separator="\t"),

@@ -66,10 +66,34 @@ Priority = Annotated[int, typer.Option(help="-10 to 10; higher goes first.")]
 Seed = Annotated[
     int | None, typer.Option(help="Same seed, same text for each row; absent: another seed in each run.")
 ]
-PromptColumn = Annotated[str, typer.Option(help="Column of the prompt in a table.")]
+Prompt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Prompt of each row, with columns of a table: 'Classify {title}: {text}'.",
+    ),
+]
+PromptColumn = Annotated[
+    str | None, typer.Option(help="Column of the prompt in a table.", show_default="prompt")
+]
+Messages = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="JSON file of a chat's messages, with columns in their texts."),
+]
 IdColumn = Annotated[
     str | None,
     typer.Option(help="Column of the row's name in a table; absent: its line number.", show_default=False),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="Column that a table of answers leaves out; may be repeated."),
+]
+Encoding = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Encoding of the input's text.", show_default="utf-8")
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(help="What separates the cells of a .csv or .tsv; tab is a word.", show_default="by suffix"),
 ]
 Watch = Annotated[
     str | None, typer.Option(metavar="RUN", help="Show a run that goes on elsewhere, instead of running one.")
@@ -97,8 +121,13 @@ def batch(
     others: Others = None,
     chat: Chat = False,
     system: System = None,
-    prompt_column: PromptColumn = "prompt",
+    prompt: Prompt = None,
+    prompt_column: PromptColumn = None,
+    messages: Messages = None,
     id_column: IdColumn = None,
+    drop: Drop = None,
+    encoding: Encoding = None,
+    separator: Separator = None,
     format: Format = None,
     with_prompts: WithPrompts = False,
     watch: Watch = None,
@@ -114,7 +143,8 @@ def batch(
     if watch is not None or cancel is not None:
         return _look_elsewhere(watch, cancel, as_json=as_json)
     from llama_herd.cli.batch.files import BatchPlan
-    from llama_herd.cli.batch.sources import RowColumns
+    from llama_herd.cli.batch.input_file import InputOptions
+    from llama_herd.cli.batch.row_template import read_messages
     from llama_herd.tasks.batch.row_request import RowOptions
 
     if input is None or output is None:
@@ -131,8 +161,28 @@ def batch(
         sampling=sampling_of({"max_tokens": max_tokens, "temperature": temperature}, others),
     )
     format = OutputFormat.from_suffix(output) if format is None else format
-    columns = RowColumns(prompt_column, id_column)
-    plan = BatchPlan(input, output, options, columns, window, in_order, max_errors, format, with_prompts)
+    reading = InputOptions(
+        prompt=prompt,
+        prompt_column=prompt_column,
+        messages=None if messages is None else read_messages(messages),
+        id_column=id_column,
+        encoding=encoding,
+        separator="\t" if separator == "tab" else separator,
+    )
+    if messages is not None and options.is_chat:
+        raise BadInput("--messages is a chat already. Fix: leave out --chat, and put --system into its file")
+    plan = BatchPlan(
+        input,
+        output,
+        options,
+        reading,
+        window=window,
+        in_order=in_order,
+        max_errors=max_errors,
+        format=format,
+        has_prompts=with_prompts,
+        dropped=tuple(drop or ()),
+    )
     raise typer.Exit(_run(plan, model, local=local, as_json=as_json))
 
 
@@ -153,6 +203,7 @@ def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) ->
         client = stack.enter_context(Client(settings=settings))
         client.workers()  # raises where there is no Redis, before a file is made
         plan.options.check(settings)
+        plan.reading.check(settings)
         files = stack.enter_context(BatchFiles(plan))
         rows = files.rows(settings)
         batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)

@@ -6,17 +6,19 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from llama_herd.cli.batch.answer_table import OutputFormat, write_answer_table
-from llama_herd.cli.batch.sources import STDIN, RowColumns, open_source
+from llama_herd.cli.batch.input_file import STDIN, InputOptions, TableSource, open_source
+from llama_herd.cli.batch.parquet_table import ParquetTable, need_pyarrow
+from llama_herd.cli.batch.schema_columns import schema_columns
+from llama_herd.cli.batch.sources import Source
+from llama_herd.cli.batch.table_layout import TableLayout
 from llama_herd.errors import BadInput
-from llama_herd.extras import install_command
 from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line
-from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
 
@@ -25,18 +27,20 @@ from llama_herd.tasks.settings import Settings
 class BatchPlan:
     """Input, output, and the options for all rows. `window` None: as many jobs as the workers hold.
 
-    format: that of the output. has_prompts: answers come with their prompts.
+    format: that of the output. has_prompts: answers come with their prompts. dropped: columns of the input
+    that a table of answers does not take over.
     """
 
     input_name: str
     output: Path
     options: RowOptions = field(default_factory=RowOptions)
-    columns: RowColumns = field(default_factory=RowColumns)
+    reading: InputOptions = field(default_factory=InputOptions)
     window: int | None = None
     in_order: bool = False
     max_errors: int | None = None
     format: OutputFormat = OutputFormat.OPENAI
     has_prompts: bool = False
+    dropped: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Raise BadInput if the output cannot be continued, or a package is missing for its format."""
@@ -45,8 +49,8 @@ class BatchPlan:
                 f"-o {self.output}: must be a plain file, since a run continues from its answers. "
                 "Fix: name one"
             )
-        if self.format is OutputFormat.PARQUET and find_spec("pyarrow") is None:
-            raise BadInput(f"{self.output} needs pyarrow to be written. Fix: {install_command('batch')}")
+        if self.format is OutputFormat.PARQUET:
+            need_pyarrow(str(self.output), "written")
 
     @property
     def answers(self) -> Path:
@@ -86,7 +90,7 @@ class RunFile:
             run_id=secrets.token_hex(6),
             input_name=STDIN if is_stdin else Path(plan.input_name).name,
             input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
-            options={**asdict(plan.options), **asdict(plan.columns), "in_order": plan.in_order, **prompts},
+            options={**asdict(plan.options), **asdict(plan.reading), "in_order": plan.in_order, **prompts},
         )
         try:
             known = cls._read(plan)
@@ -144,16 +148,32 @@ class RunFile:
             raise BadInput(f"{path} cannot be written: {error.strerror}") from None
 
 
+def table_layout(plan: BatchPlan, source: Source) -> TableLayout | None:
+    """The columns of the output if it is to be a table. Raises BadInput if input and output do not fit."""
+    is_table, table = plan.format is not OutputFormat.OPENAI, None
+    kept: Sequence[str] = ()
+    if is_table and isinstance(source, TableSource):
+        table, kept = source.table, source.kept(plan.dropped)
+        if isinstance(table, ParquetTable) and plan.format is not OutputFormat.PARQUET:
+            table.check_plain(kept, str(plan.output), "leave it out by --drop {}, or write .parquet")
+    elif plan.dropped:
+        raise BadInput("--drop is for columns that a table of answers takes over from a table of prompts")
+    fields = schema_columns(plan.options.response_format)
+    return TableLayout.make(table, kept, fields, has_prompts=plan.has_prompts) if is_table else None
+
+
 class BatchFiles:
     """Input, output and errors, open within the block.
 
     The answers themselves show which rows are done, so no other record can disagree with them. Raises
-    BadInput when a file cannot be used.
+    BadInput when a file cannot be used. num_rows: those of the input, None if it can be read only once.
     """
 
     def __init__(self, plan: BatchPlan) -> None:
         self.plan = plan
-        self.source = open_source(plan.input_name, plan.columns)
+        self.source = open_source(plan.input_name, plan.reading)
+        self.layout = table_layout(plan, self.source)
+        self.num_rows = self.source.num_rows()  # which finds what cannot be read, before a file is made
         self._answers = AnswerFile(plan.answers)
         self._errors = AnswerFile(plan.errors)
         self._open = ExitStack()
@@ -176,6 +196,11 @@ class BatchFiles:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
+    @property
+    def renamed(self) -> Sequence[str]:
+        """What a person should know of the output's names."""
+        return () if self.layout is None else self.layout.renamed
+
     def rows(self, settings: Settings) -> Iterator[BatchRow | None]:
         """The rows without an answer; None while the next row has not arrived."""
         reader = RequestReader(settings, self.plan.options, self.run.run_id)
@@ -191,8 +216,8 @@ class BatchFiles:
     def write_table(self) -> str:
         """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite."""
         path, format = self.plan.output, self.plan.format
-        if format is OutputFormat.OPENAI:
+        if self.layout is None:
             return ""
-        has_prompts = self.plan.has_prompts
-        num_rows = write_answer_table(self._answers, self.run.run_id, path, format, has_prompts=has_prompts)
+        files = (self._answers, self._errors)
+        num_rows = write_answer_table(files, self.run.run_id, path, format, self.layout)
         return f"{path}: {num_rows:,} rows"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.screen import BatchScreen, Summary, progress_line
 from llama_herd.cli.signals import on_signals
+from llama_herd.cli.terminal import in_notebook
 from llama_herd.errors import JobNotFound, RedisUnavailable
-from llama_herd.tasks.batch.batch_progress import BatchProgress
 from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
+from llama_herd.tasks.client.batch.batch_progress import BatchProgress
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client
@@ -50,7 +51,8 @@ class Interruption:
 
     def wants_cancel(self, num_under_way: int) -> bool:
         """Ask the person who pressed Ctrl-C. Unless the answer is to cancel, the jobs run on."""
-        if self.number is not signal.SIGINT or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        may_ask = sys.stdin.isatty() and sys.stdout.isatty() and not in_notebook()
+        if self.number is not signal.SIGINT or not may_ask:
             return False
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -93,7 +95,7 @@ class BatchRunner:
         self._is_away = False
         self._named: set[str] = set()
         self._is_ended_elsewhere = self._is_cancelled = False
-        progress = BatchProgress(files.run.run_id, files.run.input_name, files.source.num_rows(), files.done)
+        progress = BatchProgress(files.run.run_id, files.run.input_name, files.num_rows, files.done)
         self._run = BatchRun(client, batch, progress, self, max_errors=max_errors)
 
     def run(self) -> int:
@@ -110,6 +112,8 @@ class BatchRunner:
             self._screen.say(
                 f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
             )
+            for name in self._files.renamed:
+                self._screen.say(name)
             try:
                 state = self._run.run()
             except BatchLeft:

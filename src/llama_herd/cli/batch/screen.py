@@ -1,6 +1,7 @@
 """Shows a batch while it runs, and at its end: as a bar, lines, or JSON."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -11,8 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn
 from rich.text import Text
 
-from llama_herd.cli.terminal import harmless, show
-from llama_herd.tasks.batch.batch_progress import Percentiles
+from llama_herd.cli.terminal import harmless, in_notebook, show
+from llama_herd.tasks.client.batch.batch_progress import Percentiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 
 
@@ -128,6 +129,34 @@ class JsonScreen(BatchScreen):
         _print_event("summary", **summary.to_dict())
 
 
+class LineScreen(BatchScreen):
+    """One line, over which the next one is written: for notebooks."""
+
+    def __init__(self) -> None:
+        self._num_shown = 0
+
+    def show(self, status: BatchStatus) -> None:
+        num_finished = status.num_done + status.num_failed
+        share = f"{num_finished / status.num_rows:.0%} - " if status.num_rows else ""
+        self._write_over(f"{share}{progress_line(status)}")
+
+    def say(self, text: str) -> None:
+        self._write_over(text, end="\n")
+
+    def pause(self) -> None:
+        if self._num_shown:
+            self._write_over("")
+
+    def show_summary(self, summary: Summary) -> None:
+        self.pause()
+        show("\n".join(summary.lines()))
+
+    def _write_over(self, text: str, *, end: str = "") -> None:
+        num = self._num_shown
+        print((f"\r{'':{num}}\r" if num else "") + harmless(text), end=end, flush=True)
+        self._num_shown = 0 if end else len(text)
+
+
 class BarScreen(BatchScreen):
     """A bar as wide as the terminal, and the figures below it."""
 
@@ -163,8 +192,10 @@ def _print_event(event: str, **fields: object) -> None:
 
 
 def open_screen(*, as_json: bool) -> BatchScreen:
-    """The screen for this output: a bar on a terminal, lines elsewhere."""
+    """The screen for this output: a bar on a terminal, a line in a notebook, lines elsewhere."""
     if as_json:
         return JsonScreen()
+    if in_notebook() and sys.stdout.isatty():
+        return LineScreen()
     console = Console(highlight=False, markup=False)
     return BarScreen(console) if console.is_interactive else BatchScreen()

@@ -1,22 +1,16 @@
-"""The sources of a batch's rows, opened by their suffix: lines, a JSON array, tables; and standard input."""
+"""The sources of rows that are no tables: lines, a JSON array, and standard input."""
 
-import csv
-import gzip
 import io
 import json
 import os
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from select import POLLIN, poll
-from typing import Any, BinaryIO, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
+from llama_herd.cli.batch.text_file import open_text
 from llama_herd.errors import BadInput
-from llama_herd.extras import install_command
 from llama_herd.tasks.batch.source_row import (
     MAX_LINE_BYTES,
     NumberedLine,
@@ -24,9 +18,6 @@ from llama_herd.tasks.batch.source_row import (
     parse_row,
     read_lines,
 )
-
-#: The name of standard input.
-STDIN = "-"
 
 
 class Source(ABC):
@@ -41,34 +32,20 @@ class Source(ABC):
         return sum(1 for _ in self.rows())
 
 
-@contextmanager
-def open_unpacked(name: str) -> Iterator[BinaryIO]:
-    """The unpacked bytes of a file. Raises BadInput, also if it is damaged."""
-    try:
-        if name.endswith(".gz"):
-            with gzip.open(name, "rb") as packed:
-                yield packed  # type: ignore[misc]
-        else:
-            with open(name, "rb") as plain:
-                yield plain
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or "damaged or cut off"
-        raise BadInput(f"{name} cannot be read: {reason}") from None
-
-
 @dataclass(frozen=True)
 class Lines(Source):
     """A file whose every line that is not empty is a row."""
 
     name: str
     read_row: Callable[[NumberedLine | None], SourceRow | None] = parse_row
+    encoding: str | None = None
 
     def rows(self) -> Iterator[SourceRow | None]:
-        with open_unpacked(self.name) as stream:
+        with open_text(self.name, self.encoding) as stream:
             yield from map(self.read_row, read_lines(stream))
 
     def num_rows(self) -> int | None:
-        with open_unpacked(self.name) as stream:
+        with open_text(self.name, self.encoding) as stream:
             return sum(1 for _ in read_lines(stream))
 
 
@@ -141,9 +118,10 @@ class JsonArray(Source):
     """
 
     name: str
+    encoding: str | None = None
 
     def rows(self) -> Iterator[SourceRow]:
-        with open_unpacked(self.name) as stream:
+        with open_text(self.name, self.encoding) as stream:
             elements = _Elements(self.name, io.TextIOWrapper(stream, "utf-8-sig"))
             for number, found in enumerate(elements, 1):
                 if isinstance(found, dict):
@@ -225,137 +203,3 @@ class _Elements:
 
 def _refuse(_: str) -> NoReturn:
     raise ValueError
-
-
-#: Most rows of a Parquet file in memory at a time.
-_PARQUET_ROWS = 256
-
-
-@dataclass(frozen=True)
-class RowColumns:
-    """Which columns of a table make a row."""
-
-    prompt: str = "prompt"
-    id: str | None = None
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name in (self.prompt, self.id) if name is not None]
-
-    def check(self, names: Sequence[str], path: Path) -> None:
-        """Raise BadInput if the table lacks one."""
-        missing = [name for name in self.names if name not in names]
-        if missing:
-            raise BadInput(
-                f"{path} has no column {missing[0]}; its columns are: {', '.join(names) or 'none'}. "
-                "Fix: name the right one by --prompt-column or --id-column"
-            )
-
-    def fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A row of the table as the fields of a request."""
-        fields = {"prompt": row[self.prompt]}
-        if self.id is None:
-            return fields
-        value = row[self.id]
-        return fields | {"custom_id": None if value is None else str(value)}
-
-
-@dataclass(frozen=True)
-class CsvTable(Source):
-    """A CSV file whose first line names the columns; a row's number is that of its last line."""
-
-    path: Path
-    columns: RowColumns
-    separator: str = ","
-
-    def rows(self) -> Iterator[SourceRow]:
-        csv.field_size_limit(MAX_LINE_BYTES)
-        with open_unpacked(str(self.path)) as stream:
-            table = csv.DictReader(
-                io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""),
-                delimiter=self.separator,
-            )
-            self.columns.check(list(table.fieldnames or ()), self.path)
-            while True:
-                try:
-                    row = next(table)
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    yield SourceRow(table.line_num, None, f"is not a row of CSV: {error}")
-                else:
-                    yield SourceRow(table.line_num, self.columns.fields(row))
-
-
-@dataclass(frozen=True)
-class ParquetTable(Source):
-    """A Parquet file; rows count from 1."""
-
-    path: Path
-    columns: RowColumns
-
-    def rows(self) -> Iterator[SourceRow]:
-        line = 0
-        file = self._file()
-        with self._named_errors():
-            for batch in file.iter_batches(_PARQUET_ROWS, columns=self.columns.names):
-                for row in batch.to_pylist():
-                    line += 1
-                    yield SourceRow(line, self.columns.fields(row))
-
-    def num_rows(self) -> int | None:
-        return int(self._file().metadata.num_rows)
-
-    def _file(self) -> Any:
-        if find_spec("pyarrow") is None:
-            raise BadInput(f"{self.path} needs pyarrow to be read. Fix: {install_command('batch')}")
-        from pyarrow.parquet import ParquetFile
-
-        with self._named_errors():
-            file = ParquetFile(self.path)
-        self.columns.check(file.schema_arrow.names, self.path)
-        return file
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        from pyarrow import ArrowException
-
-        try:
-            yield
-        except (ArrowException, OSError):
-            raise BadInput(
-                f"{self.path} cannot be read: it is not a Parquet file, or it is damaged"
-            ) from None
-
-
-#: What tells a file's format.
-_SUFFIXES = (".jsonl", ".ndjson", ".json", ".txt", ".csv", ".tsv", ".parquet")
-
-
-def open_source(name: str, columns: RowColumns) -> Source:
-    """The rows of a file, whose suffix tells its format; - is standard input. Raises BadInput."""
-    if name == STDIN:
-        return StandardInput()
-    path = Path(name)
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file")
-    match Path(name.removesuffix(".gz")).suffix:
-        case ".jsonl" | ".ndjson":
-            return Lines(name)
-        case ".json":
-            with open_unpacked(name) as stream:
-                begin = stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
-            return JsonArray(name) if begin.startswith(b"[") else Lines(name)
-        case ".txt":
-            return Lines(name, read_prompt)
-        case ".csv":
-            return CsvTable(path, columns)
-        case ".tsv":
-            return CsvTable(path, columns, "\t")
-        case ".parquet":
-            return ParquetTable(path, columns)
-        case suffix:
-            raise BadInput(
-                f"{path}: its suffix {suffix!r} names no format. Fix: rename it to what it is, one of "
-                f"{', '.join(_SUFFIXES)}, also with .gz"
-            )

@@ -19,8 +19,8 @@ from rich.text import Text
 from llama_herd.cli.terminal import harmless, show
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, settings_at, starting_worker
-from llama_herd.tasks.batch.batch_progress import Percentiles
 from llama_herd.tasks.client.async_client import AsyncClient
+from llama_herd.tasks.client.batch.batch_progress import Percentiles
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.protocol.events import End, Event, Started, Token
 from llama_herd.tasks.protocol.job_fields import SamplingFields

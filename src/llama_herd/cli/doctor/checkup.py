@@ -20,9 +20,11 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection.connect import connect, redis_errors
 from llama_herd.tasks.connection.redis_url import masked
+from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.tasks.settings_files import exposed_files
+from llama_herd.worker.broker.result_server import complaint_of, try_to_store
 from llama_herd.worker.loading.device import on_device, pin_device, torch_name, visible_cards
 from llama_herd.worker.settings import WorkerSettings
 
@@ -71,6 +73,21 @@ def check_redis(url: str) -> list[Finding]:
     if info is None:
         return [version, *(Finding(subject, "warn", *_UNSEEN) for subject in ("eviction", "persistence"))]
     return [version, _check_eviction(info), _check_persistence(info)]
+
+
+def check_results(settings: WorkerSettings) -> Iterator[Finding]:
+    """Whether a worker can store results in the Redis of HERD_RESULT_URL, if that is another one."""
+    if not settings.keeps_results_elsewhere:
+        return
+    place = masked(settings.results_url)
+    try:
+        with connect(settings.results_url, tries=0) as redis:
+            for own in settings.by_queue.values():
+                try_to_store(redis, Keys(own.tenant).results_prefix)
+    except RedisError as error:
+        yield Finding.told(f"Redis at {place} {complaint_of(error)}", "results")
+    else:
+        yield Finding("results", "ok", f"stored at {place}")
 
 
 def _greeting(redis: Redis) -> Mapping[str, Any]:
@@ -264,6 +281,7 @@ def check_up() -> Iterator[Finding]:
     if all(one.state != "fail" for one in of_redis):
         yield from check_queue_lists(settings.redis_url)
         yield from check_workers(settings)
+    yield from check_results(settings)
     torch = check_torch(settings)
     yield torch
     if not missing_modules("worker"):

@@ -1,19 +1,13 @@
 """`herd worker`: Celery's worker with our pool, in this process or in one process per GPU."""
 
-import os
 import re
-import signal
 import sys
-import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from llama_herd.cli.job_options import ModelFile
-
-if TYPE_CHECKING:
-    from llama_herd.worker.settings import WorkerSettings
 
 
 def worker(
@@ -49,10 +43,12 @@ def worker(
     from llama_herd.extras import need_extra
 
     need_extra("worker", "herd worker")
+    from llama_herd.cli.connection import check_redis
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.worker.children import run_together
     from llama_herd.local.redis_server import own_redis
     from llama_herd.ops.logs import set_up_logs
+    from llama_herd.worker.celery_worker import run_celery_worker
     from llama_herd.worker.settings import WorkerSettings
 
     _check_options(name, device, gpus)
@@ -66,38 +62,13 @@ def worker(
     settings = read_settings(WorkerSettings)
     with own_redis(settings.redis_url, "--with-redis") if with_redis else nullcontext():
         if gpus is None:
-            exit_code = _run_celery_worker(settings, name, waits=wait_for_redis)
+            if not wait_for_redis:
+                check_redis(settings)
+            exit_code = run_celery_worker(name)
         else:
             set_up_logs(settings.log_format, settings.log_level.upper())
             exit_code = run_together(card_commands(gpus, settings.metrics_port))
     raise typer.Exit(exit_code)
-
-
-def _run_celery_worker(settings: "WorkerSettings", name: str | None, *, waits: bool = False) -> int:
-    """Run Celery's worker in this process to its end, and return its exit code.
-
-    It shows no banner: the pool tells what one wants to know.
-
-    waits: whether it waits for a Redis that is away; else RedisUnavailable is raised.
-    """
-    from celery.bin.celery import celery
-    from celery.exceptions import SecurityWarning
-    from click.exceptions import Abort
-
-    from llama_herd.tasks.connection.connect import connect, redis_errors
-
-    if not waits:
-        with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
-            redis.ping()
-    # Celery warns about root because of pickles, which are refused here. In containers root is common.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
-    node = f"{name or f'herd-{os.getpid()}'}@%h"
-    command = ["--app", "llama_herd.tasks.app", "--quiet", "worker", "--without-gossip", "--without-mingle"]
-    try:
-        code = celery.main([*command, "--loglevel", "INFO", "--hostname", node], standalone_mode=False)
-    except Abort:  # Ctrl-C before Celery handles it
-        return 128 + signal.SIGINT
-    return int(code or 0)
 
 
 def _check_options(name: str | None, device: str | None, gpus: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.batch.batch_progress import BatchProgress
+from llama_herd.tasks.client.batch.batch_progress import BatchProgress
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.batch.client_batch import ClientBatch
 from llama_herd.tasks.client.client import Client

@@ -8,8 +8,8 @@ from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
-from llama_herd.tasks.batch.batch_progress import DoneRows
 from llama_herd.tasks.batch.source_row import SourceRow
+from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
@@ -123,8 +123,10 @@ class RequestReader:
         """Read a row. Never raises: a bad line does not stop the batch."""
         errors: list[FieldError] = []
         job, request = None, RowRequest()
-        if row.fields is None:
+        if row.fields is None or row.complaint:
             errors.append(FieldError("line", row.complaint))
+            if row.fields is not None:
+                request = RowRequest(self._custom_id(row.line, row.fields, errors))
         elif _OPENAI_FIELDS & row.fields.keys():
             job, request = self._read_openai(row.line, row.fields, errors)
         else:

@@ -8,7 +8,7 @@ from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
-from llama_herd.tasks.client.batch.client_batch import AsyncBatch
+from llama_herd.tasks.client.batch.client_batch import AsyncBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
@@ -18,6 +18,7 @@ from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
 from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
+from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_queue, undo_drain
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
@@ -218,7 +219,7 @@ class AsyncClient:
         return await self._run(self._core.dead.retry(name))
 
     async def letter(self, number: str) -> DeadLetter | None:
-        """A dead letter by its number."""
+        """A dead letter by its id."""
         return await self._run(self._core.dead.letter(number))
 
     async def drop(self, name: str) -> None:
@@ -236,10 +237,16 @@ class AsyncClient:
         run_id: str | None = None,
         window: int | None = None,
         in_order: bool = False,
+        on_progress: ProgressHook | None = None,
+        total: int | None = None,
     ) -> AsyncBatch:
-        """Run many jobs, a limited number at a time, and iterate over their results."""
+        """Run many jobs, a limited number at a time, and iterate over their results.
+
+        on_progress is called in the event loop, as by `Client.batch`.
+        """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return AsyncBatch(self._run, with_window)
+        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        return AsyncBatch(self._run, with_window, teller)
 
     async def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""
@@ -260,6 +267,22 @@ class AsyncClient:
     async def status(self) -> Status:
         """State of the tenant's queues, workers and batches."""
         return await self._run(read_status(self._core.ledger, self._core.queue))
+
+    async def pause(self, model: str, *, for_s: float | None = None) -> int | None:
+        """Let no worker take another job of a model. Returns when that ends."""
+        return await self._run(pause_queue(self._core.settings.tenant, model, for_s))
+
+    async def resume(self, model: str) -> bool:
+        """Let workers take jobs of a model again. Returns whether it was paused."""
+        return await self._run(resume_queue(self._core.settings.tenant, model))
+
+    async def drain(self, worker: str, *, for_s: float | None = None) -> int | None:
+        """Let one worker take no more of this tenant's jobs. Returns when that ends."""
+        return await self._run(drain_worker(self._core.settings.tenant, worker, for_s))
+
+    async def undo_drain(self, worker: str) -> bool:
+        """Let a worker take jobs again. Returns whether it was drained."""
+        return await self._run(undo_drain(self._core.settings.tenant, worker))
 
     async def close(self) -> None:
         """Close the connections. Streams under way end with RedisUnavailable."""

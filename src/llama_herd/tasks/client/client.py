@@ -9,7 +9,7 @@ from redis.client import PubSub
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
-from llama_herd.tasks.client.batch.client_batch import ClientBatch
+from llama_herd.tasks.client.batch.client_batch import ClientBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
@@ -19,6 +19,7 @@ from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
 from llama_herd.tasks.client.job_purge import purge_ended_jobs, purge_job
 from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
+from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_queue, undo_drain
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.submission import checked_job_id, checked_run_id, submit_job
 from llama_herd.tasks.client.tenant_status import Status, read_status
@@ -289,7 +290,7 @@ class Client(AbstractContextManager["Client"]):
     def retry(self, name: str) -> Retried:
         """Run a job that has ended again under a new id, or push a dead letter back to its queue.
 
-        `name` is the job's id, or the letter's number. The new job names the old one in its metadata, as
+        `name` is the id of the job, or of the letter. The new job names the old one in its metadata, as
         `retry_of`. It has no deadline, no `not_before`, and none of Celery's links, chains and chords. Its id
         follows from the old one, so the same retry again is the same job. Raises JobNotFound if there is no
         such job or dead letter, JobRunning if the job has not ended, InvalidJob if the letter was not kept
@@ -298,11 +299,11 @@ class Client(AbstractContextManager["Client"]):
         return self._run(self._core.dead.retry(name))
 
     def letter(self, number: str) -> DeadLetter | None:
-        """A dead letter by its number; None if it does not exist."""
+        """A dead letter by its id; None if it does not exist."""
         return self._run(self._core.dead.letter(number))
 
     def drop(self, name: str) -> None:
-        """Delete a dead letter by its number, or purge a job by its id. Raises JobNotFound."""
+        """Delete a dead letter, or purge a job, by its id. Raises JobNotFound."""
         self._run(self._core.dead.drop(name, self._core.queue))
 
     def history(self, job_id: str) -> History:
@@ -316,6 +317,8 @@ class Client(AbstractContextManager["Client"]):
         run_id: str | None = None,
         window: int | None = None,
         in_order: bool = False,
+        on_progress: ProgressHook | None = None,
+        total: int | None = None,
     ) -> ClientBatch:
         """Run any number of jobs, and iterate over their results as the jobs end.
 
@@ -329,10 +332,15 @@ class Client(AbstractContextManager["Client"]):
         were under way go on. Rows whose items were already used run again; to leave them out, pass the others
         as `BatchRow`s with their numbers.
 
+        on_progress is called while you iterate, twice a second at most and once at the end, with how the
+        batch stands. `total` is the number of jobs for it, known of a list. What it raises comes out of the
+        iteration, which may go on: no item is lost.
+
         Raises InvalidJob if `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        return ClientBatch(self._run, with_window)
+        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        return ClientBatch(self._run, with_window, teller)
 
     def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""
@@ -359,6 +367,35 @@ class Client(AbstractContextManager["Client"]):
     def status(self) -> Status:
         """State of the tenant's queues, workers and batches, whichever models they are of."""
         return self._run(read_status(self._core.ledger, self._core.queue))
+
+    def pause(self, model: str, *, for_s: float | None = None) -> int | None:
+        """Let no worker take another job of a model, within a second. Returns when that ends, in unix ms.
+
+        None: when `resume` ends it. Jobs are still accepted, and wait; their deadlines end them as ever. Jobs
+        that workers have go on, unless their worker dies. It outlives workers, and is kept by Redis like a
+        job. Workers of a version that knows no pauses take jobs all the same.
+
+        for_s: it ends by itself after so many seconds. A second call replaces the first. Raises BadInput for
+        a time of more than a year, and for what can be no model's name.
+        """
+        return self._run(pause_queue(self._core.settings.tenant, model, for_s))
+
+    def resume(self, model: str) -> bool:
+        """Let workers take jobs of a model again. Returns whether it was paused."""
+        return self._run(resume_queue(self._core.settings.tenant, model))
+
+    def drain(self, worker: str, *, for_s: float | None = None) -> int | None:
+        """Let one worker take no more of this tenant's jobs. Returns when that ends, as `pause` does.
+
+        Jobs that it has may go on for its HERD_GRACE_S; then it hands them back, and others go on at the next
+        token. It stays up, and `workers` tells it as `draining`, then as `drained`, also if it is restarted
+        under the same name. Raises BadInput as `pause`, and WorkerNotFound if it is not up.
+        """
+        return self._run(drain_worker(self._core.settings.tenant, worker, for_s))
+
+    def undo_drain(self, worker: str) -> bool:
+        """Let a worker take jobs again. Returns whether it was drained."""
+        return self._run(undo_drain(self._core.settings.tenant, worker))
 
     def close(self) -> None:
         """Close the connections."""

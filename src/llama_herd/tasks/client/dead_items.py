@@ -30,7 +30,7 @@ class Retried(NamedTuple):
 
 @dataclass(frozen=True)
 class DeadItems:
-    """Lists, retries and deletes poisoned jobs, by their ids, and dead letters, by their numbers."""
+    """Lists, retries and deletes poisoned jobs and dead letters, by their ids."""
 
     settings: Settings
     ledger: Ledger
@@ -43,7 +43,7 @@ class DeadItems:
         return sorted(found, key=lambda one: one.at_ms, reverse=True)[:limit]
 
     async def letter(self, number: str) -> DeadLetter | None:
-        """A dead letter; None if no letter has this number."""
+        """A dead letter; None if no letter has this id."""
         return (await self.letters.letter(number)) if is_letter_number(number) else None
 
     async def retry(self, name: str) -> Retried:
@@ -61,7 +61,7 @@ class DeadItems:
             raise InvalidJob([FieldError(f"message {name}", "it did not come from a queue of this tenant")])
         if letter is None or (await self.letters.revive(name)) is Revival.UNKNOWN:
             raise JobNotFound(
-                f"no job that has ended and no dead letter is called {name}. Fix: see herd dead list, and "
+                f"no job that has ended and no dead letter has the id {name}. Fix: see herd dead list, and "
                 "herd jobs --state ended"
             )
         return Retried(None, letter.queue)

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.stale_messages import forget_stale_messages
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
@@ -10,6 +11,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, each
 from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
 MAX_ROUNDS = 10
@@ -24,7 +26,10 @@ class JobSelection:
     run_id: str | None
 
     def __post_init__(self) -> None:
-        """Raises InvalidJob if `run_id` cannot be the name of a batch."""
+        """Raises InvalidJob if `run_id` cannot be the name of a batch, or `model` that of a model."""
+        if self.model is not None and not re.fullmatch(MODEL_PATTERN, self.model):
+            message = "must be 1 to 128 letters, digits, dots, underscores or dashes"
+            raise InvalidJob([FieldError("model", message)])
         if self.run_id is not None:
             checked_run_id(self.run_id)
 

@@ -128,7 +128,7 @@ def _lists_to_read(state: ListedState | None, queue: str, found: Status) -> Iter
         yield tuple(
             line
             for one in found.queues
-            if queue in ("", one.queue) and (state is None or one.is_served == (state == "queued"))
+            if queue in ("", one.queue) and (state is None or one.is_unserved == (state == "unserved"))
             for line in Overview.line_names(one.queue)
         )
     if state == "delayed" or (state is None and queue):

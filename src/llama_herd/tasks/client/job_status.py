@@ -8,7 +8,7 @@ from pydantic import ConfigDict
 
 from llama_herd.errors import JobNotFound
 from llama_herd.tasks.client.place_watch import read_places
-from llama_herd.tasks.client.status_texts import unserved_note
+from llama_herd.tasks.client.status_texts import held_note, unserved_note
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.answers import Place
@@ -32,7 +32,7 @@ class JobStatus:
     """`delayed` (before its `not_before`, or before its next try), `queued`, `unserved` (queued, but no
     worker serves its model), `running`, `done`, `failed` or `cancelled`."""
     note: str
-    """What is wrong with its queue; empty if nothing is."""
+    """Why nobody takes jobs of its queue: no worker serves it, or it is paused; empty if somebody may."""
     model: str
     """The model that it is for."""
     queue: str
@@ -143,19 +143,21 @@ async def statuses_of(rows: list[JobRow], ledger: Ledger, found: Status) -> list
 def status_of(
     row: JobRow, tenant: str, now_ms: int, found: Status | None = None, place: Place | None = None
 ) -> JobStatus:
-    """A job's state. It is `unserved` if it waits, is due, and no live worker has its model.
+    """A job's state. It is `unserved` if it waits, is due, and nobody serves or has paused its model.
 
     found: state of the tenant, of which only a job that waits asks.
     """
     model = model_of(row.queue, tenant)
-    queue = found and found.queue_of(model)
+    queue = None if found is None else found.queue_of(model)
     state, note = row.state, ""
     retry_ms = row.retry_ms if state == "queued" else None
     if state == "queued" and (retry_ms or row.due_ms) > now_ms:
         state = "delayed"
-    elif state == "queued" and found and not (queue and queue.is_served):
+    elif state == "queued" and found and (queue is None or queue.is_unserved):
         state = "unserved"
         note = unserved_note(model, queue.unserved_s if queue else None, found.served_models)
+    elif state == "queued" and queue:
+        note = held_note(queue, now_ms)
     return JobStatus(
         job_id=row.job_id,
         state=state,

@@ -5,7 +5,7 @@ import re
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.message import is_queue_of, queue_name
 from llama_herd.tasks.protocol.priority import LANES
 
 #: Messages that one round trip reads.
@@ -21,6 +21,8 @@ async def forget_stale_messages(ledger: Ledger, model: str) -> int:
     if any(worker.model == model and worker.state != "stopping" for worker in workers):
         return 0
     queue = queue_name(model, ledger.tenant)
+    if not is_queue_of(ledger.tenant, queue):
+        return 0
     return sum([await _forget_in(f"{queue}{lane}", ledger) for lane in LANES])
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from llama_herd.tasks.client.tenant_status import QueueStatus
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 
 #: In the place of a number that is not known.
@@ -18,6 +19,17 @@ def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[
     rest = f" and {len(served_models) - MAX_NAMES} more" if len(served_models) > MAX_NAMES else ""
     meant = did_you_mean(close_models(model, served_models)) or "."
     return f"no worker serves {model}{span}: its jobs wait{meant} Served are: {names}{rest}"
+
+
+def held_note(queue: QueueStatus, now_ms: int) -> str:
+    """Say that the jobs of a queue wait since somebody wants it, and how that ends; empty if it is not so."""
+    if queue.is_paused:
+        until_ms = queue.paused_until_ms
+        span = "" if until_ms is None else f" for another {duration_text(max(0, until_ms - now_ms) / 1000)}"
+        return f"{queue.model} is paused{span}: its jobs wait. herd resume --model {queue.model} ends that"
+    if queue.workers and queue.drained == queue.workers:
+        return f"all workers of {queue.model} are drained: its jobs wait. herd drain --undo WORKER ends that"
+    return ""
 
 
 def place_note(position: int, wait_s: float | None) -> str:

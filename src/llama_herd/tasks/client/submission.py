@@ -14,6 +14,7 @@ from llama_herd.errors import (
     NotReplicated,
     QueueFull,
 )
+from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -125,7 +126,7 @@ async def enqueue(ledger: Ledger, named: NewJob, settings: Settings) -> Accepted
         raise error
     if too_few := (await missing_replicas([named.job_id], ledger, settings)):
         raise too_few[named.job_id]
-    return AcceptedJob(named.job_id, queue_note(ledger, named, answer))
+    return AcceptedJob(named.job_id, await queue_note(ledger, named, answer))
 
 
 def submit_error(ledger: Ledger, named: NewJob, answer: Submitted) -> HerdError | None:
@@ -166,10 +167,15 @@ async def missing_replicas(
     return {job_id: NotReplicated(job_id, num, wanted, limit_s) for job_id, num in found if num < wanted}
 
 
-def queue_note(ledger: Ledger, named: NewJob, answer: Submitted) -> str:
-    """Say what is wrong with the queue of an accepted job; empty if nothing is known to be."""
+async def queue_note(ledger: Ledger, named: NewJob, answer: Submitted) -> str:
+    """Say what is wrong with the queue of an accepted job; empty if nothing is known to be.
+
+    A queue that somebody has paused has no mistyped name.
+    """
     model = model_of(named.envelope.queue, ledger.tenant)
     if not answer.served_instead or model in ledger.standing_models:
+        return ""
+    if named.envelope.queue in await paused_queues(ledger.tenant):
         return ""
     served = sorted(model_of(queue, ledger.tenant) for queue in answer.served_instead)
     return unserved_note(model, None, served)

@@ -8,11 +8,12 @@ from pydantic import ConfigDict
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_LOOKS, Overview, QueueCounts
+from llama_herd.tasks.ledger.pauses import end_of
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.message import model_of, queue_name
-from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import DRAINING, WorkerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,21 @@ class QueueStatus:
     """Those of them that failed."""
     stray: int = 0
     """Messages in lists of another `sep` than kombu's: workers lead them into the queue's own."""
+    drained: int = 0
+    """Those of its workers that are drained, or about to be: they take no jobs."""
+    is_paused: bool = False
+    """Whether workers take no jobs of it, since somebody has paused it."""
+    paused_until_ms: int | None = None
+    """When that ends by itself; None: it does not, or the queue is not paused."""
 
     @property
     def is_served(self) -> bool:
         return self.workers > 0
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether nobody serves it, and nobody has paused it: then its name may be wrong."""
+        return not (self.is_served or self.is_paused)
 
     @property
     def is_empty(self) -> bool:
@@ -71,10 +83,11 @@ class QueueStatus:
 class Status:
     """State of a tenant, and of the queue of the client's own model.
 
-    depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything or are
-    served. batches: those that are running or ended within the last hour. poisoned: jobs that were given up.
-    kept_bytes: what ended jobs keep of Redis; beyond kept_limit_bytes new ones are refused (0: never).
-    now_ms: the time of all this by the clock of Redis.
+    depth: messages in that queue. pending, running: the tenant's jobs. queues: all that hold anything, are
+    served or paused. batches: those that are running or ended within the last hour. poisoned: jobs that were
+    given up. kept_bytes: what ended jobs keep of Redis; beyond kept_limit_bytes new ones are refused (0:
+    never). owed: jobs that have ended, and of which Celery is to be told once the Redis of its results is
+    there. now_ms: the time of all this by the clock of Redis.
     """
 
     queue: str
@@ -86,12 +99,13 @@ class Status:
     queues: list[QueueStatus]
     dead_letters: int
     poisoned: int
+    owed: int
     kept_bytes: int
     kept_limit_bytes: int
     now_ms: int
 
     def queue_of(self, model: str) -> QueueStatus | None:
-        """The queue of a model, unless it is empty and not served."""
+        """The queue of a model, unless it is empty, not served and not paused."""
         return next((one for one in self.queues if one.model == model), None)
 
     @property
@@ -113,7 +127,7 @@ async def read_status(ledger: Ledger, queue: str) -> Status:
     found, pending, running, workers, batches = await together(calls)
     share = min(1.0, MAX_LOOKS / max(1, running))  # of the running jobs that were looked at
     queues = [_queue_status(counts, found.now_ms, ledger.tenant, workers, share) for counts in found.queues]
-    shown = (one for one in queues if one.is_served or not one.is_empty)
+    shown = (one for one in queues if not (one.is_unserved and one.is_empty))
     return Status(
         queue=queue,
         depth=sum(one.depth for one in queues if one.queue == queue),
@@ -126,6 +140,7 @@ async def read_status(ledger: Ledger, queue: str) -> Status:
         poisoned=found.num_poisoned,
         kept_bytes=found.kept_bytes,
         kept_limit_bytes=found.kept_limit_bytes,
+        owed=found.num_owed,
         now_ms=found.now_ms,
     )
 
@@ -156,6 +171,9 @@ def _queue_status(
         num_ended=sum(worker.num_ended for worker in own),
         num_failed=sum(worker.num_failed for worker in own),
         stray=counts.num_stray,
+        drained=sum(worker.state in DRAINING for worker in own),
+        is_paused=counts.pause_ends_ms > 0,
+        paused_until_ms=end_of(counts.pause_ends_ms) if counts.pause_ends_ms else None,
     )
 
 

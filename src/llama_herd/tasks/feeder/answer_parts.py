@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Literal
 
 from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
-from llama_herd.tasks.batch.batch_progress import DoneRows
+from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_records import BatchRecord, SealedPart

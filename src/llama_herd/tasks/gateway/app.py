@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llama_herd.errors import HerdError, error_place
 from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway import openapi, page_files
+from llama_herd.tasks.gateway.absent_routes import instead_of
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext
@@ -93,8 +94,8 @@ def _admitted(endpoint: Endpoint, needs: KeyRole | None) -> Callable[[Request], 
 ROUTES = (
     Route("/", page_files.show_page, methods=["GET"]),
     Route("/page/{name}", page_files.show_page_file, methods=["GET"]),
-    Route("/docs", _admitted(openapi.show_docs, KeyRole.SUBSCRIBER), methods=["GET"]),
-    Route("/openapi.json", _admitted(openapi.show_document, KeyRole.SUBSCRIBER), methods=["GET"]),
+    Route("/docs", openapi.show_docs, methods=["GET"]),
+    Route("/openapi.json", openapi.show_document, methods=["GET"]),
     *(Route(one.path, _admitted(one.endpoint, one.role), methods=[one.method.upper()]) for one in OPERATIONS),
 )
 
@@ -154,6 +155,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, message = _WRONG_ROUTES.get(error.status_code, ("bad_request", error.detail))
     headers = {}
+    if error.status_code == 404 and (instead := instead_of(request.scope["path"])):
+        message = f"there is no such route: {instead}"
     if error.status_code == 405:
         routes = [route for route in ROUTES if route.matches(request.scope)[0] is not Match.NONE]
         headers = {"Allow": ", ".join(sorted({method for one in routes for method in one.methods or ()}))}

@@ -1,7 +1,7 @@
 """The herd as `herd status` shows it, within what the caller may see; and whether a job would be run."""
 
 from importlib.metadata import version
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
@@ -16,6 +16,7 @@ from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.ledger.stored_api_keys import all_keys
 from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.health import Health
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -42,6 +43,7 @@ class HerdView(BaseModel):
     kept_limit_bytes: int | None = Field(
         description="How much they may keep before new jobs are refused; 0: no limit."
     )
+    owed: int = Field(description="Jobs that have ended, and whose result waits for Celery's own Redis.")
     jobs: list[JobStatus] | None = Field(
         description="The oldest of the running and of the waiting jobs, up to 20 of each."
     )
@@ -73,34 +75,23 @@ async def show_herd(call: Call) -> Response:
     return Response(told, media_type="application/json")
 
 
-class Health(BaseModel):
-    """Whether this process is alive, or a job would be run."""
-
-    status: Literal["live", "ready", "not ready"] = Field(
-        description="What was asked for, or that it is not."
-    )
-    reason: str | None = Field(default=None, description="Why it is not ready.")
-
-    def answer(self, status: int = 200) -> Response:
-        return JSONResponse(self.model_dump(exclude_none=True), status)
-
-
 async def live(_: Call) -> Response:
     """200 as long as the process answers. Needs no key."""
-    return Health(status="live").answer()
+    return _health_answer(Health.live())
 
 
 async def ready(call: Call) -> Response:
     """200 when Redis is there and a worker serves, else 503. Needs no key."""
-    reason = await _unready_reason(call.context)
-    if reason:
-        return Health(status="not ready", reason=reason).answer(503)
-    return Health(status="ready").answer()
+    return _health_answer(Health.ready(await _unready_reason(call.context)))
 
 
 async def health(call: Call) -> Response:
     """Whether a job would be run, as /health/ready tells it. Needs no key."""
     return await ready(call)
+
+
+def _health_answer(found: Health) -> Response:
+    return JSONResponse(found.model_dump(exclude_none=True), found.http_status)
 
 
 async def _unready_reason(context: GatewayContext) -> str:

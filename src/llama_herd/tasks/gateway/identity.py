@@ -7,6 +7,8 @@ has sent on. Clients of OpenAI's API show a key always: to an open gateway one t
 
 import logging
 from contextlib import suppress
+from datetime import UTC, datetime
+from time import time
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -47,7 +49,10 @@ class Caller(NamedTuple):
 
 
 class Authenticator:
-    """Finds the caller of each request by its key. It keeps none, so a revoked key is out at once."""
+    """Finds the caller of each request by its key.
+
+    It keeps none, so a revoked or expired key is out at once.
+    """
 
     def __init__(self, settings: GatewaySettings, connections: SharedConnections) -> None:
         self._settings = settings
@@ -98,7 +103,7 @@ class Authenticator:
         return caller
 
     async def _holder_of(self, shown: str) -> Caller | None:
-        """Who holds this key; None if it is not known."""
+        """Who holds this key; None if it is not known. Raises Problem for one that opens nothing any more."""
         try:
             key = await self._connections.run(known_key(shown))
         except RecordUnreadable as error:
@@ -107,6 +112,9 @@ class Authenticator:
             raise problem from None
         if key is None:
             return None
+        if key.has_expired(int(1000 * time())):
+            end = datetime.fromtimestamp((key.expires_ms or 0) / 1000, UTC)
+            raise _unauthorized(f"this key expired at {end:%Y-%m-%d %H:%M} UTC", "expired_api_key")
         if key.role not in list(KeyRole):
             raise _unauthorized("this gateway does not know the role of this key")
         return Caller(key.tenant, KeyRole(key.role), key.fingerprint, key.name, key.max_priority)
@@ -121,8 +129,8 @@ class Authenticator:
             raise Problem(503, "no_keys", NO_KEYS, headers=PASSES)
 
 
-def _unauthorized(what: str) -> Problem:
-    return Problem(401, "invalid_api_key", what, headers={"WWW-Authenticate": "Bearer"})
+def _unauthorized(what: str, code: str = "invalid_api_key") -> Problem:
+    return Problem(401, code, what, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _unknown_key(request: Request) -> Problem:

@@ -1,6 +1,6 @@
 """Our own endpoints: a job, its state, its events as they come, and its end."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, Literal, cast, get_args
 
@@ -61,19 +61,18 @@ class JobView(BaseModel):
         description="How long it will wait at the recent rate; null if unknown, or if it does not wait."
     )
     ended_ms: int | None = Field(description="When it ended; null until then.")
-    metadata: Mapping[str, str] = Field(
-        description="The client's notes. `retry_of`: the job that this one runs again."
+    retried_as: str | None = Field(
+        description="The job that runs this one again, for operators' keys; null: none is known."
     )
-    retried_as: str | None = Field(description="The job that runs this one again; null: none does.")
     timeline: list[Moment] = Field(description="What became of it, moment by moment.")
     job: dict[str, Any] = Field(
-        description="The job as it was accepted; what it asks, and of whom, only for keys of operators."
+        description="The job as it was accepted; what it asks, notes and of whom, only for operators' keys."
     )
     result: Result | None = Field(description="Its result; null until it has ended.")
 
 
 #: Fields of a job that tell what it asks, or of whom. Only operators see them here.
-ASKED = (*SOURCES, "tools", "documents", "webhook")
+ASKED = (*SOURCES, "tools", "documents", "metadata", "webhook")
 
 
 class JobList(BaseModel):
@@ -177,14 +176,14 @@ async def get_job(call: Call) -> Response:
 
     def make() -> str:
         times = ("submitted_ms", "due_ms", "deadline_ms", "ended_ms")
-        same = ("state", "queue", "worker", "starts", "metadata", *times)
+        same = ("state", "queue", "worker", "starts", *times)
         view = JobView(
             id=job_id,
             num_events=record.seq,
             num_tokens=record.n,
             position=place and place.position,
             estimated_wait_s=place and place.wait_s,
-            retried_as=retried_as,
+            retried_as=None if hidden else retried_as,
             timeline=timeline(record, events),
             job={name: value for name, value in body_fields(job_id, asked).items() if name not in hidden},
             result=Result.from_events(events) if record.is_final else None,

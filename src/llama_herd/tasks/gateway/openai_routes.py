@@ -1,6 +1,6 @@
-"""OpenAI's endpoints for completions, chats and models, and vLLM's for token ids.
+"""OpenAI's endpoints for completions, chats and models, and vLLM's for token ids and tokenizers.
 
-A request for ids is a job that comes before all others and computes nothing.
+A request for these is a job that comes before all others and computes nothing.
 """
 
 import uuid
@@ -13,13 +13,14 @@ from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, CompletionAnswer, check_end
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
 from llama_herd.tasks.gateway.long_answers import make_aside
+from llama_herd.tasks.gateway.problem import bad_request
 from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.gateway.tenant_client import model_not_found
 from llama_herd.tasks.openai.answer_schema import Model, ModelList
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
-from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
+from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest, TokenizerInfoRequest
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 
@@ -52,16 +53,37 @@ async def detokenize_ids(call: Call) -> ASGIApp:
     return await _tell_prompt(call, DetokenizeRequest)
 
 
+async def show_tokenizer(call: Call) -> ASGIApp:
+    """What a model's files say of its tokenizer, with the chat template, if its workers show that."""
+    model = call.query_params.get("model") or None
+    if model is None:
+        _check_only_one(call.queue.settings.model_name, await call.queue.models())
+    return await _told(call, TokenizerInfoRequest(model, call.queue.settings))
+
+
+def _check_only_one(own_model: str, models: list[str]) -> None:
+    """Refuse to guess: whoever asks takes the ids of this model for those of the one that it means."""
+    if not own_model and len(models) > 1:
+        fix = "name one by ?model=, or set HERD_MODEL_NAME of the gateway"
+        message = f"model is required, since several are served: {', '.join(models)}. Fix: {fix}"
+        raise bad_request(message, param="model")
+
+
 async def _tell_prompt(call: Call, kind: type[TokenizeRequest | DetokenizeRequest]) -> ASGIApp:
+    return await _told(call, await call.read(lambda body: kind(body, call.queue.settings)))
+
+
+async def _told(call: Call, asked: TokenizeRequest | DetokenizeRequest | TokenizerInfoRequest) -> ASGIApp:
     """The app that submits the job, and answers with what it says of its prompt."""
     context, client = call.context, call.queue
-    asked = await call.read(lambda body: kind(body, client.settings))
-    await client.check_model(asked.job.model or client.settings.default_model)
+    model = asked.job.model or await client.only_model()
+    await client.check_model(model)
+    job = asked.job.model_copy(update={"model": model})
     traceparent = traceparent_of(call.headers)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         with context.concurrency.slots(call.caller.tenant):
-            job_id = await client.submit(asked.job, str(uuid.uuid4()), None, traceparent)
+            job_id = await client.submit(job, str(uuid.uuid4()), None, traceparent)
             facts_of(scope).job_id = job_id
             try:
                 events = await unless_gone(receive, client.all_events(job_id))

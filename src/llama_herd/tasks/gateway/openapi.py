@@ -1,4 +1,7 @@
-"""The description of all routes, as OpenAPI and as a page, made of the classes that read and write bodies."""
+"""The description of all routes, as OpenAPI and as a page, made of the classes that read and write bodies.
+
+It is the same at every gateway of a version, so a browser gets it without a key, as it gets the page.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -6,11 +9,12 @@ from html import escape
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from llama_herd.extras import own_version
 from llama_herd.tasks.client.place_watch import Queued
-from llama_herd.tasks.gateway.call import Call
+from llama_herd.tasks.gateway.call import context_of
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.routes import ERRORS, OPERATIONS, Operation, Schema
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer
@@ -127,8 +131,9 @@ def _content(schemas: Mapping[str, Schema]) -> dict[str, Any]:
     return {"content": told} if told else {}
 
 
-async def show_document(_: Call) -> Response:
+async def show_document(request: Request) -> Response:
     """The OpenAPI document."""
+    await context_of(request).authenticator.check_key(request, needs_any=True)
     return JSONResponse(await make_aside(document))
 
 
@@ -136,8 +141,9 @@ async def show_document(_: Call) -> Response:
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 
-async def show_docs(_: Call) -> Response:
+async def show_docs(request: Request) -> Response:
     """All operations, all fields, all errors."""
+    await context_of(request).authenticator.check_key(request, needs_any=True)
     return HTMLResponse(await make_aside(page), headers={"Content-Security-Policy": POLICY})
 
 

@@ -14,6 +14,7 @@ from llama_herd.tasks.gateway import (
     herd_routes,
     job_routes,
     openai_routes,
+    pause_routes,
 )
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.request_headers import AFTER_QUERY, GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
@@ -27,7 +28,9 @@ from llama_herd.tasks.openai.answer_schema import (
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
+from llama_herd.tasks.protocol.health import Health
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.tasks.security.api_keys import KeyRole
 
 #: A class of ours, or the name of a schema that is none.
@@ -79,6 +82,7 @@ JOB_QUERIES = (
     AFTER,
     ("limit", "Most jobs of a page: 1 to 500."),
 )
+FOR = (("for_s", "It ends by itself after so many seconds, a year at most; absent: when it is ended."),)
 FILE_QUERIES = (
     AFTER,
     ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
@@ -88,6 +92,7 @@ FILE_QUERIES = (
 SUBSCRIBER, PRODUCER, OPERATOR = KeyRole
 _JOB, _FILE, _BATCH = "/v1/jobs/{id}", "/v1/files/{id}", "/v1/batches/{id}"
 _DEAD = "/v1/dead/{name}"
+_QUEUE, _WORKER = "/v1/queues/{model}", "/v1/workers/{name}"
 
 OPERATIONS = (
     Operation(
@@ -125,6 +130,14 @@ OPERATIONS = (
         PRODUCER,
         body="DetokenizeBody",
         answer=DetokenizeAnswer,
+    ),
+    Operation(
+        "get",
+        "/tokenizer_info",
+        openai_routes.show_tokenizer,
+        PRODUCER,
+        answer=TokenizerInfo,
+        queries=(("model", "Absent: that of the gateway, or the only one that is served."),),
     ),
     Operation("get", "/v1/models", openai_routes.list_models, SUBSCRIBER, answer=ModelList),
     Operation("get", "/v1/models/{model}", openai_routes.get_model, SUBSCRIBER, answer=Model),
@@ -189,18 +202,35 @@ OPERATIONS = (
     Operation("get", _BATCH, batch_routes.get_batch, SUBSCRIBER, answer=BatchObject),
     Operation("post", f"{_BATCH}/cancel", batch_routes.cancel_batch, PRODUCER, answer=BatchObject),
     Operation("get", "/v1/herd", herd_routes.show_herd, SUBSCRIBER, answer=herd_routes.HerdView),
+    Operation(
+        "post",
+        f"{_QUEUE}/pause",
+        pause_routes.pause_model,
+        OPERATOR,
+        answer=pause_routes.QueuePause,
+        queries=FOR,
+    ),
+    Operation(
+        "post", f"{_QUEUE}/resume", pause_routes.resume_model, OPERATOR, answer=pause_routes.QueuePause
+    ),
+    Operation(
+        "post", f"{_WORKER}/drain", pause_routes.drain, OPERATOR, answer=pause_routes.WorkerDrain, queries=FOR
+    ),
+    Operation(
+        "post", f"{_WORKER}/resume", pause_routes.resume_worker, OPERATOR, answer=pause_routes.WorkerDrain
+    ),
     Operation("get", "/version", herd_routes.show_version, SUBSCRIBER, answer=herd_routes.Version),
-    Operation("get", "/health", herd_routes.health, None, answer=herd_routes.Health, otherwise=503),
-    Operation("get", "/health/live", herd_routes.live, None, answer=herd_routes.Health),
-    Operation("get", "/health/ready", herd_routes.ready, None, answer=herd_routes.Health, otherwise=503),
+    Operation("get", "/health", herd_routes.health, None, answer=Health, otherwise=503),
+    Operation("get", "/health/live", herd_routes.live, None, answer=Health),
+    Operation("get", "/health/ready", herd_routes.ready, None, answer=Health, otherwise=503),
 )
 
 #: By status: why a request may be answered with it.
 ERRORS = {
     400: "the body or a header is wrong, or the model cannot take the prompt",
-    401: "no key, or a wrong one",
+    401: "no key, a wrong one, or one that has expired",
     403: "the key's role is too small, another site's page calls, or the gateway lacks a right in Redis",
-    404: "no such job, file or batch in this tenant, no such model, no such route",
+    404: "no such job, file, batch or worker in this tenant, no such model, no such route",
     408: "the body did not come in time",
     409: "another job has this Idempotency-Key; the job was cancelled; a worker runs it; a batch reads the "
     "file; or the batch is over",

@@ -35,11 +35,11 @@ MOST_FILES = 1 << 20
 
 
 def serve_gateway(
-    settings: GatewaySettings, answers: AnswerCount | None = None, batches: BatchCount | None = None
+    settings: GatewaySettings, answers: AnswerCount, batches: BatchCount, on_start: Callable[[], None]
 ) -> None:
     """Serve until SIGINT or SIGTERM. Raises BadInput and RedisUnavailable before it begins.
 
-    The counts tell what it answers and runs.
+    The counts tell what it answers and runs. on_start: called when it listens.
     """
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
         has_keys = run_call(redis, num_keys()) > 0
@@ -51,11 +51,12 @@ def serve_gateway(
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
-    Server(
-        make_gateway_app(settings, answers, batches),
-        settings,
-        lambda url: print(f"herd: gateway at {url}{access}", file=sys.stderr, flush=True),
-    ).run()
+
+    def note_start(url: str) -> None:
+        print(f"herd: gateway at {url}{access}", file=sys.stderr, flush=True)
+        on_start()
+
+    Server(make_gateway_app(settings, answers, batches), settings, note_start).run()
 
 
 class Server(uvicorn.Server):

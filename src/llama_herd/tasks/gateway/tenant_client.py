@@ -11,6 +11,7 @@ from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.follower import Follower, read_new
 from llama_herd.tasks.client.job_status import read_snapshot
 from llama_herd.tasks.client.lots import JobToSubmit, Lots, SubmitOutcome
+from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.submission import submit_job
@@ -20,6 +21,7 @@ from llama_herd.tasks.ledger.redis_call import Dialogue, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Token
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.message import model_of
 
 T = TypeVar("T")
 
@@ -65,8 +67,10 @@ class TenantClient:
         self._connections = connections
         silence_s = min(self.settings.gateway_heartbeat_s, MAX_SILENCE_S)
         self._readers = Readers(self.core.ledger, connections, silence_s)
-        #: All live workers, and the whole tenant, as of a second ago at most, however many requests ask.
+        #: All live workers, the paused queues, and the whole tenant, as of a second ago at most, however many
+        #: requests ask.
         self.workers = CachedValue(lambda: self.run(self.core.reports.workers()))
+        self.paused = CachedValue(lambda: self.run(paused_queues(tenant)))
         self.snapshot = CachedValue(
             lambda: self.run(read_snapshot(self.core.ledger, self.core.queue, MAX_JOBS))
         )
@@ -112,9 +116,16 @@ class TenantClient:
         await self._connections.run(together([self.core.ledger.cancel(job_id) for job_id in job_ids]))
 
     async def models(self) -> list[str]:
-        """Names of the models that jobs are taken for."""
+        """Names of the models that jobs are taken for: they are served, paused, or always known."""
         served = {worker.model for worker in await self.workers()}
-        return sorted(served.union(self.settings.standing_models))
+        paused = {model_of(queue, self.settings.tenant) for queue in await self.paused()}
+        return sorted(served.union(paused, self.settings.standing_models))
+
+    async def only_model(self) -> str:
+        """The model of a request that names none: the gateway's own, or else the only one that is served."""
+        models = await self.models()
+        is_clear = len(models) == 1 and not self.settings.model_name
+        return models[0] if is_clear else self.settings.default_model
 
     async def check_model(self, model: str) -> None:
         """Raise Problem if nobody would take a job for this model."""

@@ -115,9 +115,19 @@ class Settling:
     """The caller is to tell Celery how the job ended. It keeps this task as long as it asks again in time.
 
     keep_s: how long the job is kept after its end; None: as all are.
+    has_sent_links: its links are sent, but its result could not be stored then.
     """
 
     keep_s: int | None = None
+    has_sent_links: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwedJob:
+    """An ended job of which Celery is still to be told. envelope: its message; empty: unknown."""
+
+    job_id: str
+    envelope: bytes
 
 
 @dataclass(frozen=True, slots=True)

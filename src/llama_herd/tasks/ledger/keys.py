@@ -10,7 +10,9 @@ herd:<tenant>:delayed         zset    waiting jobs that are not due yet, by the 
 herd:<tenant>:waiting         hash    counts of what waits: <queue>:jobs, :tokens, :delayed, :taken ...
 herd:<tenant>:leases          zset    running jobs, by the end of their lease
 herd:<tenant>:quarantine      zset    poisoned jobs, by the time they were given up
-herd:<tenant>:ctl:<owner>     channel notices to a worker which of its jobs to end
+herd:<tenant>:ctl:<owner>     channel notices to a worker which of its jobs to end; ctl:all: look at pauses
+herd:<tenant>:paused          zset    queues of which workers take no jobs, by the time when that ends
+herd:<tenant>:drained         zset    workers that take no jobs, by the time when that ends
 herd:<tenant>:worker:<name>   hash    the last report of a worker
 herd:<tenant>:workers         zset    the workers' names, by the time their reports expire
 herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
@@ -30,6 +32,7 @@ herd:<tenant>:outbox:entries  hash    what each of them tells, and where, as JSO
 herd:<tenant>:outbox:dead     zset    those that were given up, by the time of that
 herd:<tenant>:ended           zset    the jobs that ended last, by the time of that; failed: those that failed
 herd:<tenant>:kept            hash    bytes of ended jobs, in all and by the hour in which they go
+herd:<tenant>:owed            zset    ended jobs of which Celery is still to be told, by when
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
 herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index, ..._mutex: since when
@@ -91,6 +94,11 @@ class Keys:
     def notices_to(self, owner: str) -> str:
         """Channel on which a worker hears which of its jobs to end; `read_notice` parses its messages."""
         return self.key(f"ctl:{owner}")
+
+    @property
+    def notices_to_all(self) -> str:
+        """Channel on which all workers hear that they should look whether they, or a queue, are paused."""
+        return self.notices_to("all")
 
     @property
     def control_exchange(self) -> str:

@@ -22,6 +22,7 @@ from llama_herd.tasks.ledger.answers import (
     Early,
     Emitted,
     Ended,
+    OwedJob,
     Purge,
     Release,
     Renewed,
@@ -59,6 +60,9 @@ _RELEASE = Script("release")
 _RETRY = Script("retry")
 _SETTLING = Script("settling")
 _SETTLE = Script("settle")
+_OWE = Script("owe")
+_OWED = Script("owed")
+_PAY = Script("pay")
 _CANCEL = Script("cancel")
 _PURGE = Script("purge")
 
@@ -264,6 +268,38 @@ class Ledger(JobReads):
             return max(self.result_ttl_s if keep_s is None else keep_s, self.failed_ttl_s)
         return keep_s
 
+    def owe(self, job_id: str, in_ms: int, *, has_sent_links: bool) -> RedisCall[None]:
+        """Note that Celery is to be told in `in_ms` how the job ended. It is kept until then."""
+        return call(
+            _OWE,
+            lambda reply: None,
+            **self._debt(job_id),
+            in_ms=in_ms,
+            life_s=self.dead_ttl_s,
+            sent_links=int(has_sent_links),
+        )
+
+    def owed(self, most: int, again_ms: int) -> RedisCall[list[OwedJob]]:
+        """The jobs of whose end Celery is to be told now. They are due again in `again_ms`, unless paid."""
+        start, _, end = self.job_key("\0").partition("\0")
+        return call(
+            _OWED,
+            lambda reply: [OwedJob(text(id), raw) for id, raw in zip(reply[::2], reply[1::2], strict=True)],
+            owed=self.key("owed"),
+            most=most,
+            again_ms=again_ms,
+            keys_start=start,
+            record_end=end,
+        )
+
+    def pay(self, job_id: str) -> RedisCall[bool]:
+        """`settle` where results are in another Redis; nothing is owed of the job from then on."""
+        return call(_PAY, lambda reply: reply == b"purged", **self._debt(job_id))
+
+    def _debt(self, job_id: str) -> dict[str, str]:
+        keys = {"job": self.job_key(job_id), "events": self.events_key(job_id)}
+        return {**keys, **self.keys_named("owed", "kept"), "id": job_id}
+
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> RedisCall[Cancellation]:
         """End a job early: at once if no worker runs it, else by telling its owner."""
         is_late = reason in ("deadline", "expired")
@@ -287,7 +323,7 @@ class Ledger(JobReads):
             _PURGE,
             lambda reply: Purge(text(reply)),
             **self._ending(job_id),
-            **self.keys_named("quarantine"),
+            **self.keys_named("quarantine", "owed"),
             result=self.result_key(job_id),
             end_tail=end_tail("cancelled"),
             marks=int(mark),
@@ -351,7 +387,8 @@ def read_settling(reply: list[Any]) -> Settling | Busy | Settled:
         case "settled" | "purged":
             return Settled()
         case _:
-            return Settling(int(reply[1]) if len(reply) > 1 and reply[1] else None)
+            keep_s, sent_links = (*reply[1:], b"", b"")[:2]  # nothing is known of a forgotten one
+            return Settling(int(keep_s) if keep_s else None, bool(sent_links))
 
 
 #: The end of a job of which Redis has lost a part.

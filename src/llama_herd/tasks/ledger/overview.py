@@ -52,7 +52,8 @@ class QueueCounts:
     num_jobs, num_tokens: of waiting jobs; the delayed ones wait too. num_left: jobs that the next sweep is to
     bring back, delayed ones whose time has come and those of dead workers, as far as QUEUES has looked.
     num_taken: jobs that workers took within the last `span_ms`. served_ms: the last report of a worker.
-    num_stray: messages in lists that workers do not ask; they count in the normal lane.
+    num_stray: messages in lists that workers do not ask; they count in the normal lane. pause_ends_ms: until
+    then workers take no jobs of it; 0: they do.
     """
 
     queue: str
@@ -68,6 +69,7 @@ class QueueCounts:
     served_ms: int
     lanes: tuple[LaneCounts, ...]
     num_stray: int = 0
+    pause_ends_ms: int = 0
 
     @property
     def num_messages(self) -> int:
@@ -98,7 +100,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class TenantCounts:
-    """The counts of a tenant at one moment: its queues, its dead letters and poisoned jobs.
+    """The counts of a tenant at one moment: its queues, dead letters, poisoned jobs, owed results.
 
     kept_bytes, kept_limit_bytes: what ended jobs keep of Redis, and how much they may; 0: no limit.
     """
@@ -107,6 +109,7 @@ class TenantCounts:
     now_ms: int
     num_dead_letters: int
     num_poisoned: int
+    num_owed: int
     kept_bytes: int
     kept_limit_bytes: int
     queues: tuple[QueueCounts, ...]
@@ -166,7 +169,8 @@ class Overview(Keys):
         return call(
             _QUEUES,
             partial(_read_counts, self.tenant),
-            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed", "kept"),
+            **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed"),
+            **self.keys_named("owed", "kept", "paused"),
             before=before,
             after=after,
             max_queues=max_queues,
@@ -253,16 +257,22 @@ def _read_ended(reply: list[Any] | bytes) -> JobPage | None:
 
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
-    now_ms, num_letters, num_poisoned, kept_bytes, kept_limit_bytes, *rows = reply
+    now_ms, num_letters, num_poisoned, num_owed, kept_bytes, limit_bytes, *rows = reply
     queues = tuple(_queue_counts(*row) for row in rows)
-    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, kept_bytes, kept_limit_bytes, queues)
+    return TenantCounts(tenant, now_ms, num_letters, num_poisoned, num_owed, kept_bytes, limit_bytes, queues)
 
 
 def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
-    *read, num_stray = map(int, numbers)
+    *read, num_stray, pause_ends_ms = map(int, numbers)
     counts, lanes = read[: -2 * len(_LANES)], read[-2 * len(_LANES) :]
     told = zip(_LANES, lanes[::2], lanes[1::2], strict=True)
-    found: tuple[Any, ...] = (text(name), *counts, tuple(map(LaneCounts._make, told)), num_stray)
+    found: tuple[Any, ...] = (
+        text(name),
+        *counts,
+        tuple(map(LaneCounts._make, told)),
+        num_stray,
+        pause_ends_ms,
+    )
     return QueueCounts(*found)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -39,9 +39,18 @@ _END_BATCH = Script("end_batch")
 class Reports(Keys):
     """All calls for one tenant's reports."""
 
-    def report_worker(self, status: WorkerStatus) -> RedisCall[list[int | str]]:
+    def report_worker(self, status: WorkerStatus) -> "RedisCall[list[BeatAnswer]]":
         """`beat` for this tenant alone."""
         return beat([Beat(self, status)])
+
+    def author(self, name: str) -> RedisCall[str | None]:
+        """Which process has written the last report under a name; empty: it did not say; None: none has."""
+
+        def parse(reply: list[bytes | None]) -> str | None:
+            beat_ms, process = reply
+            return None if beat_ms is None else text(process or b"")
+
+        return RedisCall("HMGET", [self.key(f"worker:{name}")], ["beat_ms", "process"], parse)
 
     def workers(self) -> RedisCall[list[WorkerStatus]]:
         """All live workers."""
@@ -101,7 +110,7 @@ class Beat:
         queue = queue_name(self.status.model, self.whose.tenant)
         return {
             "report": self.whose.key(f"worker:{self.status.name}"),
-            **self.whose.keys_named("workers", "served"),
+            **self.whose.keys_named("workers", "served", "paused", "drained"),
             "room": self.whose.key(f"room:{queue}"),
             "queue": "" if self.status.state == "stopping" else queue,
             "free": self.status.num_free,
@@ -109,17 +118,38 @@ class Beat:
         }
 
 
-def beat(beats: Sequence[Beat]) -> RedisCall[list[int | str]]:
+class BeatAnswer(NamedTuple):
+    """What a worker hears of one tenant.
+
+    num_free: rows that are free in other workers, as far as was asked. is_paused: nobody is to take jobs of
+    the queue. is_drained: this worker is to take none of the tenant. complaint: what is wrong with a key of
+    the tenant; empty: nothing.
+    """
+
+    num_free: int
+    is_paused: bool
+    is_drained: bool
+    complaint: str = ""
+
+    @classmethod
+    def parse(cls, reply: list[Any]) -> "BeatAnswer":
+        free, *ends = reply
+        is_paused, is_drained = (end > 0 for end in ends)
+        if isinstance(free, int):
+            return cls(free, is_paused, is_drained)
+        return cls(0, is_paused, is_drained, text(free))
+
+
+def beat(beats: Sequence[Beat]) -> RedisCall[list[BeatAnswer]]:
     """Store a worker's reports, and note that its queues are served, unless the worker is stopping.
 
-    Answers for each tenant the rows that are free in other workers, as far as was asked; or what is wrong
-    with a key of the tenant.
+    Answers for each tenant what the worker should know.
     """
     fields = [one.status.model_dump(exclude={"beat_ms"}) for one in beats]
     common = {name: value for name, value in fields[0].items() if all(one[name] == value for one in fields)}
     return call(
         _BEAT,
-        lambda reply: [one if isinstance(one, int) else text(one) for one in reply],
+        lambda reply: list(map(BeatAnswer.parse, reply)),
         name=beats[0].status.name,
         life_s=WORKER_TTL_S,
         max_served=MAX_SERVED,

@@ -17,7 +17,7 @@ API_KEYS = "herd:keys"
 class ApiKey:
     """A key as it is stored. digest: its SHA-256. fingerprint: the digest's beginning, by which it is found.
 
-    max_priority: the highest that its jobs may have.
+    max_priority: the highest that its jobs may have. expires_ms: from then on it opens nothing; None: never.
     """
 
     fingerprint: str
@@ -27,6 +27,10 @@ class ApiKey:
     role: str
     created_ms: int
     max_priority: int = MAX_PRIORITY
+    expires_ms: int | None = None
+
+    def has_expired(self, now_ms: int) -> bool:
+        return self.expires_ms is not None and now_ms >= self.expires_ms
 
     def to_json(self) -> str:
         facts = {name: getattr(self, name) for name in self.__slots__ if name != "fingerprint"}
@@ -39,7 +43,14 @@ class ApiKey:
             facts = json.loads(raw)
             words = {name: str(facts[name]) for name in ("digest", "name", "tenant", "role")}
             created_ms, max_priority = int(facts["created_ms"]), int(facts.get("max_priority", MAX_PRIORITY))
-            return cls(fingerprint, created_ms=created_ms, max_priority=max_priority, **words)
+            expires_ms = None if facts.get("expires_ms") is None else int(facts["expires_ms"])
+            return cls(
+                fingerprint,
+                created_ms=created_ms,
+                max_priority=max_priority,
+                expires_ms=expires_ms,
+                **words,
+            )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise UnreadableKey.for_fingerprint(fingerprint) from None
 

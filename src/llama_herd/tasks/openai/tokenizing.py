@@ -1,4 +1,4 @@
-"""vLLM's requests to turn text into token ids and back, as jobs that want nothing but their prompt."""
+"""vLLM's requests about a tokenizer, as jobs that want nothing but what is told of their prompt."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +12,7 @@ from llama_herd.tasks.openai.request_body import CHAT, CHAT_SAME, COMPLETION_SAM
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.tasks.settings import Settings
 
 #: What each of these jobs is: nothing is computed, so it goes before all others.
@@ -89,6 +90,21 @@ class DetokenizeRequest:
 
     def answer(self, result: Result) -> DetokenizeAnswer:
         return DetokenizeAnswer(prompt=result.prompt_text or "")
+
+
+class TokenizerInfoRequest:
+    """A request for what the model's files say of its tokenizer. Raises InvalidJob for a wrong name."""
+
+    source = "model"
+
+    def __init__(self, model: str | None, settings: Settings) -> None:
+        asked = {**_FIELDS, "prompt_ids": (0,), "tokenizer_info": True}
+        self.job = GenerationJob.parse({**asked, "model": model, "sampling": _SAMPLING}, settings)
+
+    def answer(self, result: Result) -> TokenizerInfo:
+        if result.tokenizer_info is None:
+            raise InvalidJob([FieldError("tokenizer_info", "the worker does not tell of its tokenizer")])
+        return result.tokenizer_info
 
 
 def _in_body(error: FieldError) -> FieldError:

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from llama_herd.error_code import is_retriable
 from llama_herd.errors import GenerationError
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 
 #: Written for a log-probability of minus infinity, which JSON does not have.
 LOWEST_LOGPROB = -9999.0
@@ -138,6 +139,9 @@ class Started(_Event):
     pieces: Pieces | None = Field(
         default=None, description="What each id of the prompt stands for, as in a token event."
     )
+    tokenizer_info: TokenizerInfo | None = Field(
+        default=None, description="With `tokenizer_info`: what the model's files say of its tokenizer."
+    )
 
     def to_json(self) -> str:
         """The event as one line of JSON, without a prompt unless it was asked for."""
@@ -145,7 +149,7 @@ class Started(_Event):
 
 
 #: Fields of Started that tell of the prompt.
-PROMPT_FIELDS = {"prompt_ids", "prompt_text", "context_tokens", "pieces"}
+PROMPT_FIELDS = {"prompt_ids", "prompt_text", "context_tokens", "pieces", "tokenizer_info"}
 #: Fields of Token that tell of scores.
 SCORE_FIELDS = {"logprobs", "top_logprobs", "prompt_logprobs", "top_prompt_logprobs", "pieces"}
 

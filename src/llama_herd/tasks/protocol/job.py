@@ -111,6 +111,11 @@ class GenerationJob(StrictModel):
         description="The event `started` has the ids of the prompt, and the text of each. With it "
         "`max_tokens` may be 0.",
     )
+    tokenizer_info: bool | None = Field(
+        default=None,
+        description="With `echo`: the event `started` also has the names of the model's control tokens and "
+        "its chat template, from a worker with HERD_TOKENIZER_INFO.",
+    )
     tools: Annotated[tuple[Tool, ...], MaxItems(MAX_TOOLS)] | None = Field(
         default=None,
         description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
@@ -331,6 +336,8 @@ class GenerationJob(StrictModel):
             raise ValueError(
                 "add_special_tokens needs prompt: nothing is added to ids, or to the text of a template"
             )
+        if self.tokenizer_info and not self.echo:
+            raise ValueError("tokenizer_info needs echo: it comes with what is told of the prompt")
         stray = next((name for name in CHAT_FIELDS if getattr(self, name) is not None), None)
         if self.messages is None and stray is not None:
             raise ValueError(f"{stray} needs messages: without a chat there is no template")

@@ -62,6 +62,7 @@ class JobFields(TypedDict, total=False):
     messages: Sequence[ChatMessage | MessageFields | Mapping[str, str]] | None
     add_special_tokens: bool | None
     echo: bool | None
+    tokenizer_info: bool | None
     tools: Sequence[JsonObject] | None
     tool_choice: str | JsonObject | None
     parallel_tool_calls: bool | None

@@ -37,6 +37,8 @@ _KEPT_HEADERS = (
     "stamped_headers",
     "stamps",
 )
+#: Header that says where the sender looks for results: a URL without secrets, or that its broker has them.
+RESULTS_AT, BESIDE_JOBS = "herd_results_at", "broker"
 #: Header of the W3C that names a trace: version, id of the trace, id of the sender's span, flags.
 TRACEPARENT = "traceparent"
 _TRACEPARENT = re.compile(

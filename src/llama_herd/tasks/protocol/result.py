@@ -24,6 +24,7 @@ from llama_herd.tasks.protocol.events import (
     Usage,
 )
 from llama_herd.tasks.protocol.sampling import MAX_CHOICES
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -131,6 +132,9 @@ class Result(Output):
         description="With scores or `echo`: what each id stands for, each byte as the character of its "
         "number.",
     )
+    tokenizer_info: TokenizerInfo | None = Field(
+        default=None, description="With `tokenizer_info`: what the model's files say of its tokenizer."
+    )
     choices: tuple[ResultChoice, ...] | None = Field(
         default=None, description="All outputs, if there are several."
     )
@@ -192,6 +196,7 @@ class Result(Output):
             prompt_ids=echoed and echoed.prompt_ids,
             prompt_text=echoed and echoed.prompt_text,
             context_tokens=echoed and echoed.context_tokens,
+            tokenizer_info=echoed and echoed.tokenizer_info,
             pieces=pieces or None,
             choices=tuple(choices) if len(choices) > 1 else None,
             usage=end.usage,

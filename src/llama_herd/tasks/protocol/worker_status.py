@@ -1,18 +1,26 @@
 """A worker's report, once a second, for `herd status` and other readers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 #: Only a ready worker takes jobs and runs them.
-WorkerState = Literal["loading", "starting", "ready", "stalled", "silent", "stuck", "spoilt", "stopping"]
+WorkerState = Literal[
+    "loading", "starting", "ready", "draining", "drained", "stalled", "silent", "stuck", "spoilt", "stopping"
+]
+
+#: States of a worker that somebody has drained, and of all that are as they should be and need no restart.
+DRAINING: Collection[str] = ("draining", "drained")
+SOUND: Collection[str] = ("ready", *DRAINING)
 
 #: Each other state: what is wrong with the worker, and what follows.
 TROUBLE: Mapping[str, str] = {
     "loading": "is loading its model onto the device; a large model takes minutes",
     "starting": "has not asked for messages yet",
+    "draining": "takes no more jobs, and ends or hands back those that it has; herd drain --undo ends that",
+    "drained": "takes no jobs until herd drain --undo",
     "stalled": "its engine stands still; if that lasts, other workers take over its jobs",
     "silent": "does not ask for messages, although some wait; it will exit soon",
     "stuck": "sends no events or results, although Redis accepts them; it will exit soon",
@@ -28,11 +36,23 @@ LINKS_FIX = (
 )
 
 
+#: What parts two workers of one name.
+NAMESAKE_FIX = "start one of them with another --name, or on a machine with a host name of its own"
+
+
 def eviction_complaint(policy: str) -> str:
     """Say that Redis drops jobs by this policy, with the fix."""
     return (
         f"Redis drops accepted jobs when it reaches its maxmemory (maxmemory-policy {policy}). "
         "Fix: redis-cli CONFIG SET maxmemory-policy noeviction"
+    )
+
+
+def namesake_complaint(name: str) -> str:
+    """Say that two workers have one name, with the fix."""
+    return (
+        f"two workers are called {name}, so each hides the other's report, here and from other workers. "
+        f"Fix: {NAMESAKE_FIX}"
     )
 
 
@@ -92,6 +112,10 @@ class WorkerStatus(BaseModel):
     )
     unread_messages: int = Field(default=0, description="How many messages wait in it.")
     unread_s: float = Field(default=0.0, description="How long nobody has taken one.")
+    process: str = Field(default="", description="A random id of the process; empty: not ready yet.")
+    namesake: str = Field(
+        default="", description="The `process` of another worker of this name; empty: there is none."
+    )
     beat_ms: int = Field(
         default=0, description="Time of the report by the clock of Redis, in unix milliseconds."
     )
@@ -124,4 +148,6 @@ class WorkerStatus(BaseModel):
                 f"{self.unread_s:.0f} s, and {self.unread_messages:,} wait, links of jobs among them. "
                 + LINKS_FIX
             )
+        if self.namesake:
+            complaints.append(namesake_complaint(self.name))
         return tuple(complaints)

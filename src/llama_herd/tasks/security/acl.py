@@ -6,7 +6,7 @@ job "*" are the allowed patterns, and its script's text names the allowed comman
     producer    submits and cancels jobs, by our client or by Celery
     subscriber  reads events and results of jobs whose ids it knows; no prompts, no list of jobs
     worker      runs jobs; may use all keys of its tenant
-    operator    uses the whole client: also status, dead letters and purge
+    operator    uses the whole client: also status, dead letters, purge, pauses and drains
     gateway     does for others what they ask of `herd gateway`, looks up their keys, and sends webhooks
     gatekeeper  makes and revokes the keys of the gateway's callers, those of all tenants
 """
@@ -24,6 +24,7 @@ from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import INDEXES, Overview
+from llama_herd.tasks.ledger.pauses import PAUSES, Pauses
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.script import all_scripts
@@ -129,7 +130,7 @@ class Acl:
             case Role.WORKER:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
-                return self._everything(_OPERATE | WAIT)
+                return self._everything(_OPERATE | WAIT) + self._pausing
             case Role.GATEWAY:
                 return self._gateway
             case Role.GATEKEEPER:
@@ -144,7 +145,9 @@ class Acl:
         ledger = self._ledger
         channels = self._results | self._revokes | {ledger.channel(ANY), ledger.notices_to(ANY)}
         return Rights.to_run(
-            *self._submits, ledger.cancel(ANY), ledger.record(ANY), redis_time_ms(), ledger.place(ANY)
+            *self._submits,
+            *(ledger.cancel(ANY), ledger.record(ANY), redis_time_ms(), ledger.place(ANY)),
+            Pauses(self.tenant).queues_after(0),
         ) + Rights(
             CONNECTION | _SEND | SUBSCRIPTION | WAIT,
             self._queue_keys | self._outbox,
@@ -161,7 +164,7 @@ class Acl:
     @property
     def _gateway(self) -> Rights:
         ledger, letters = self._ledger, DeadLetters(self.tenant)
-        overview, reports = Overview(self.tenant), Reports(self.tenant)
+        overview, reports, pauses = Overview(self.tenant), Reports(self.tenant), Pauses(self.tenant)
         outbox, sent = Outbox(self.tenant), WebhookEntry(ANY, ANY, ANY, ANY, 0)
         calls: Iterable[RedisCall[Any]] = (
             *self._submits,
@@ -176,6 +179,7 @@ class Acl:
             *(overview.ended_jobs(is_failed=is_failed) for is_failed in (False, True)),
             *(ledger.num_pending(), ledger.num_running()),
             *(reports.workers(), reports.batches()),
+            pauses.queues_after(0),
             *(find_key(ANY), all_keys(), num_keys()),
             *self._batch_calls,
             *(outbox.due(1, 1), outbox.sent(sent), all_configs(), hold_sender_role(ANY, 1)),
@@ -189,7 +193,16 @@ class Acl:
             self._lists | self._outbox | found,
             channels,
         )
-        return Rights.to_run(*calls) + others
+        return Rights.to_run(*calls) + others + self._pausing
+
+    @property
+    def _pausing(self) -> Rights:
+        """To pause queues and drain workers; those who only have to know of it read the same keys."""
+        pauses = Pauses(self.tenant)
+        kept = frozenset(map(self._ledger.key, PAUSES))
+        return Rights.to_run(pauses.pause(ANY), pauses.drain(ANY)) + Rights(
+            frozenset(), channels=frozenset({pauses.notices_to_all}), kept=kept
+        )
 
     @property
     def _gatekeeper(self) -> Rights:

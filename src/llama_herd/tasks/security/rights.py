@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from llama_herd.tasks.ledger.pauses import PAUSES
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.stored_api_keys import API_KEYS
@@ -62,6 +63,7 @@ class KeyType(StrEnum):
     STREAM = "stream"
     STRING = "string"
     KEPT = "keys of the gateway's callers and webhooks of tenants, hashes that it only reads"
+    PAUSES = "what is paused, sorted sets that it only reads"
 
 
 #: The types of the tenant's keys, by the part of their names after the tenant.
@@ -71,9 +73,10 @@ KEY_TYPES = {
     **dict.fromkeys(
         ("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), KeyType.HASH
     ),
-    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine"), KeyType.SORTED_SET),
+    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine", "owed"), KeyType.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
     **dict.fromkeys(("outbox", "outbox:dead", "room:*", "ended", "failed"), KeyType.SORTED_SET),
+    **dict.fromkeys(PAUSES, KeyType.PAUSES),
     "outbox:entries": KeyType.HASH,
     **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
     "unacked_mutex": KeyType.STRING,
@@ -90,13 +93,17 @@ _COMMANDS_OF_TYPE = {
     KeyType.STREAM: command_names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     KeyType.STRING: command_names("GET MGET SET SETEX INCR"),
     KeyType.KEPT: command_names("HGET HGETALL HLEN"),
+    KeyType.PAUSES: command_names("ZSCORE ZRANGEBYSCORE"),
 }
 #: Commands on keys of any type, except that queues, bindings and keys of callers are neither deleted nor
 #: watched.
 _COMMANDS_OF_ANY_TYPE = command_names("DEL UNLINK EXISTS EXPIRE PEXPIRE PTTL MEMORY|USAGE WATCH")
-_NEVER_DELETED = frozenset({KeyType.LIST, KeyType.SET, KeyType.KEPT})
+_NEVER_DELETED = frozenset({KeyType.LIST, KeyType.SET, KeyType.KEPT, KeyType.PAUSES})
 #: By which who keeps such keys adds to them and takes away.
-_KEEPING = command_names("HSETNX HDEL")
+_KEEPING = {
+    KeyType.KEPT: command_names("HSETNX HDEL"),
+    KeyType.PAUSES: command_names("ZADD ZREM ZREMRANGEBYSCORE"),
+}
 _WITHOUT_KEYS = (
     CONNECTION
     | SUBSCRIPTION
@@ -152,7 +159,8 @@ class Rights:
             yield by_type[type_], self.commands & commands
         others = (keys for kind, keys in by_type.items() if kind not in _NEVER_DELETED)
         yield frozenset().union(*others), self.commands & _COMMANDS_OF_ANY_TYPE
-        yield self.kept, self.commands & _KEEPING
+        for type_, commands in _KEEPING.items():
+            yield self.kept & by_type[type_], self.commands & commands
         yield self.keys, self.commands & {"EVALSHA"}
 
 

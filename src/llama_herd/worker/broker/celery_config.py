@@ -16,7 +16,9 @@ from kombu import Exchange, Queue
 from llama_herd.errors import BadInput, HubUnavailable
 from llama_herd.ops.logs import set_up_logs
 from llama_herd.tasks.app import app, broker_options, make_app
+from llama_herd.tasks.connection.redis_url import is_sentinel
 from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.settings import Settings
 from llama_herd.worker import process
 from llama_herd.worker.settings import WorkerSettings
 
@@ -26,24 +28,38 @@ LINK_TRIES = 300
 
 
 class BrokerClasses(NamedTuple):
-    """Ours in the place of kombu's and Celery's, by name."""
+    """Ours in the place of kombu's, by name."""
 
     #: The transport that brings messages.
     queue_transport: str
     #: The transport for messages that this process sends.
     tenant_transport: str
-    result_backend: str
+
+
+class ResultBackends(NamedTuple):
+    """Ours in the place of Celery's, by name."""
+
+    #: In the Redis of the jobs.
+    beside_jobs: str
+    #: In another one.
+    remote: str
 
 
 _PLAIN = BrokerClasses(
     "llama_herd.worker.broker.queue_channel:QueueTransport",
     "llama_herd.worker.broker.tenant_channel:TenantTransport",
-    "llama_herd.worker.broker.result_backend:ResultBackend",
 )
 _SENTINEL = BrokerClasses(
     "llama_herd.worker.broker.sentinel_transport:SentinelQueueTransport",
     "llama_herd.worker.broker.sentinel_transport:SentinelTenantTransport",
+)
+_PLAIN_RESULTS = ResultBackends(
+    "llama_herd.worker.broker.result_backend:ResultBackend",
+    "llama_herd.worker.broker.result_backend:RemoteResultBackend",
+)
+_SENTINEL_RESULTS = ResultBackends(
     "llama_herd.worker.broker.sentinel_transport:SentinelResultBackend",
+    "llama_herd.worker.broker.sentinel_transport:RemoteSentinelResultBackend",
 )
 
 #: Waiting threads get the interpreter sooner: the next step does not delay the publication of the last one.
@@ -72,7 +88,7 @@ def app_of(own: WorkerSettings) -> Celery:
     made.conf.broker_transport = broker_classes().tenant_transport
     made.conf.broker_transport_options["tenant"] = own.tenant
     ask_one_address(made.conf)
-    insist_on_results(made)
+    insist_on_results(made, own)
     lead_links_home(made, own)
     app.set_current()  # make_app has made the new one current
     return made
@@ -94,7 +110,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         ask_one_address(conf)
         conf.broker_transport = broker_classes().queue_transport
         conf.worker_enable_remote_control = process.own_settings().remote_control
-        insist_on_results(instance.app)
+        insist_on_results(instance.app, process.own_settings())
         lead_links_home(instance.app, process.own_settings())
         process.device()
     except (BadInput, HubUnavailable) as error:
@@ -106,14 +122,19 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
     threading.excepthook = process.end_process
 
 
-def insist_on_results(app: Celery) -> None:
+def result_backend(own: Settings) -> str:
+    """The name of the class that stores results."""
+    kinds = _SENTINEL_RESULTS if is_sentinel(own.results_url) else _PLAIN_RESULTS
+    return kinds.remote if own.keeps_results_elsewhere else kinds.beside_jobs
+
+
+def insist_on_results(app: Celery, own: Settings) -> None:
     """Send results and links again while Redis is full, read-only or away, but not after other errors.
 
     Celery's tracer alone would store that the task has failed, for a link after half a second.
     """
-    app.loader.override_backends = dict.fromkeys(
-        ("redis", "rediss", "sentinel"), broker_classes().result_backend
-    )
+    schemes = ("redis", "rediss", "sentinel")
+    app.loader.override_backends = dict.fromkeys(schemes, result_backend(own))
     # The transport that messages come by stays as it is: it must see every error.
     app.connection_for_write = partial(app.connection_for_write, transport=broker_classes().tenant_transport)
     policy = {**app.conf.task_publish_retry_policy, "max_retries": LINK_TRIES}

@@ -1,10 +1,12 @@
-"""One Celery message in this worker's hands, from the pool's `on_apply` to its ack."""
+"""One Celery message in this worker's hands, from `on_apply` to its ack; and what is owed after that."""
 
 import os
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
+from celery import Celery
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 from kombu.transport.virtual import QoS
@@ -12,10 +14,13 @@ from kombu.transport.virtual import QoS
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.generate import correct_state, run_tracer, store_failure, store_started
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.protocol.message import trace_id_of
+from llama_herd.tasks.protocol.message import TASK_NAME, trace_id_of
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.worker.broker.result_backend import results_live
+from llama_herd.worker.broker.message_json import UnreadableJson, read_json
+from llama_herd.worker.broker.request import ENDED
+from llama_herd.worker.broker.result_backend import is_remote, results_live
 from llama_herd.worker.broker.task_message import TaskMessage
+from llama_herd.worker.engine.interface import Abort
 
 #: Runs a callable on the hub's thread: everything that touches a Celery request must.
 CallSoon = Callable[..., None]
@@ -75,29 +80,40 @@ class Delivery:
         return bool(self._request._already_revoked)
 
     @property
+    def ended_by_celery(self) -> Abort | None:
+        """How the job is to end if Celery has found it revoked or expired, and left the rest to us."""
+        reason = self.headers.get(ENDED)
+        return None if reason is None else "deadline" if reason == "expired" else "cancelled"
+
+    @property
     def start(self) -> RedisCall[None] | None:
-        """The call that sets the job's state to STARTED for Celery's clients; None: they want no result."""
-        if self.headers.get("ignore_result"):
+        """The call that sets the job's state to STARTED for Celery's clients; None: nobody wants it.
+
+        It goes to Redis beside the job's first event, so not where results have a Redis of their own.
+        """
+        backend = self._request.task.backend
+        if self.headers.get("ignore_result") or is_remote(backend):
             return None
-        return store_started(self.job_id, self._request.hostname, self._request.task.backend)
+        return store_started(self.job_id, self._request.hostname, backend)
 
     def accept(self) -> None:
         """Tell Celery's worker that the job runs now."""
         self._accepted_s = monotonic()
         self._call_soon(self._announce)
 
-    def settle(self, outcome: Result, life_s: int | None = None) -> None:
+    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
         """Run Celery's own tracer for the finished job: result, links, chains and signals, then the ack.
 
-        life_s: how long the result is kept; None: as Celery's app says.
-        Runs on a finisher thread, since the result backend answers over the network. If Celery has ended the
-        task by itself, only its stored outcome is corrected.
+        life_s: how long the result is kept; None: as Celery's app says. has_sent_links: links and chains are
+        left out. Runs on a finisher thread, since the result backend answers over the network. If Celery has
+        ended the task by itself, only what it stored is corrected.
         """
         if self.is_revoked:
             correct_state(outcome, self._request.task.backend)
             return
+        embed = _without_links(self.message.embed) if has_sent_links else self.message.embed
         with results_live(life_s):
-            failed, value = run_tracer(self._request.task, self.headers, self.message.embed, outcome)
+            failed, value = run_tracer(self._request.task, self.headers, embed, outcome)
         if outcome.finish_reason == "cancelled":
             self._call_soon(self._finish_revoked)
             return
@@ -149,3 +165,48 @@ class Delivery:
         if message.delivery_tag in qos._delivered:
             QoS.ack(qos, message.delivery_tag)
         self._request.acknowledged = True
+
+
+class Debt:
+    """An ended job whose message is acknowledged, and of which Celery is still to be told."""
+
+    def __init__(self, app: Celery, job_id: str, envelope: bytes) -> None:
+        """`envelope`: the message in the job's record, which has its links; empty: none."""
+        self.job_id = job_id
+        self._task = app.tasks[TASK_NAME]
+        self._headers, self._embed = _read_envelope(job_id, envelope)
+
+    @property
+    def trace_id(self) -> str | None:
+        """The id of the sender's trace, if the message names one."""
+        return trace_id_of(self._headers)
+
+    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
+        """Run Celery's own tracer, as `Delivery.settle` does."""
+        embed = _without_links(self._embed) if has_sent_links else self._embed
+        with results_live(life_s):
+            run_tracer(self._task, self._headers, embed, outcome)
+
+    def fail(self, error: GenerationError) -> None:
+        """Store an error in place of the job's result, without links and chord."""
+        if not self._headers.get("ignore_result"):
+            store_failure(self.job_id, error, self._task.backend)
+
+    def acknowledge(self) -> None:
+        """Do nothing: the message is acknowledged."""
+
+
+def _read_envelope(job_id: str, envelope: bytes) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Headers as Celery's request dictionary, and links. What others have written there counts as nothing."""
+    headers, embed, place = dict[str, Any](), None, dict[str, Any]()
+    try:
+        match read_json(envelope):
+            case {"headers": dict(headers), "properties": {"delivery_info": dict(place)}, "body": str(body)}:
+                _, _, embed = read_json(b64decode(body))
+    except (UnreadableJson, ValueError, TypeError):
+        pass
+    return {**headers, "id": job_id, "delivery_info": place}, embed if isinstance(embed, dict) else None
+
+
+def _without_links(embed: dict[str, Any] | None) -> dict[str, Any]:
+    return {**(embed or {}), "callbacks": None, "chain": None}

@@ -5,7 +5,7 @@ too. Here they go to the dead letters, with the reason.
 """
 
 from collections import Counter
-from collections.abc import Set as AbstractSet
+from collections.abc import Container
 from functools import cached_property
 from time import monotonic
 from typing import Any
@@ -47,7 +47,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     #: Answers to "is there a message?", also those that there is none.
     num_polls = 0
     #: Queues whose messages this worker leaves alone for now, although it may have room for them.
-    paused_queues: AbstractSet[str] = frozenset()
+    paused_queues: Container[str] = frozenset()
     #: The tag of the last message of a lot: Redis has noted already that it is held.
     noted_tag = ""
     _last_reply: Any = None

@@ -11,11 +11,15 @@ from kombu.message import Message
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.worker.broker.result_backend import is_remote
 
 #: Key in the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
 DUE_MS = "herd_due_ms"
 #: Key of the InvalidJob with which the job must end, since its headers or its message cannot be read.
 REFUSAL = "herd_refusal"
+
+#: Key of why Celery would end a job by itself: revoked or expired.
+ENDED = "herd_ended"
 
 #: How far ahead an ETA may be. Who writes the year 9999 has overflown, or means never.
 MAX_AHEAD_DAYS = 3650
@@ -50,7 +54,20 @@ class JobRequest(QuietRequest):
         super().__init__(message, headers={**headers, **unread, **kept}, **options)
         given = headers.get(REFUSAL)
         refusal = given if isinstance(given, InvalidJob) else InvalidJob(errors) if errors else None
-        self._request_dict |= {DUE_MS: read["eta"], REFUSAL: refusal}
+        self._request_dict |= {DUE_MS: read["eta"], REFUSAL: refusal, ENDED: None}
+
+    def revoked(self) -> bool:
+        """Whether Celery has ended the job: never where results have a Redis of their own.
+
+        Celery would store the end here, on the thread that takes messages. The job ends by its ledger.
+        """
+        return bool(super().revoked()) and self._already_revoked
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if is_remote(self.task.backend):
+            self._request_dict[ENDED] = "expired" if expired else "revoked"
+        else:
+            super()._announce_revoked(reason, terminated, signum, expired)
 
     @property
     def time_limit_s(self) -> float | None:

@@ -1,6 +1,7 @@
 """Celery's writes to Redis: retried while the error may pass, otherwise refused in one short line.
 
-Celery judges errors by type alone, and would retry for ever what Redis will never accept.
+Celery judges errors by type alone, and would retry for ever what Redis will never accept. What a Redis of the
+results' own does not take is not retried here, but owed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,14 +12,18 @@ from typing import Any, ClassVar, TypeVar
 import structlog
 from celery.backends.redis import RedisBackend
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.client import Pipeline
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+from redis.retry import Retry
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import error_name
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
+from llama_herd.worker.broker.chord_claims import ChordClaims
+from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.insisting import insist
 
 log = structlog.get_logger(__name__)
@@ -33,6 +38,10 @@ TOO_LARGE = "invalid bulk length"
 
 #: Most characters of Redis' complaint in a result or a log.
 MAX_SAID = 200
+
+#: How long a Redis that has only results may take to answer, twice. Then it is away, and asked each second.
+ANSWER_S = 2.0
+REMOTE = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S, "retry": Retry(NoBackoff(), 1)}
 
 
 def storing_error(error: BaseException) -> GenerationError:
@@ -49,6 +58,8 @@ class StoringRedis(Redis):
     """Retries each command until Redis accepts it. Raises GenerationError if it never will."""
 
     insists = True
+    #: Where the results have a Redis of their own.
+    server: ResultServer | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         execute: Callable[..., Any] = super().execute_command
@@ -56,7 +67,7 @@ class StoringRedis(Redis):
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "_Pipeline":
         pipeline = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
-        pipeline.insists = self.insists
+        pipeline.insists, pipeline.server = self.insists, self.server
         return pipeline
 
 
@@ -66,10 +77,17 @@ class SendingRedis(StoringRedis):
     insists = False
 
 
+class RemoteRedis(StoringRedis):
+    """The results' own Redis: who may not wait for it gets ResultsAway."""
+
+    server = RESULT_SERVER
+
+
 class _Pipeline(Pipeline):
     """A pipeline that is retried until Redis accepts it. Raises GenerationError if it never will."""
 
     insists = True
+    server: ResultServer | None = None
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands = list(self.command_stack)
@@ -106,7 +124,7 @@ def results_live(life_s: int | None) -> Iterator[None]:
         _LIFE_S.reset(token)
 
 
-class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
+class ResultBackend(OnePool, ChordClaims, RedisBackend):  # type: ignore[misc]
     """Celery's results and chords in Redis."""
 
     def _set(self, key: str, value: bytes, *expires: int | None) -> None:
@@ -136,9 +154,41 @@ class ResultBackend(OnePool, RedisBackend):  # type: ignore[misc]
             log.error("errback not sent", task_id=request.id, error=error_name(error))
 
 
+def is_remote(backend: Any) -> bool:
+    """Whether a backend is in another Redis than the jobs."""
+    return isinstance(backend, Remote)
+
+
+class Remote:
+    """Makes a backend that of another Redis than the jobs', which may be away for hours."""
+
+    def _get_client(self) -> type[Redis]:
+        return RemoteRedis
+
+    def _params_from_url(self, *args: Any, **options: Any) -> dict[str, Any]:
+        return {**super()._params_from_url(*args, **options), **REMOTE}  # type: ignore[misc]
+
+    def on_task_call(self, *_: Any) -> None:
+        """Do nothing: Celery would listen for the result of each link that is sent, which nobody reads."""
+
+    def mark_as_done(self, *args: Any, **options: Any) -> None:
+        """Store a result. Celery has sent the links before."""
+        try:
+            super().mark_as_done(*args, **options)  # type: ignore[misc]
+        except ResultsAway as away:
+            away.has_sent_links = True
+            raise
+
+
+class RemoteResultBackend(Remote, ResultBackend):
+    """Celery's results and chords in a Redis of their own."""
+
+
 def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
     """Repeat a write until Redis accepts it. Raises GenerationError if it never will."""
     breaks = BrokenConnections()
+    if client.server is not None:
+        client.server.check()
 
     def judge(error: Exception) -> None:
         if isinstance(error, NoScriptError) or not isinstance(error, RedisError):
@@ -147,7 +197,12 @@ def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: i
             breaks.note(_plain(client), error)
         if breaks.are_no_accident or TOO_LARGE in redis_message(error):
             raise GenerationError(ErrorCode.REFUSED, _too_large(client, num_bytes)) from None
-        if not is_temporary(error):
+        may_pass = is_temporary(error)
+        is_shut = may_pass or isinstance(error, NoPermissionError)
+        if client.server is not None and is_shut and not breaks.num:
+            client.server.note_failure(error)
+            return
+        if not may_pass:
             raise storing_error(error) from None
         if not client.insists and not breaks.num:
             raise error

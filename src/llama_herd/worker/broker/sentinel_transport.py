@@ -8,8 +8,9 @@ from redis import Redis
 
 from llama_herd.tasks.connection.redis_url import DEFAULT_PORT
 from llama_herd.worker import process
+from llama_herd.worker.broker.chord_claims import ChordClaims
 from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
-from llama_herd.worker.broker.result_backend import OnePool, StoringRedis
+from llama_herd.worker.broker.result_backend import OnePool, Remote, StoringRedis
 from llama_herd.worker.broker.tenant_channel import TenantChannel, TenantTransport
 
 
@@ -55,8 +56,12 @@ class SentinelTenantTransport(TenantTransport):
     Channel = SentinelTenantChannel
 
 
-class SentinelResultBackend(OnePool, SentinelBackend):  # type: ignore[misc]
+class SentinelResultBackend(OnePool, ChordClaims, SentinelBackend):  # type: ignore[misc]
     """Celery's results and chords at the primary."""
 
     def _get_client(self) -> type[Redis]:
         return StoringRedis
+
+
+class RemoteSentinelResultBackend(Remote, SentinelResultBackend):
+    """The same at another primary than that of the jobs."""

@@ -1,8 +1,7 @@
 """What a device's errors mean: that it lacks memory, or that this process has lost it."""
 
 import re
-
-import torch
+import sys
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeviceLost
@@ -55,7 +54,7 @@ _PASSING = ("invalid argument", "invalid configuration", "too many resources", "
 
 def is_lack_of_memory(error: Exception) -> bool:
     """Whether an allocation has failed."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
+    return _is_torchs(error, "OutOfMemoryError") or any(words in str(error) for words in _WORDS)
 
 
 def numbers_of(error: Exception) -> str | None:
@@ -95,4 +94,10 @@ def is_lost(error: Exception) -> bool:
     text = str(error)
     if any(words in text for words in _LOST):
         return True
-    return isinstance(error, torch.AcceleratorError) and not any(words in text for words in _PASSING)
+    return _is_torchs(error, "AcceleratorError") and not any(words in text for words in _PASSING)
+
+
+def _is_torchs(error: Exception, name: str) -> bool:
+    """Whether an error is torch's of this name: none is while torch is not imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, getattr(torch, name))

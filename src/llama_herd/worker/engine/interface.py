@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.events import Failure, FinishReason, StopReason
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 
 if TYPE_CHECKING:
     from llama_herd.worker.engine.sequence import Sequence
@@ -67,6 +68,7 @@ class EchoedPrompt(NamedTuple):
     prompt_ids: tuple[int, ...]
     prompt_text: str
     context_tokens: int
+    tokenizer_info: TokenizerInfo | None = None
 
 
 #: The bounds of gaps and tokens are vLLM's, so that its dashboards fit.

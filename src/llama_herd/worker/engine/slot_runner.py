@@ -15,8 +15,9 @@ from torch import Tensor
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.graph_device import GraphDevice
+from llama_herd.worker.engine.model_runner import readings_of, scores_of
 from llama_herd.worker.engine.prefill import prefills_of
-from llama_herd.worker.engine.runner import Read, Reading, readings_of, scores_of
+from llama_herd.worker.engine.runner import Read, Reading
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_rules, is_apart
 from llama_herd.worker.engine.sampling.sampler import Drawing, drawn

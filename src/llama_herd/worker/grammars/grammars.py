@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from threading import Lock
 from time import monotonic
@@ -13,9 +13,9 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.text.helper import Helper, HelperAnswer, HelperLimits, HelperPool
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
+from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.grammars.judge import PARSER_LIMITS
 
 #: The program of a helper that makes a grammar of a form, or says why there is none; and its limits.
@@ -58,21 +58,6 @@ class _Pieces:
         ids = self._tokenizer.encode(MARK + words, add_bos=False)[self._num_mark_ids :]
         pieces = self._tokenizer.pieces
         return ids if b"".join(pieces[one] for one in ids) == text else self.greedy(words)
-
-
-BUILDS = Histogram.over(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarFigures:
-    """Figures of the forms that jobs have asked for: one frozen value, which any thread may read.
-
-    `build_s`: of each form that was new, judging included.
-    """
-
-    num_asked: int = 0
-    num_refused: int = 0
-    build_s: Histogram = BUILDS
 
 
 #: Forms whose grammars, or refusals, are kept for the next job with the same one.

@@ -1,7 +1,7 @@
 """Hands finished jobs back to Celery: folds the result from the stream, runs the tracer, acks the message."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence as Rows
 from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic
@@ -19,12 +19,12 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
-from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.protocol.events import Event, Timings
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.delivery import Debt, Delivery
 from llama_herd.worker.broker.result_backend import storing_error
+from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway
 from llama_herd.worker.insisting import Stopped, insist
 from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.tenancy import Tenancy
@@ -46,9 +46,12 @@ SETTLING_MS = 5000
 #: How often a settling finisher reports itself, and how often postponed settlements are checked.
 REPORT_S = 1.0
 
+#: When a result is to be stored that was not taken, in the results' own Redis, once that can be used.
+OWED_MS = 2000
+
 
 class Settlement(NamedTuple):
-    """A job that has its final event, and the messages to settle with its result.
+    """A job that has its final event, and the messages to settle with its result, or what is owed.
 
     No messages: Celery has ended the task by itself. `line`: what each line of the log says of the job.
     `error`: why it can have no final event.
@@ -56,7 +59,7 @@ class Settlement(NamedTuple):
 
     tenancy: Tenancy
     job_id: str
-    deliveries: list[Delivery]
+    deliveries: Rows[Delivery | Debt]
     line: Mapping[str, object]
     error: GenerationError | None = None
 
@@ -101,7 +104,7 @@ class Finisher:
         self,
         tenancy: Tenancy,
         job_id: str,
-        deliveries: list[Delivery],
+        deliveries: Rows[Delivery | Debt],
         line: Mapping[str, object] = MappingProxyType({}),
         error: GenerationError | None = None,
     ) -> None:
@@ -137,18 +140,33 @@ class Finisher:
                     self._inbox.put(settlement)
 
     def _settle(self, settlement: Settlement) -> None:
-        """No message is acknowledged before Celery knows how the job ended, unless that cannot be stored."""
+        """No message is acknowledged before Celery knows how the job ended, or that is owed or cannot be."""
         with suppress(Stopped), bound_contextvars(**settlement.line):  # also for what Celery logs
             try:
-                done = self._finish(settlement)
-            except Stopped:
-                raise
-            except BaseException as error:  # also the exit that somebody's errback or signal asks for
-                done = self._fail(settlement, error)
+                with RESULT_SERVER.owing():
+                    done = self._finish_or_fail(settlement)
+            except ResultsAway as away:
+                done = self._owe(settlement, away)
             for delivery in done:
                 delivery.acknowledge()
 
-    def _finish(self, settlement: Settlement) -> list[Delivery]:
+    def _finish_or_fail(self, settlement: Settlement) -> Rows[Delivery | Debt]:
+        try:
+            return self._finish(settlement)
+        except (Stopped, ResultsAway):
+            raise
+        except BaseException as error:  # also the exit that somebody's errback or signal asks for
+            return self._fail(settlement, error)
+
+    def _owe(self, settlement: Settlement, away: ResultsAway) -> Rows[Delivery | Debt]:
+        """Note in the ledger that Celery is still to be told: from then on the message is not needed."""
+        tenancy, job_id, deliveries, *_ = settlement
+        owe = tenancy.ledger.owe(job_id, OWED_MS, has_sent_links=away.has_sent_links)
+        self._insist(run_call, self._redis, owe)
+        log.info("job's result is owed")
+        return deliveries
+
+    def _finish(self, settlement: Settlement) -> Rows[Delivery | Debt]:
         """Run Celery's tracer with the job's outcome; return the deliveries that are left to acknowledge."""
         tenancy, job_id, deliveries, _, error = settlement
         if error is not None:
@@ -161,22 +179,27 @@ class Finisher:
         turn, events = self._insist(self._begin, tenancy.reader, job_id, ask)
         match turn:
             case Settled():
+                if isinstance(deliveries[0], Debt):
+                    self._insist(self._delete_if_purged, tenancy, job_id, tenancy.ledger.is_purged(job_id))
+                    self._insist(run_call, self._redis, tenancy.settle(job_id))
                 return deliveries
             case Busy():
                 self._later.append((monotonic() + turn.remaining_ms / 1000, settlement))
                 return []
+            case Settling(keep_s, has_sent_links):
+                pass
         self._settling[token] = ask
         try:
             outcome = _outcome(events)
-            life_s = tenancy.ledger.result_life_s(turn.keep_s, outcome)
-            self._insist(deliveries[0].settle, outcome, life_s)
-            self._insist(self._note_settled, tenancy.ledger, job_id)
+            life_s = tenancy.ledger.result_life_s(keep_s, outcome)
+            self._insist(deliveries[0].settle, outcome, life_s, has_sent_links=has_sent_links)
+            self._insist(self._note_settled, tenancy, job_id)
         finally:
             del self._settling[token]
         _log_end(outcome, settlement.line.get("attempt"))
         return deliveries[1:]
 
-    def _fail(self, settlement: Settlement, error: BaseException) -> list[Delivery]:
+    def _fail(self, settlement: Settlement, error: BaseException) -> Rows[Delivery | Debt]:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
         deliveries = settlement.deliveries
         refused = storing_error(error)
@@ -187,7 +210,7 @@ class Finisher:
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
-                self._insist(self._note_settled, settlement.tenancy.ledger, settlement.job_id)
+                self._insist(self._note_settled, settlement.tenancy, settlement.job_id)
         except Stopped:
             raise
         except Exception as again:
@@ -211,16 +234,16 @@ class Finisher:
     def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
         correct_state(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.backend)
-        self._delete_if_purged(tenancy.ledger, job_id, tenancy.ledger.is_purged(job_id))
+        self._delete_if_purged(tenancy, job_id, tenancy.ledger.is_purged(job_id))
 
-    def _note_settled(self, ledger: Ledger, job_id: str) -> None:
+    def _note_settled(self, tenancy: Tenancy, job_id: str) -> None:
         """Note that later messages of the job need nothing."""
-        self._delete_if_purged(ledger, job_id, ledger.settle(job_id))
+        self._delete_if_purged(tenancy, job_id, tenancy.settle(job_id))
 
-    def _delete_if_purged(self, ledger: Ledger, job_id: str, ask: RedisCall[bool]) -> None:
+    def _delete_if_purged(self, tenancy: Tenancy, job_id: str, ask: RedisCall[bool]) -> None:
         """Delete the result of a purged job: ours may have been stored just after the purge."""
         if run_call(self._redis, ask):
-            self._redis.delete(ledger.result_key(job_id))
+            tenancy.app.backend.delete(tenancy.ledger.result_key(job_id))
 
 
 def _outcome(events: list[Event]) -> Result:

@@ -9,15 +9,15 @@ from typing import Any
 
 import structlog
 from redis.client import PubSub
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.tasks.ledger.answers import Renewal
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
 from llama_herd.tasks.ledger.ledger import read_notice
-from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
-from llama_herd.tasks.ledger.reports import MAX_BEATS, Beat, beat
+from llama_herd.tasks.ledger.redis_call import RedisCall, keep_loaded, raise_if_error, run_call, run_calls
+from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
 from llama_herd.tasks.ledger.script import kept_scripts
-from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import NAMESAKE_FIX, WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -42,6 +42,36 @@ LISTEN_S = 0.2
 FRESH_S, FRESH_PART = 0.75, 0.25
 
 
+class Namesakes:
+    """Notices another live worker of the same name: its reports stand in the place of this one's.
+
+    What stood there before this one's first report does not count: it may be of a worker that is gone.
+    """
+
+    def __init__(self, process: str, clock: Callable[[], float] = monotonic) -> None:
+        """`process`: an id of this one. `clock`: seconds, as of time.monotonic."""
+        self._process = process
+        self._clock = clock
+        self._seen: dict[str, tuple[str, float]] = {}  # by tenant: another one, and when it was seen
+
+    def told(self, tenant: str, status: WorkerStatus) -> WorkerStatus:
+        """The status to report to a tenant, with this process, and another one if there is one."""
+        other, seen_s = self._seen.get(tenant, ("", -inf))
+        is_there = self._clock() - seen_s < WORKER_TTL_S
+        namesake = (other or "unknown") if is_there else ""
+        return status.model_copy(update={"process": self._process, "namesake": namesake})
+
+    def note(self, tenant: str, author: str | ResponseError | None) -> None:
+        """Note who has written the report that this one has just replaced."""
+        is_first = tenant not in self._seen
+        if is_first:
+            self._seen[tenant] = "", -inf
+        elif author is not None and not isinstance(author, ResponseError) and author != self._process:
+            if self._clock() - self._seen[tenant][1] >= WORKER_TTL_S:
+                log.warning("another worker has this name", tenant=tenant, fix=NAMESAKE_FIX)
+            self._seen[tenant] = author, self._clock()
+
+
 class Heartbeat(threading.Thread):
     """Renews the leases of claimed jobs about once a second while the engine moves; else it listens.
 
@@ -62,6 +92,7 @@ class Heartbeat(threading.Thread):
         self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._by_channel = {one.ledger.notices_to(self._owner).encode(): one for one in tenancies}
+        self._channels_of_all = {one.ledger.notices_to_all.encode() for one in tenancies}
         self._engine = engine
         self._status = status
         self._stall_s = stall_s
@@ -71,6 +102,13 @@ class Heartbeat(threading.Thread):
         self._next_beat_s = 0.0
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
+        self._heard_s = monotonic()
+        self._namesakes = Namesakes(self._owner)
+
+    @property
+    def unheard_s(self) -> float:
+        """How long Redis has taken no report, of any tenant."""
+        return monotonic() - self._heard_s
 
     def report_soon(self) -> None:
         """Beat soon, since the worker's last reports are no longer true; any thread may ask."""
@@ -93,7 +131,7 @@ class Heartbeat(threading.Thread):
     def _listen(self) -> None:
         """Beat; between two beats act on cancel notices at once."""
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(*self._by_channel)
+            pubsub.subscribe(*self._by_channel, *self._channels_of_all)
             self.report_soon()
             while not self._is_stopping.is_set():
                 if self._is_stale.is_set() or monotonic() >= self._next_beat_s:
@@ -104,6 +142,9 @@ class Heartbeat(threading.Thread):
     def _hear(self, pubsub: PubSub) -> None:
         rest_s = self._next_beat_s - monotonic()
         message: Any = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, rest_s)))
+        if message and message["channel"] in self._channels_of_all:
+            self.report_soon()  # the answer tells what is paused
+            return
         notice = read_notice(message["data"]) if message else None
         if notice is not None:
             self._cancel(self._by_channel[message["channel"]].claims.get(notice.job), notice.cancel)
@@ -135,8 +176,9 @@ class Heartbeat(threading.Thread):
                     self._cancel(attempt, answer.reason)
 
     def _is_due(self, tenancy: Tenancy) -> bool:
-        """Whether a tenant is to be told now: each second while it has jobs here, and seldom else."""
-        is_active = bool(tenancy.claims) or tenancy.recent.tokens_per_s > 0
+        """Whether to tell a tenant now: each second while it has jobs here or is paused, and seldom else."""
+        is_held = tenancy.heard is None or tenancy.heard.is_paused or tenancy.heard.is_drained
+        is_active = bool(tenancy.claims) or tenancy.recent.tokens_per_s > 0 or is_held
         interval_s = INTERVAL_S / 2 if is_active else IDLE_REPORT_S - INTERVAL_S / 2
         return monotonic() - self._reported_s.get(tenancy.tenant, -inf) >= interval_s
 
@@ -145,12 +187,19 @@ class Heartbeat(threading.Thread):
             lot = tenancies[start : start + MAX_BEATS]
             asking = [any(attempt.waits_for_room for attempt in one.claims.in_hand()) for one in lot]
             beats = [
-                Beat(one.ledger, self._status(one.queue), asks) for one, asks in zip(lot, asking, strict=True)
+                Beat(one.ledger, self._namesakes.told(one.tenant, self._status(one.queue)), asks)
+                for one, asks in zip(lot, asking, strict=True)
             ]
-            answers = run_call(self._redis, beat(beats))
-            for one, answer in zip(lot, answers, strict=True):
-                one.num_free_elsewhere = answer if isinstance(answer, int) else 0
+            authors = [Reports(one.whose.tenant).author(one.status.name) for one in beats]
+            calls: list[RedisCall[Any]] = [*authors, beat(beats)]
+            *found, reply = run_calls(self._redis, calls)
+            answers = raise_if_error(reply)
+            self._heard_s = monotonic()
+            for one, author, answer in zip(lot, found, answers, strict=True):
+                self._namesakes.note(one.tenant, author)
                 self._reported_s[one.tenant] = monotonic()
+                if one.hear(answer):
+                    self.report_soon()  # what it is now
 
     def _cancel(self, attempt: Attempt | None, reason: str) -> None:
         if attempt is None:

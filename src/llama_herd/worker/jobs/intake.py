@@ -35,7 +35,9 @@ from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_ca
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.result_readers import ResultReaders
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
+from llama_herd.worker.engine.interface import Abort
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
 from llama_herd.worker.jobs.finisher import Finisher
@@ -95,6 +97,7 @@ class Intake(threading.Thread):
         #: When to try an item again, and a number that keeps items of equal times in order.
         self._later: list[tuple[float, int, Delivery | CeleryEnd]] = []
         self._numbers = count()
+        self._senders = ResultReaders(tenancies.first.settings)
         self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False
         self._is_stopping = False
@@ -169,6 +172,7 @@ class Intake(threading.Thread):
         """Claim jobs: the small ones together, each large one by itself."""
         for one in deliveries:
             one.message = TaskMessage.read(one.body, one.headers, self._tenancy_of(one).settings)
+            self._senders.look(one.headers)
         small = [one for one in deliveries if not _is_large(one)]
         for lot in (small, *([one] for one in deliveries if _is_large(one))):
             if lot and not self._is_stopping:
@@ -295,13 +299,22 @@ class Intake(threading.Thread):
             urgency=urgency_of(claimed.lane),
             trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
-            # The ledger knew nothing of the job when it was revoked.
-            abort="cancelled" if delivery.message.job and delivery.job_id in tenancy.revoked else None,
+            abort=self._abort_of(delivery, claimed),
         )
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
         self._publisher.open(attempt)
         self._preparer.hold(OpenedJob(attempt, claimed, recorded))
+
+    def _abort_of(self, delivery: Delivery, claimed: Claimed) -> Abort | None:
+        """Why a job must end before it runs, though its record does not say so.
+
+        The ledger knew nothing of it when it was revoked, or its message has expired before it began.
+        """
+        if delivery.message.job and delivery.job_id in self._tenancy_of(delivery).revoked:
+            return "cancelled"
+        has_begun = delivery.ended_by_celery == "deadline" and claimed.starts
+        return None if has_begun else delivery.ended_by_celery
 
     def _recorded(self, delivery: Delivery, first: StreamPart | ResponseError | None) -> RecordedOutputs:
         """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""

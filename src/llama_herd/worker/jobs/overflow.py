@@ -1,7 +1,8 @@
 """Jobs that wait here for room go to workers that have room."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from time import monotonic
 
 import structlog
 
@@ -19,7 +20,8 @@ log = structlog.get_logger(__name__)
 @dataclass(eq=False)
 class Overflow:
     """Releases jobs that this worker has claimed and cannot run soon: while another worker idles, while more
-    urgent ones wait in the queue and this worker can take none, or while a suspect waits to run alone.
+    urgent ones wait in the queue and this worker can take none, or while a suspect waits to run alone. Of a
+    drained worker it releases all that have not ended in time.
 
     The newest jobs go, so that the longest waiting ones keep their places. At most half of the free room of
     the other workers is used, since other full workers see the same room. A suspect stays: it must run alone
@@ -32,8 +34,7 @@ class Overflow:
     publisher: Publisher
     num_rows: int  # of the batch
     num_places: int  # most messages that this worker has in hand
-    #: Queues of which this worker is to take no messages; who takes them looks within a second.
-    paused: set[str] = field(default_factory=set)
+    grace_s: float  # how long jobs may go on once the worker is drained
 
     def shed(self) -> None:
         """Release jobs that other workers have room for, or that must leave this one; called once a second.
@@ -47,14 +48,18 @@ class Overflow:
         """Release a tenant's newest waiting jobs where others have room, and all that must leave."""
         in_hand = tenancy.claims.in_hand()
         waiting = [attempt for attempt in in_hand if attempt.waits_for_room]
-        num_free = tenancy.num_free_elsewhere if waiting else 0
-        was_paused, is_paused = tenancy.queue in self.paused, num_free > 0 or self.gate.is_closed
-        (self.paused.add if is_paused else self.paused.discard)(tenancy.queue)
-        if was_paused and num_free:
+        # In a paused queue what is released would find no worker.
+        num_free = tenancy.num_free_elsewhere if waiting and not tenancy.is_paused else 0
+        was_shedding, tenancy.is_shedding = tenancy.is_shedding, num_free > 0 or self.gate.is_closed
+        drained_s = tenancy.drained_since_s
+        if drained_s is not None and monotonic() - drained_s >= self.grace_s:
+            self._release(tenancy, in_hand, "jobs released, the worker is drained")
+            return
+        if was_shedding and num_free:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
             self._release(tenancy, newest, "jobs released to workers with room")
-        elif waiting and self._is_full:
+        elif waiting and self._is_full and not tenancy.is_paused:
             less_urgent = self._less_urgent(tenancy, in_hand, waiting)
             self._release(tenancy, less_urgent, "jobs released, more urgent ones wait in the queue")
         leaving = [attempt for attempt in in_hand if self.gate.must_leave(attempt)]

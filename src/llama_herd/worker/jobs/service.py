@@ -17,16 +17,16 @@ from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake
 from llama_herd.worker.jobs.link_watch import LinkWatch
 from llama_herd.worker.jobs.overflow import Overflow
+from llama_herd.worker.jobs.payer import Payer
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
-from llama_herd.worker.jobs.standing import Standing
+from llama_herd.worker.jobs.standing import ModelSize, Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
-from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
+from llama_herd.worker.jobs.tenancy import PausedQueues, Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import Poller, Watchdog, WatchedPart
-from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 
@@ -40,8 +40,15 @@ DRAIN_POLL_S = 0.02
 class ServedModel(Protocol):
     """A model as a service has it: what makes sequences of jobs, and the engine that computes these."""
 
-    plan: MemoryPlan
-    maker: SequenceMaker
+    @property
+    def plan(self) -> ModelSize: ...
+
+    @property
+    def maker(self) -> SequenceMaker: ...
+
+    @property
+    def needs_warm_up(self) -> bool:
+        """Whether its first forwards take longer than later ones."""
 
     def job_engine(self, settings: WorkerSettings, sink: Sink) -> JobEngine:
         """Make the engine, which does not run yet."""
@@ -65,7 +72,7 @@ class Service:
         self._model = model
         self._is_hurried = threading.Event()
         self._engine = engine = model.job_engine(settings, self._hand_on)
-        self._warm_up = WarmUp(model.maker)
+        self._warm_up = WarmUp(model.maker if model.needs_warm_up else None)
         self.tenancies = tenancies = Tenancies(
             Tenancy.of(own, redis, owner, worker, model.maker, self._drop)
             for own in settings.by_queue.values()
@@ -73,6 +80,7 @@ class Service:
         gate = SuspectGate.shared() if settings.tenants else SuspectGate()
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
+        self._payer = Payer(tenancies, finisher) if settings.keeps_results_elsewhere else None
         self._publisher = publisher = Publisher(tenancies, engine, finisher)
         preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
         self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
@@ -80,7 +88,9 @@ class Service:
         self._revoker = Revoker(
             worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
         )
-        self._overflow = Overflow(tenancies, gate, publisher, settings.slots, settings.num_places)
+        self._overflow = Overflow(
+            tenancies, gate, publisher, settings.slots, settings.num_places, settings.grace_s
+        )
         self._links = links = LinkWatch(tenancies)
         self._sweeper = Sweeper(tenancies, self._overflow, links)
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
@@ -108,6 +118,8 @@ class Service:
         self._heartbeat.start()
         self._sweeper.start()
         self._revoker.start()
+        if self._payer is not None:
+            self._payer.start()
         self._watchdog.start()
 
     def drain(self, until_s: float, pump: Callable[[], None]) -> None:
@@ -132,6 +144,8 @@ class Service:
         self._publisher.stop()
         self.tenancies.release_all()
         self._heartbeat.stop()
+        if self._payer is not None:
+            self._payer.stop()
         self._finisher.stop()
         self._model.close()
         pump()
@@ -146,7 +160,7 @@ class Service:
 
     def watch(self, poller: Poller) -> None:
         """Note the connection by which messages come from now on."""
-        poller.paused_queues = self._overflow.paused
+        poller.paused_queues = PausedQueues(self.tenancies)
         self._watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
@@ -156,6 +170,11 @@ class Service:
     def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
         """Note that Celery has revoked a job of this queue, or found it expired before it ran."""
         self._intake.put(CeleryEnd(job_id, queue, "expired" if has_expired else "revoked"))
+
+    @property
+    def unheard_s(self) -> float:
+        """How long Redis has taken no report of this worker."""
+        return self._heartbeat.unheard_s
 
     @property
     def figures(self) -> WorkerFigures:

@@ -2,20 +2,40 @@
 
 from dataclasses import dataclass, field
 from time import time
-from typing import Any
+from typing import Any, Protocol
 
 from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.protocol.worker_status import WorkerState, WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.link_watch import LinkWatch, UnreadList
-from llama_herd.worker.jobs.tenancy import Tenancies
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Watchdog
-from llama_herd.worker.loading.memory_plan import MemoryPlan
 from llama_herd.worker.settings import WorkerSettings
 
 #: After this long without a layer a worker reports itself as stalled. It keeps its jobs until `stall_s`: a
 #: report can be taken back the next second, but jobs that were given away are computed twice.
 STALL_SHOWN_S = 15.0
+
+
+class ModelSize(Protocol):
+    """What is said of a model's size: in tokens, in bytes, and of the form of its weights."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest sequence."""
+
+    @property
+    def kv_cache_tokens(self) -> int: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether weights stay in the blocks of their file."""
+
+    @property
+    def num_bytes(self) -> int: ...
 
 
 @dataclass(eq=False)
@@ -24,7 +44,7 @@ class Standing:
 
     settings: WorkerSettings
     worker: str
-    plan: MemoryPlan
+    plan: ModelSize
     tenancies: Tenancies
     engine: JobEngine
     watchdog: Watchdog
@@ -32,9 +52,12 @@ class Standing:
     started_ms: int = field(default_factory=lambda: int(1000 * time()))
     phase: WorkerState = "starting"  # how far it has come: starting, ready or stopping
 
-    @property
-    def state(self) -> WorkerState:
-        """The worker's state. Ready: model loaded, messages of a queue are taken, all parts progress."""
+    def state(self, *tenancies: Tenancy) -> WorkerState:
+        """The worker's state, as these tenants see it.
+
+        Ready: model loaded, messages of a queue are taken, all parts progress. Drained: none of these
+        tenants' jobs is here, and none is taken.
+        """
         if self.phase != "ready":
             return self.phase
         if self.engine.is_stalled(min(STALL_SHOWN_S, self.settings.stall_s)):
@@ -43,16 +66,23 @@ class Standing:
             return "silent"
         if self.watchdog.stuck_s >= UNREADY_S:
             return "stuck"
-        return "spoilt" if set(self.tenancies.queues) <= self.watchdog.spoilt.names else "ready"
+        if set(self.tenancies.queues) <= self.watchdog.spoilt.names:
+            return "spoilt"
+        if any(one.drained_since_s is None for one in tenancies):
+            return "ready"
+        return "draining" if any(one.claims for one in tenancies) else "drained"
 
     def status(self, queue: str = "") -> WorkerStatus:
-        """The worker's status, as users of this queue may see it: without names or keys of other tenants."""
+        """The worker's status, as users of this queue may see it: without names or keys of other tenants.
+
+        Without a queue it is of all tenants.
+        """
         stats, spoilt = self.engine.stats, self.watchdog.spoilt.found.get(queue)
         tenancy = self.tenancies.for_queue(queue)
         unread = next(iter(self.links.unread(tenancy)), UnreadList("", 0, 0.0))
         return WorkerStatus(
             name=self.worker,
-            state=self.state,
+            state=self.state(*([tenancy] if queue else self.tenancies)),
             model=self.settings.served_model,
             device=self.settings.device,
             slots=self.settings.slots,
@@ -97,5 +127,6 @@ class Standing:
             "memory_bytes": self.plan.num_bytes,
             "queue": ", ".join(self.tenancies.queues),
             "redis": masked(settings.redis_url),
+            **({"results": masked(settings.results_url)} if settings.keeps_results_elsewhere else {}),
             "metrics_port": settings.metrics_port or None,
         }

@@ -2,8 +2,10 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from time import monotonic
 from typing import Self
 
 import structlog
@@ -15,6 +17,7 @@ from llama_herd.tasks.ledger.answers import ClaimAnswer, Emitted, Release
 from llama_herd.tasks.ledger.held_jobs import HeldJob
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
+from llama_herd.tasks.ledger.reports import BeatAnswer
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
@@ -140,8 +143,40 @@ class Tenancy:
     figures: JobFigures = field(default_factory=JobFigures)
     #: Jobs whose message a sweep of this worker has pushed again.
     num_put_back: int = 0
-    #: Free rows of other workers, as the heartbeat has heard while jobs waited here.
-    num_free_elsewhere: int = 0
+    #: What the heartbeat has heard last; None: nothing yet, so nobody knows whether messages may be taken.
+    heard: BeatAnswer | None = None
+    #: Since when this worker is drained, by time.monotonic; None: it is not.
+    drained_since_s: float | None = None
+    #: Whether jobs that wait here are to go to other workers: they would come back by messages.
+    is_shedding: bool = False
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether this worker is to take messages of the tenant's queue now."""
+        heard = self.heard
+        return not (self.is_shedding or heard is None or heard.is_paused or heard.is_drained)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nobody is to take jobs of the queue, so none that is handed back would find a worker."""
+        return self.heard is not None and self.heard.is_paused
+
+    @property
+    def num_free_elsewhere(self) -> int:
+        """Free rows of other workers, as the heartbeat has heard while jobs waited here."""
+        return 0 if self.heard is None else self.heard.num_free
+
+    def hear(self, answer: BeatAnswer) -> bool:
+        """Take note of an answer to the heartbeat, and log what is new. Returns whether something is."""
+        before, self.heard = self.heard or BeatAnswer(0, False, False), answer
+        is_drained = answer.is_drained
+        self.drained_since_s = (self.drained_since_s or monotonic()) if is_drained else None
+        if answer.is_paused != before.is_paused:
+            log.info("queue paused" if answer.is_paused else "queue resumed", queue=self.queue)
+        if is_drained != before.is_drained:
+            told = "worker drained: it takes no jobs" if is_drained else "drain undone: it takes jobs again"
+            log.info(told, queue=self.queue, num_jobs=len(self.claims.in_hand()))
+        return (answer.is_paused, is_drained) != (before.is_paused, before.is_drained)
 
     def kept_limit(self, max_bytes: int) -> int:
         """The bytes that ended jobs may keep of a Redis with so much memory; 0: no limit."""
@@ -199,6 +234,14 @@ class Tenancy:
             left=attempt.retries.num_left - 1,
             error=failure,
         )
+
+    def settle(self, job_id: str) -> RedisCall[bool]:
+        """The call that notes that Celery knows how a job ended; it answers whether the job was purged."""
+        return self.ledger.pay(job_id) if self._may_owe else self.ledger.settle(job_id)
+
+    @cached_property
+    def _may_owe(self) -> bool:
+        return self.settings.keeps_results_elsewhere
 
     def held(self, attempt: Attempt) -> HeldJob:
         """An attempt in hand, as calls for several jobs take it."""
@@ -271,3 +314,13 @@ class Tenancies:
             log.warning(
                 "jobs not released, left to their leases", num_jobs=len(attempts), error=type(error).__name__
             )
+
+
+@dataclass(frozen=True)
+class PausedQueues(Container[str]):
+    """The queues of which this worker is to take no messages now; who takes them looks within a second."""
+
+    tenancies: Tenancies
+
+    def __contains__(self, queue: object) -> bool:
+        return not self.tenancies.for_queue(str(queue)).takes_messages

@@ -1,7 +1,7 @@
 """Runs the engine once before the first job: torch and the tokenizer postpone much work to first use."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -44,14 +44,14 @@ class WarmUp:
     without room for them takes its first job cold.
     """
 
-    def __init__(self, maker: SequenceMaker) -> None:
+    def __init__(self, maker: SequenceMaker | None) -> None:
+        """None: there are no sequences, and nothing is run."""
         self._sequences: list[Sequence] = []
         self._have_ended = threading.Event()
         with suppress(GenerationError):
             for number, sampling in enumerate(SAMPLINGS):
-                job = GenerationJob(prompt=TEXT, sampling=SamplingParams.model_validate(COMMON | sampling))
-                made = maker.sequences(f"warm-up-{number}", job, now_ms=0)
-                self._sequences += [replace(sequence, tenant=NOBODY) for sequence in made]
+                if maker is not None:
+                    self._sequences += _made(maker, number, sampling)
         self._left: set[SequenceInfo] = {sequence.info for sequence in self._sequences}
 
     def run(self, engine: JobEngine) -> None:
@@ -70,3 +70,9 @@ class WarmUp:
                 self._left.discard(output.sequence)
         if not self._left:
             self._have_ended.set()
+
+
+def _made(maker: SequenceMaker, number: int, sampling: Mapping[str, Any]) -> list[Sequence]:
+    job = GenerationJob(prompt=TEXT, sampling=SamplingParams.model_validate({**COMMON, **sampling}))
+    made = maker.sequences(f"warm-up-{number}", job, now_ms=0)
+    return [replace(sequence, tenant=NOBODY) for sequence in made]

@@ -1,7 +1,7 @@
 """Ends a worker that makes no progress, so that it can be restarted."""
 
 import threading
-from collections.abc import Callable, Mapping, Set as AbstractSet
+from collections.abc import Callable, Container, Mapping
 from itertools import count
 from typing import Protocol
 
@@ -32,7 +32,7 @@ STUCK_FACTOR = 4
 class Poller(Protocol):
     """Polls Redis for messages, but not those of paused queues."""
 
-    paused_queues: AbstractSet[str]
+    paused_queues: Container[str]
     spoilt: SpoiltQueues
 
     @property

@@ -2,28 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from llama_herd.model.parsers.formats import OutputFormats
 from llama_herd.model.parsers.output_parser import OutputParser
-from llama_herd.model.text.chat import Chat
-from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.tasks.protocol.tools import tool_names
 from llama_herd.worker.engine.detokenizer import ReasoningEnd
 from llama_herd.worker.grammars.whole_output import WholeOutput
 
+if TYPE_CHECKING:
+    from llama_herd.model.text.chat import Chat
+
 #: The last ids of a prompt that tell how it ends.
 TAIL_IDS = 64
 
 
-def chat_of(job: GenerationJob, now_ms: int | None = None) -> Chat:
+def chat_of(job: GenerationJob, now_ms: int | None = None) -> "Chat":
     """The chat of a job with messages: what it leaves out is not there, what it sets to nothing is.
 
     A model that is to call no tool does not hear of any.
 
     `now_ms` is the date that templates write; None: the present.
     """
+    from llama_herd.model.text.chat import Chat  # with all that renders templates
+
     return Chat(
         messages=[message.model_dump(exclude_none=True) for message in job.messages or ()],
         tools=None if job.tool_choice == "none" else job.tools,
@@ -55,16 +59,21 @@ class OutputReading:
 class ChatOutputs:
     """The formats of one model's outputs, and what its tokens stand for where outputs are read."""
 
-    def __init__(self, formats: OutputFormats, tokenizer: Tokenizer, control_ids: Mapping[str, int]) -> None:
-        """Find the formats' marks among the model's control tokens, `control_ids`."""
+    def __init__(
+        self, formats: OutputFormats, pieces: Sequence[bytes], control_ids: Mapping[str, int]
+    ) -> None:
+        """Find the formats' marks among the model's control tokens, `control_ids`.
+
+        pieces: the bytes of each id.
+        """
         self.formats = formats
         #: Marks that are control tokens of this model.
         self._mark_ids = {mark: control_ids[mark] for mark in formats.marks if mark in control_ids}
         #: The bytes of all ids, marks included, which other outputs do not show.
-        self.pieces: Sequence[bytes] = tokenizer.pieces
+        self.pieces = pieces
         if self._mark_ids:
             marks = {token_id: mark.encode() for mark, token_id in self._mark_ids.items()}
-            self.pieces = tuple(marks.get(token_id, one) for token_id, one in enumerate(tokenizer.pieces))
+            self.pieces = tuple(marks.get(token_id, one) for token_id, one in enumerate(pieces))
 
     def reading(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputReading | None:
         """How the outputs of a job are read; None: they are text and nothing else."""

@@ -10,8 +10,9 @@ from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import CudaDevice, UncapturedDevice
+from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.prefill_budget import ForwardCosts
-from llama_herd.worker.engine.runner import ModelRunner, Runner
+from llama_herd.worker.engine.runner import Runner
 from llama_herd.worker.engine.slot_runner import SlotRunner
 from llama_herd.worker.engine.step_graphs import StepGraphs
 from llama_herd.worker.loading.loading_bar import loading_bar

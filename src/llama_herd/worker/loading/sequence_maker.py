@@ -1,34 +1,75 @@
 """What a model makes of a job: sequences for an engine. No tensor."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence as Rows
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.text.chat import ChatTemplates
-from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import EchoedPrompt
+from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.grammars.grammars import Grammars
+from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.loading.chats import ChatOutputs, chat_of
+
+NOT_SHOWN = "the worker does not show its chat template. Fix: start it with HERD_TOKENIZER_INFO=true"
+if TYPE_CHECKING:
+    from llama_herd.model.text.chat import ChatTemplates
+
+
+class PromptTokenizer(Protocol):
+    """Texts to ids and back, as prompts need it; `Tokenizer` says what each is."""
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
+    @property
+    def first_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def pieces(self) -> Rows[bytes]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]: ...
+
+    def text_of(self, ids: Iterable[int]) -> str: ...
+
+
+class ConstraintMaker(Protocol):
+    """Makes constraints of the forms that jobs ask for, as `Grammars` does."""
+
+    figures: GrammarFigures
+
+    def constraints(self, form: OutputForm, num: int) -> Rows[Constraint | None]: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class SequenceMaker:
     """Reads prompts, chats and forms of jobs as one model understands them. The preparing thread has it."""
 
-    tokenizer: Tokenizer
-    chat: ChatTemplates | None
+    tokenizer: PromptTokenizer
+    chat: "ChatTemplates | None"
     chat_complaint: str  # why chats are refused, where there is no `chat`
     outputs: ChatOutputs
-    grammars: Grammars
+    grammars: ConstraintMaker
     max_length: int  # of prompt and completion together, in tokens
     num_pages: int  # of the KV cache
+    control_ids: Mapping[str, int]  # of the control tokens, by their texts
+    tokenizer_info: TokenizerInfo | None  # None: jobs may not ask for it
 
     def sequences(
         self, job_id: str, job: GenerationJob, now_ms: int, due_ms: int | None = None
@@ -40,11 +81,15 @@ class SequenceMaker:
         model cannot run the job.
         """
         _check_vocabulary(job, self.tokenizer.vocab_size)
+        if job.tokenizer_info and self.tokenizer_info is None:
+            raise InvalidJob([FieldError("tokenizer_info", NOT_SHOWN)])
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
         ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
         deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
         form, num = self.outputs.form(job, prompt_ids), job.sampling.n
-        constraints = [None] * num if form is None else self.grammars.constraints(form, num)
+        constraints: Rows[Constraint | None] = [None] * num
+        if form is not None:
+            constraints = self.grammars.constraints(form, num)
         # To a form a leading space belongs.
         is_answer = job.messages is not None and job.output_form is None
         reading = self.outputs.reading(job, prompt_ids)
@@ -83,7 +128,8 @@ class SequenceMaker:
             return None
         is_whole = job.sampling.truncate_prompt_tokens is None
         text = job.prompt if job.prompt is not None and is_whole else self.tokenizer.text_of(prompt_ids)
-        return EchoedPrompt(tuple(prompt_ids), text, self.max_length)
+        info = self.tokenizer_info if job.tokenizer_info else None
+        return EchoedPrompt(tuple(prompt_ids), text, self.max_length, info)
 
     def close(self) -> None:
         """End the helper processes that render chats and judge grammars."""
@@ -95,8 +141,15 @@ class SequenceMaker:
         if job.prompt_ids is not None:
             return list(job.prompt_ids)
         if job.messages is None:
-            add_bos = False if job.add_special_tokens is False else None
-            return self.tokenizer.encode(job.prompt or "", add_bos=add_bos)
+            text = job.prompt or ""
+            if job.add_special_tokens is not False:
+                return self.tokenizer.encode(text)
+            if is_nothing_computed(job) and text in self.control_ids:
+                return [self.control_ids[text]]
+            return self.tokenizer.encode(text, add_bos=False)
+        return self._chat_ids(job, due_ms)
+
+    def _chat_ids(self, job: GenerationJob, due_ms: int | None) -> list[int]:
         if self.chat is None:
             raise GenerationError(
                 ErrorCode.NO_CHAT_TEMPLATE, f"messages: {self.chat_complaint} Fix: send a prompt instead"
@@ -113,6 +166,11 @@ class SequenceMaker:
         firsts = (self.tokenizer.bos_id, *self.tokenizer.first_ids[:1])
         front = prompt_ids[:1] if prompt_ids[0] in firsts and num_kept > 1 else []
         return front + prompt_ids[len(prompt_ids) - num_kept + len(front) :]
+
+
+def is_nothing_computed(job: GenerationJob) -> bool:
+    """Whether a job wants nothing but its prompt's ids: then a control token may stand among them."""
+    return not job.sampling.max_tokens and job.sampling.prompt_logprobs is None
 
 
 def _check_vocabulary(job: GenerationJob, num_tokens: int) -> None:

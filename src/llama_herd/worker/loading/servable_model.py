@@ -12,14 +12,19 @@ from llama_herd.model.files.open_model import open_model
 from llama_herd.model.parsers.formats import OutputFormats
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.weights.form import AnyKernels
+from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.loading.chats import ChatOutputs
 from llama_herd.worker.loading.kernels import kernels_of
 from llama_herd.worker.loading.machine import num_cores
 from llama_herd.worker.loading.memory_plan import MemoryPlan, compute_dtype
 from llama_herd.worker.settings import WorkerSettings
+
+#: A longer chat template is not shown: it would fill a job's stream.
+MAX_TOLD_TEMPLATE_BYTES = 262_144
 
 
 @dataclass(frozen=True)
@@ -86,17 +91,32 @@ class ServableModel:
         sources = self.tokenizer.chat_templates
         if not sources:
             return None
-        return ChatTemplates(sources, self.tokenizer, self._control_tokens, num_helpers=self.num_helpers)
+        return ChatTemplates(sources, self.tokenizer, self.control_tokens, num_helpers=self.num_helpers)
 
     def chat_outputs(self) -> ChatOutputs:
         """How the outputs of its chats are read."""
         return ChatOutputs(
-            self.formats, self.tokenizer, self._control_tokens.ids if self.formats.marks else {}
+            self.formats, self.tokenizer.pieces, self.control_tokens.ids if self.formats.marks else {}
         )
 
     @cached_property
-    def _control_tokens(self) -> ControlTokens:
+    def control_tokens(self) -> ControlTokens:
+        """Those of the model's files, with their ids and roles."""
         return self.file.read_control_tokens(self.tokenizer)
+
+    def tokenizer_info(self, max_length: int) -> TokenizerInfo:
+        """What the files say of the tokenizer. max_length: of prompt and output together, in tokens."""
+        tokenizer = self.tokenizer
+        template = tokenizer.chat_templates.get(DEFAULT, "")
+        is_told = 0 < len(template.encode()) <= MAX_TOLD_TEMPLATE_BYTES
+        own = {
+            "tokenizer_class": type(tokenizer.codec).__name__,
+            "add_bos_token": tokenizer.adds_bos,
+            "add_eos_token": bool(tokenizer.last_ids),
+            "model_max_length": max_length,
+            "chat_template": template if is_told else None,
+        }
+        return TokenizerInfo.model_validate({**self.control_tokens.roles, **own})
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""

@@ -11,8 +11,8 @@ from llama_herd.model.kernels.native import load_kernels
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.runner import ModelRunner
 from llama_herd.worker.engine.sampling.parameters import FLOORS, IN_ORDER, PARAMETERS
 from llama_herd.worker.engine.sampling.rules import RULES
 from llama_herd.worker.loading.loaded_model import LoadedModel

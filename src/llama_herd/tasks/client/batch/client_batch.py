@@ -2,13 +2,49 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Self
 
-from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.client.batch.batch_progress import BatchProgress, DoneRows
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.ledger.redis_call import Dialogue
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+
+#: How often a caller is told how its batch stands, at most.
+TELL_S = 0.5
+
+#: What a caller wants to be told by.
+ProgressHook = Callable[[BatchStatus], object]
+
+
+class ProgressTeller:
+    """Tells a caller how its batch stands: now and then while jobs end, and once when all is over."""
+
+    def __init__(self, hook: ProgressHook | None, window: BatchWindow, num_jobs: int | None) -> None:
+        self._hook = hook
+        self._window = window
+        self._progress = BatchProgress(window.run_id, "", num_jobs, DoneRows())
+        self._tell_at_s = 0.0
+
+    @classmethod
+    def make(
+        cls, hook: ProgressHook | None, window: BatchWindow, jobs: Iterable[BatchJob], total: int | None
+    ) -> Self:
+        """total: the number of jobs; None: that of a list, and else unknown."""
+        return cls(hook, window, len(jobs) if total is None and isinstance(jobs, Sized) else total)
+
+    def tell(self, items: Sequence[BatchItem]) -> None:
+        """Count the items of a round, and tell if it is time. Raises what the hook raises."""
+        if self._hook is None:
+            return
+        self._progress.count(items)
+        is_over = self._window.is_over
+        if is_over or monotonic() >= self._tell_at_s:
+            self._tell_at_s = monotonic() + TELL_S
+            state = "running" if not is_over else "cancelled" if self._window.is_cancelled else "done"
+            self._hook(self._progress.status(state, self._window.num_under_way))
 
 
 class ClientBatch:
@@ -18,9 +54,12 @@ class ClientBatch:
     lost: ask again.
     """
 
-    def __init__(self, run: Callable[[Dialogue[Any]], Any], window: BatchWindow) -> None:
+    def __init__(
+        self, run: Callable[[Dialogue[Any]], Any], window: BatchWindow, teller: ProgressTeller
+    ) -> None:
         """run: runs a dialogue, and raises RedisUnavailable."""
         self.window = window
+        self._teller = teller
         self._run = run
         self._items: deque[BatchItem] = deque()
 
@@ -44,15 +83,20 @@ class ClientBatch:
         while not self._items:
             if self.window.is_over:
                 raise StopIteration
-            self._items.extend(self.poll())
+            items = self.poll()
+            self._items.extend(items)
+            self._teller.tell(items)
         return self._items.popleft()
 
 
 class AsyncBatch:
     """The items of a batch, without blocking the event loop. Made by `AsyncClient.batch`."""
 
-    def __init__(self, run: Callable[[Dialogue[Any]], Awaitable[Any]], window: BatchWindow) -> None:
+    def __init__(
+        self, run: Callable[[Dialogue[Any]], Awaitable[Any]], window: BatchWindow, teller: ProgressTeller
+    ) -> None:
         self.window = window
+        self._teller = teller
         self._run = run
         self._items: deque[BatchItem] = deque()
 
@@ -73,5 +117,7 @@ class AsyncBatch:
         while not self._items:
             if self.window.is_over:
                 raise StopAsyncIteration
-            self._items.extend(await self.poll())
+            items = await self.poll()
+            self._items.extend(items)
+            self._teller.tell(items)
         return self._items.popleft()

@@ -17,12 +17,13 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
+from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Failure
-from llama_herd.tasks.protocol.message import Envelope, queue_name
+from llama_herd.tasks.protocol.message import Envelope, model_of, queue_name
 from llama_herd.tasks.protocol.result import Result
 
 MIN_PAUSE_S = 0.005
@@ -193,6 +194,9 @@ class BatchWindow:
         self._count_at_s = now_s + COUNT_WORKERS_S
         served = self._live = frozenset(worker.model for worker in workers)
         missing = self.models - served - {*self._core.settings.standing_models}
+        if missing:  # a paused one is no mistake
+            tenant = self._core.settings.tenant
+            missing -= {model_of(queue, tenant) for queue in await paused_queues(tenant)}
         self.unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
         self._unpark()
         if self._follows_workers:

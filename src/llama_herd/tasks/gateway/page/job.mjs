@@ -116,13 +116,13 @@ function stateOf(job) {
 
 function about(job) {
   const asked = job.job ?? {};
-  const {metadata, ...rest} = Object.fromEntries(Object.entries(asked).filter(([name]) => !ASKED.includes(name)));
+  const {metadata = {}, ...rest} = Object.fromEntries(Object.entries(asked).filter(([name]) => !ASKED.includes(name)));
   const parts = [
     facts([
       ['Queue', job.queue], ['Worker', job.worker], ['Starts', count(job.starts)],
       ['Again as', job.retried_as && link(job.retried_as)],
-      ['Runs again', job.metadata.retry_of && link(job.metadata.retry_of)],
-      ...Object.entries(job.metadata).filter(([name]) => name !== 'retry_of'),
+      ['Runs again', metadata.retry_of && link(metadata.retry_of)],
+      ...Object.entries(metadata).filter(([name]) => name !== 'retry_of'),
     ]),
     el('h3', {}, 'What became of it'), el('ol', {className: 'moments'}, ...job.timeline.map((one) => moment(one, job))),
     el('h3', {}, 'Parameters'), el('pre', {}, JSON.stringify(rest, null, 2)),

@@ -54,7 +54,6 @@ function onHerd(found) {
   say(byId('num-dead'), num ? ` ${num}` : '');
   say(byId('whose'), key.get() ? `${found.tenant} · ${found.role}` : '');
   show(byId('forget'), Boolean(key.get()));
-  show(byId('api'), !key.get()); // a link brings no key along
   if (isOther && placeOf(location.hash).view !== 'play') open();
 }
 

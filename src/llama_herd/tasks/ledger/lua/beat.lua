@@ -1,11 +1,12 @@
 -- BEAT: store the report of a worker for each of its tenants. It expires if no further report comes.
--- needs: clock
+-- needs: clock, pauses
 -- args: name, life_s#, max_served# (queues to remember), max_asked# (workers to ask for room)
--- list beats: keys report, workers (the index of such reports), served, room;
+-- list beats: keys report, workers (the index of such reports), served, room, paused, drained;
 --       args queue (that it serves; empty: none), free# (rows), asks (1: for room elsewhere)
 -- list own: args beat#, field, value (of the reports, where tenants do not get the same)
 -- pairs common:
--- Answers, for each tenant: free rows of other workers of the queue, as far as was asked, or what is wrong
+-- Answers, for each tenant: free rows of other workers of the queue, as far as was asked, or what is wrong with a key;
+--       when the pause of the queue ends, and when the drain of the worker does (ms; 0: there is none)
 local now = now_ms()
 
 -- In `room` a worker's score is the second at which its report expires, and its free rows as a fraction of that: so one
@@ -51,6 +52,8 @@ end
 local answers = {}
 for place, one in ipairs(beats) do
   local is_done, answer = pcall(beat, one)
-  answers[place] = is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer))
+  answers[place] = {
+    is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer)),
+    paused_until(one.paused, one.queue, now), paused_until(one.drained, name, now)}
 end
 return answers

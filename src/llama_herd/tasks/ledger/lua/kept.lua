@@ -59,15 +59,24 @@ local function note_kept_result(key)
   if life_ms > 0 then pcall(count_kept, key, key.job, 'kept_result', bytes_of(key.result), life_ms) end
 end
 
--- Takes back what was counted of a job that is deleted before its time.
-local function forget_kept(key)
-  for _, noted in ipairs(redis.call('HMGET', key.job, 'kept', 'kept_result')) do
-    local hour, bytes = string.match(noted or '', '^(%d+)/(%d+)$')
-    if hour and redis.pcall('HMGET', key.kept, hour)[1] then
-      redis.pcall('HINCRBY', key.kept, 'bytes', -bytes)
-      if redis.pcall('HINCRBY', key.kept, hour, -bytes) == 0 then redis.pcall('HDEL', key.kept, hour) end
-    end
+-- Takes back what was counted of a job, as its record notes it.
+local function forget_noted(key, noted)
+  local hour, bytes = string.match(noted or '', '^(%d+)/(%d+)$')
+  if hour and redis.pcall('HMGET', key.kept, hour)[1] then
+    redis.pcall('HINCRBY', key.kept, 'bytes', -bytes)
+    if redis.pcall('HINCRBY', key.kept, hour, -bytes) == 0 then redis.pcall('HDEL', key.kept, hour) end
   end
+end
+
+-- Takes back all that was counted of a job that is deleted before its time.
+local function forget_kept(key)
+  for _, noted in ipairs(redis.call('HMGET', key.job, 'kept', 'kept_result')) do forget_noted(key, noted) end
+end
+
+-- Counts a record and its stream anew, whose life has changed.
+local function recount_kept(key, life_ms)
+  forget_noted(key, redis.call('HMGET', key.job, 'kept')[1])
+  note_kept(key, key.job, key.events, life_ms / 1000)
 end
 
 -- The bytes that ended jobs keep, and how many they may; 0: no limit.

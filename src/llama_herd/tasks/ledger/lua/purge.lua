@@ -1,8 +1,7 @@
 -- PURGE: delete a job's prompt and output. A waiting job is cancelled first; a running one is left alone.
 -- needs: clock, declare, end
 -- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed, quarantine,
---       result (Celery's)
+--       kept, ended, failed, quarantine, owed, result (Celery's)
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), end_tail (of the
 --       final event), marks (1: leave a mark of an unknown id, too)
 -- also lines: (pending:<list> of the list in which the job waits)
@@ -12,8 +11,8 @@
 -- For the life of an ended job a mark remains that this id is over, with nothing of the job: a remaining message must
 -- not run it again.
 key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
-local state, owner, lease, bare, queue, lane = unpack(
-  redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'bare', 'queue', 'lane'))
+local state, owner, lease, bare, queue, lane, settled = unpack(
+  redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'bare', 'queue', 'lane', 'settled'))
 if owner and state == 'running' and (tonumber(lease) or 0) > now_ms() then return 'running' end
 if state == 'queued' or state == 'running' then
   local missing = undeclared(line_of(key.pending, queue, lane))
@@ -32,6 +31,12 @@ redis.call('ZREM', key.quarantine, id)
 unlist_ended(key, id)
 redis.call('HSET', key.job, 'state', 'purged')
 redis.call('EXPIRE', key.job, ttl_s)
+-- A result in another Redis a worker deletes, once that Redis is there.
+if settled == 'elsewhere' or redis.call('ZSCORE', key.owed, id) then
+  redis.call('HSET', key.job, 'life_ms', 1000 * ttl_s)
+  redis.call('EXPIRE', key.job, math.max(ttl_s, ROW_LIFE_S))
+  redis.call('ZADD', key.owed, now_ms(), id)
+end
 if not state then return 'unknown' end
 -- Older versions do not note how a job came.
 if bare == '0' or state == 'purged' and not bare then return 'purged' end

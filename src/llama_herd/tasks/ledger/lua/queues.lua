@@ -1,16 +1,18 @@
--- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead.
--- needs: clock, queue, strays, kept
--- keys: waiting, served, leases, dead, quarantine, delayed, kept
+-- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead or owed.
+-- needs: clock, queue, strays, kept, pauses
+-- keys: waiting, served, leases, dead, quarantine, delayed, owed, kept, paused
 -- args: before, after (what a record's key has before and after the id),
 --       max_queues# (those that were served last come first, then those with the most jobs),
 --       max_looks# (running jobs to look at), lately_ms# (what is meant by lately)
 -- list wanted: args queue (that is counted in any case)
 -- builds keys: the names of lists and records, so this script needs a single Redis, not a cluster
 -- kept: for gateways
--- Answers: now, dead letters, poisoned jobs, bytes that ended jobs keep and how many they may, then for each queue: name, waiting jobs and their tokens, those of them that
+-- Answers: now, dead letters, poisoned jobs, owed results, bytes that ended jobs keep and how many they may, then for each
+--       queue: name, waiting jobs and their tokens, those of them that
 --       are delayed and their tokens, jobs that the next sweep will bring back and their tokens, running jobs, jobs taken
 --       lately, in how many ms, when a worker last reported that it serves the queue, then for each lane (plain, urgent,
---       low): messages, when the oldest job was due; 0: unknown; at last the messages in stray lists, which count as plain
+--       low): messages, when the oldest job was due; 0: unknown; at last the messages in stray lists, which count as plain,
+--       and when the pause of the queue ends; 0: there is none
 local now = now_ms()
 local names, is_named, counts = {}, {}, {}
 
@@ -35,6 +37,8 @@ table.sort(waits, function(one, two)
 end)
 
 for _, queue in ipairs(wanted) do name(queue) end
+local paused = redis.pcall('ZRANGEBYSCORE', key.paused, string.format('(%.0f', now), '+inf', 'LIMIT', 0, max_queues)
+for _, queue in ipairs(paused) do name(queue) end
 local served_lately = redis.call('ZRANGEBYSCORE', key.served, now - lately_ms, '+inf')
 for place = #served_lately, 1, -1 do name(served_lately[place]) end
 for _, queue in ipairs(waits) do name(queue) end
@@ -106,7 +110,7 @@ local function num_stray(queue, lists)
 end
 
 local answer = {now, redis.call('XLEN', key.dead), redis.call('ZCOUNT', key.quarantine, '-inf', '+inf'),
-  kept_and_limit(key, now)}
+  redis.call('ZCOUNT', key.owed, '-inf', '+inf'), kept_and_limit(key, now)}
 for _, queue in ipairs(names) do
   local count = counts[queue]
   local lists = plain_lists(queue)
@@ -118,6 +122,7 @@ for _, queue in ipairs(names) do
     count.left or 0, count.lefttokens or 0, count.running,
     math.floor(count.taken or 0), count.since and now - count.since or 0,
     math.floor(tonumber(redis.call('ZSCORE', key.served, queue) or 0)),
-    plain, plain_due, urgent, urgent_due, low, low_due, num_stray(queue, lists)}
+    plain, plain_due, urgent, urgent_due, low, low_due, num_stray(queue, lists),
+    paused_until(key.paused, queue, now)}
 end
 return answer

@@ -2,11 +2,12 @@
 -- needs: clock
 -- keys: job
 -- args: caller, for_ms# (how long it may take until it must ask again)
--- Answers: {yours, keep_s or ''} | {busy, ms left} | {settled} | {purged} | {unknown} (the record has expired)
+-- Answers: {yours, keep_s or '', 1 if its links are sent} | {busy, ms left} | {settled} | {purged} |
+--       {unknown} (the record has expired)
 -- After that time another one gets `busy` once more, for the same time again: a live worker asks again meanwhile. An
 -- outage of Redis holds up both alike. A time further away than that was written before the clock was put back.
-local state, settled, by, until_ms, is_late = unpack(redis.call('HMGET', key.job,
-  'state', 'settled', 'settling', 'settling_until', 'settling_late'))
+local state, settled, by, until_ms, is_late, sent_links, keep_s = unpack(redis.call('HMGET', key.job,
+  'state', 'settled', 'settling', 'settling_until', 'settling_late', 'sent_links', 'keep_s'))
 if not state then return {'unknown'} end
 if state == 'purged' then return {'purged'} end
 if settled then return {'settled'} end
@@ -23,4 +24,4 @@ if by and by ~= caller then
 end
 redis.call('HSET', key.job, 'settling', caller, 'settling_until', now + for_ms)
 if is_late then redis.call('HDEL', key.job, 'settling_late') end
-return {'yours', redis.call('HGET', key.job, 'keep_s') or ''}
+return {'yours', keep_s or '', sent_links or ''}

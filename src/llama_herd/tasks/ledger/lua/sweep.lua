@@ -1,10 +1,10 @@
 -- SWEEP: push the messages of jobs that nobody else will deliver: lost messages, and those of delayed jobs that are
 -- due. Every worker calls it about once a second.
--- needs: clock, front, waiting, lost
+-- needs: clock, front, waiting, lost, pauses
 -- keys: pending, delayed, leases, waiting, sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
 --       some worker sweeps), dead (the letters), served, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed
+--       kept, ended, failed, paused
 -- args: keys_start (of a job's keys), record_end, events_end (of the keys of record and events), channels (their prefix),
 --       between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap), lease_ms#, patience_ms#,
 --       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
@@ -91,14 +91,16 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now, 'LIMIT
   attempt(key.pending, id, deliver)
 end
 
--- Queues that were served at some time, or may be without a worker: their names are no mistake.
+-- Queues that were served at some time, are paused, or may be without a worker: their names are no mistake.
 local is_known = {}
 for _, queue in ipairs(standing) do is_known[queue] = true end
 
 -- Whether a job has waited for too long, since it was due and since workers are up, in a queue that nobody ever served.
 local function is_unserved(queue, due_ms)
   if unserved_ms == 0 or now - math.max(awake, tonumber(due_ms) or 0) <= unserved_ms then return false end
-  if is_known[queue] == nil then is_known[queue] = redis.call('ZSCORE', key.served, queue) and true end
+  if is_known[queue] == nil then
+    is_known[queue] = redis.call('ZSCORE', key.served, queue) and true or paused_until(key.paused, queue, now) > 0
+  end
   return not is_known[queue]
 end
 

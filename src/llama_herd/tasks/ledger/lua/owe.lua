@@ -1,0 +1,16 @@
+-- OWE: note that Celery could not be told how a job ended, since the Redis of its results is away. The record and the
+-- events stay until it is told, though at most for `life_s#`.
+-- needs: clock, kept
+-- keys: job, events, owed, kept
+-- args: id, in_ms# (in how long it is to be told), life_s#, sent_links (1: they need not be sent again)
+local settled, left_ms = redis.call('HGET', key.job, 'settled'), redis.call('PTTL', key.job)
+if settled then return end
+if left_ms >= 0 then
+  redis.call('HSETNX', key.job, 'life_ms', left_ms)
+  redis.call('EXPIRE', key.job, life_s)
+  redis.call('EXPIRE', key.events, life_s)
+  recount_kept(key, 1000 * life_s)
+  redis.call('HDEL', key.job, 'settling', 'settling_until', 'settling_late')
+  if sent_links == '1' then redis.call('HSET', key.job, 'sent_links', 1) end
+end
+redis.call('ZADD', key.owed, now_ms() + in_ms, id)

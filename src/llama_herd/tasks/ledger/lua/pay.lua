@@ -1,0 +1,18 @@
+-- PAY: SETTLE where results are kept in another Redis. From then on the job is kept for as long as it still was when it was
+-- first owed.
+-- needs: kept
+-- keys: job, events, owed, kept
+-- args: id
+-- Answers: settled | purged (the result is to be deleted) | unknown (the record has expired)
+redis.call('ZREM', key.owed, id)
+local state, life_ms = unpack(redis.call('HMGET', key.job, 'state', 'life_ms'))
+if not state then return 'unknown' end
+if life_ms then
+  redis.call('PEXPIRE', key.job, life_ms)
+  redis.call('PEXPIRE', key.events, life_ms)
+  recount_kept(key, tonumber(life_ms))
+end
+redis.call('HDEL', key.job, 'settling', 'settling_until', 'settling_late', 'sent_links', 'life_ms')
+if state == 'purged' then return 'purged' end
+redis.call('HSET', key.job, 'settled', 'elsewhere')
+return 'settled'

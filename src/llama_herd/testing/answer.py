@@ -1,0 +1,80 @@
+"""Answer: what a scripted job says, how fast, and how it ends."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Self
+
+from llama_herd.error_code import ErrorCode, known_code
+from llama_herd.errors import BadInput
+
+
+class Call(NamedTuple):
+    """A call of a tool."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One answer. Made by hand it has a text; without one, and without calls, it is what the job asks for.
+
+        Answer.of("Paris is the capital.", tokens_per_s=20)
+        Answer.of("Paris is the capital.", dies_after=2)
+        Answer.failing("out_of_memory", after_tokens=3)
+        Answer.calling("weather", city="Paris")
+        Answer()  # an instance of the job's schema, a call of its tool, else a sentence
+
+    tokens_per_s: its pace; 0: as fast as can be. dies_after: the worker dies by kill -9 once so many tokens
+    are recorded, and the next attempt goes on behind them; with 0 each attempt dies, until the job is
+    poisoned. Raises BadInput for what cannot be.
+    """
+
+    text: str | None = None
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    tokens_per_s: float = 0.0
+    error: str = ""  # the code of its failure; empty: it does not fail
+    message: str = ""
+    after_tokens: int = 0  # how many come before the failure; 0: the job is never started
+    dies_after: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.error and known_code(self.error) is None:
+            raise BadInput(f"error: no code is {self.error!r}. The codes are {', '.join(ErrorCode)}")
+        for name in ("tokens_per_s", "after_tokens", "dies_after"):
+            if (getattr(self, name) or 0) < 0:
+                raise BadInput(f"{name}: must be 0 or more, got {getattr(self, name)}")
+
+    @classmethod
+    def of(cls, text: str | Mapping[str, Any] | list[Any], **fields: Any) -> Self:
+        """An answer with this text, or with this value as JSON."""
+        return cls(text=text if isinstance(text, str) else json.dumps(text), **fields)
+
+    @classmethod
+    def calling(cls, name: str, /, **arguments: Any) -> Self:
+        """An answer that calls a tool."""
+        return cls(calls=(Call(name, arguments),))
+
+    @classmethod
+    def failing(
+        cls, code: str, message: str = "this failure is scripted", *, text: str = "", after_tokens: int = 0
+    ) -> Self:
+        """An error with this code, at once or after so many tokens of a text."""
+        return cls(text=text, error=str(code), message=message, after_tokens=after_tokens)
+
+    def plus(self, **fields: Any) -> Self:
+        """The same answer with other fields."""
+        return replace(self, **fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `from_dict` in another process."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` made, or a file. Raises BadInput, or TypeError for other fields."""
+        given = fields.get("calls", ())
+        calls = tuple(Call(**one) if isinstance(one, Mapping) else Call(*one) for one in given)
+        return cls(**{**fields, "calls": calls})

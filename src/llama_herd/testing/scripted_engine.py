@@ -1,0 +1,118 @@
+"""The engine on a script: the scheduler, slots and pages of any worker, and tokens that are known before."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence as Rows
+from dataclasses import dataclass, fields
+from time import monotonic, sleep
+from typing import Self
+
+from llama_herd.errors import GenerationError
+from llama_herd.testing.answer import Answer
+from llama_herd.testing.vocabulary import EOS_ID
+from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.interface import SampledToken, SequenceInfo
+from llama_herd.worker.engine.runner import Read, Reading
+from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.sequence import Sequence
+
+#: How long at most an engine whose rows are all paced hears of nothing else.
+POLL_S = 0.01
+
+#: How long a worker that is to die waits for its tokens to be recorded.
+RECORDED_S = 10.0
+
+#: Whether so many tokens of a sequence are in its job's stream.
+HasRecorded = Callable[[SequenceInfo, int], bool]
+
+
+@dataclass(eq=False, kw_only=True)
+class ScriptedSequence(Sequence):
+    """A sequence whose tokens are known."""
+
+    answer: Answer
+    scripted_ids: tuple[int, ...]
+    num_replayed: int = 0  # of its ids, which earlier attempts have recorded
+    due_s: float = 0.0  # when its next token may come, on the clock of time.monotonic
+
+    @classmethod
+    def from_sequence(cls, sequence: Sequence, answer: Answer, ids: tuple[int, ...]) -> Self:
+        given = {one.name: getattr(sequence, one.name) for one in fields(Sequence) if one.init}
+        return cls(**given, answer=answer, scripted_ids=ids)
+
+    def replay(self, ids: list[int]) -> str:  # type: ignore[override]
+        self.num_replayed = len(ids)
+        return super().replay(ids)
+
+    @property
+    def next_id(self) -> int:
+        """What follows; behind the last one nothing but ends, as long as a job ignores them."""
+        return self.scripted_ids[len(self.ids)] if len(self.ids) < len(self.scripted_ids) else EOS_ID
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self.answer.error) and len(self.ids) >= self.answer.after_tokens
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether its worker dies now: it has come so far in this attempt, or each attempt is to die."""
+        dies_after = self.answer.dies_after
+        return dies_after == len(self.ids) and (not dies_after or self.num_replayed < dies_after)
+
+
+@dataclass(eq=False)
+class ScriptedRunner:
+    """Computes nothing: each row has its next token already."""
+
+    has_recorded: HasRecorded
+    overlaps: bool = False
+    on_layer: Callable[[], None] | None = None
+
+    def begin(self, sequence: Sequence) -> None:
+        """Nothing is copied."""
+
+    def launch(self, rows: Rows[Row]) -> Read:
+        readings = [self._reading(row) for row in rows]
+        return lambda: readings
+
+    def _reading(self, row: Row) -> Reading:
+        sequence = row.sequence
+        if not isinstance(sequence, ScriptedSequence):
+            raise TypeError(f"{sequence.name} has no script")
+        if sequence.is_deadly:
+            self._die(sequence)
+        if sequence.has_failed:
+            raise GenerationError(sequence.answer.error, sequence.answer.message)
+        params = sequence.params
+        scores = [_certain(one, params.prompt_logprobs) for one in row.scored_ids]
+        token = SampledToken(sequence.next_id)
+        if params.logprobs:
+            token = _certain(token.token_id, params.top_logprobs)
+        return Reading(row, scores, token if row.is_complete else None)
+
+    def _die(self, sequence: ScriptedSequence) -> None:
+        """End as by kill -9 once the tokens so far are recorded, so that the next attempt is behind them."""
+        until_s = monotonic() + RECORDED_S
+        while not self.has_recorded(sequence.info, len(sequence.ids)) and monotonic() < until_s:
+            sleep(POLL_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class PacedEngine(Engine):
+    """Lets a row take part in a step only when its next token is due."""
+
+    def _compute(self, rows: Rows[Row]) -> None:
+        now_s = monotonic()
+        waits_s = [max(0.0, getattr(row.sequence, "due_s", 0.0) - now_s) for row in rows]
+        due = [row for row, wait_s in zip(rows, waits_s, strict=True) if not wait_s]
+        if rows and not due:
+            sleep(min(POLL_S, *waits_s))
+        super()._compute(due)
+        for row in due:
+            if isinstance(row.sequence, ScriptedSequence) and row.sequence.answer.tokens_per_s:
+                row.sequence.due_s = now_s + 1 / row.sequence.answer.tokens_per_s
+
+
+def _certain(token_id: int, num_top: int | None) -> SampledToken:
+    """A token that was certain."""
+    return SampledToken(token_id, 0.0, ((token_id, 0.0),) if num_top else ())

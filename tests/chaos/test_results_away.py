@@ -1,0 +1,103 @@
+"""The results' own Redis is killed again and again, and workers in turn: all ends are told there."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.result import AsyncResult
+from redis import Redis
+
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
+from llama_herd.worker.jobs.finisher import NUM_THREADS
+from tests.chaos.harness.patience import wait_until
+from tests.durable_redis import DurableRedis
+from tests.local.processes import WorkerProcess
+from tests.tiny import write_tiny_gguf
+
+pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.timeout(180)]
+
+QUEUE = queue_name("m")
+JOB: dict[str, Any] = {"prompt": "a tale", "sampling": {"max_tokens": 6}}
+NUM_ROUNDS, CHORDS_A_ROUND, PARTS = 8, 5, 3
+
+
+def num_left(root: Any) -> int:
+    """Messages, jobs that wait or run, and results that are owed."""
+    num_messages = root.llen(QUEUE) + sum(root.hlen(key) for key in root.keys("herd:*unacked"))
+    return int(num_messages + sum(root.zcard(Ledger().key(name)) for name in ("pending", "leases", "owed")))
+
+
+def sent_to(root: Any, queue: str) -> Counter[str]:
+    """How often each task was sent into a list that nobody reads, by the id that the sender gave it."""
+    return Counter(json.loads(message)["headers"]["id"] for message in root.lrange(queue, 0, -1))
+
+
+@pytest.mark.parametrize("kills_workers", [False, True], ids=["results", "workers too"])
+def test_kills_of_the_results_redis_and_of_workers_lose_no_result(
+    tmp_path: Path, figures: list[str], kills_workers: bool
+) -> None:
+    """A worker that is killed may have sent a link or a body that it could not note: nothing else may."""
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with DurableRedis() as server, DurableRedis() as results, Redis.from_url(server.url) as found:
+        root: Any = found
+
+        def start(number: int) -> WorkerProcess:
+            log = tmp_path / f"{number}.log"
+            options: dict[str, Any] = {"model_name": "m", "slots": 4, "kv_cache_tokens": 1024, "threads": 1}
+            return WorkerProcess(
+                server.url, model, f"w{number}", log, result_url=results.url, lease_ms=1000, **options
+            ).start()
+
+        shop = Celery("shop", broker=server.url, backend=results.url, set_as_current=False)
+        sender = Celery("sender", broker=server.url, set_as_current=False)  # needs no results to send
+        chords = [f"chord-{number}" for number in range(NUM_ROUNDS * CHORDS_A_ROUND)]
+        for name in chords:
+            shop.backend.set_chord_size(name, PARTS)
+        parts = {f"{name}-{place}": (name, place) for name in chords for place in range(PARTS)}
+
+        def send(job_id: str) -> None:
+            name, place = parts[job_id]
+            body = shop.signature("shop.then", queue="bodies", task_id=name)
+            link = shop.signature("shop.next", queue="links", task_id=f"after-{job_id}")
+            options = {"group_id": name, "group_index": place, "chord": body, "link": link}
+            sender.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE, task_id=job_id, **options)
+
+        workers, ids = [start(number) for number in range(2)], list(parts)
+        try:
+            for number in range(NUM_ROUNDS):
+                for job_id in ids[number * PARTS * CHORDS_A_ROUND :][: PARTS * CHORDS_A_ROUND]:
+                    send(job_id)
+                if kills_workers and number % 2:
+                    workers.pop(0).kill()
+                    workers.append(start(number + 2))
+                with results.away(0.7):
+                    pass
+            wait_until(lambda: num_left(root) == 0, "every end is told")
+            lost = [job_id for job_id in ids if not root.exists(Ledger().job_key(job_id))]
+            for job_id in lost:  # in the one gap of a bare message, which its sender closes so
+                send(job_id)
+            wait_until(lambda: num_left(root) == 0, "every end is told")
+        finally:
+            for worker in workers:
+                worker.kill()
+        states = {job_id: AsyncResult(job_id, app=shop).state for job_id in ids}
+        untold = {one: root.hgetall(Ledger().job_key(one)) for one in ids if states[one] != "SUCCESS"}
+        bodies, links = sent_to(root, "bodies"), sent_to(root, "links")
+        logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
+    assert not untold
+    num_kills = NUM_ROUNDS // 2 if kills_workers else 0
+    for sent, wanted in ((bodies, {*chords}), (links, {f"after-{job_id}" for job_id in ids})):
+        assert sent.keys() == wanted
+        assert sent.total() - len(wanted) <= num_kills * NUM_THREADS
+    assert len(lost) <= num_kills
+    num_owed = logs.count("job's result is owed")
+    assert num_owed
+    twice = sum(sent.total() - len(sent) for sent in (bodies, links))
+    told = f"{len(ids)} ends told, {num_owed} late, {len(chords)} chords"
+    figures.append(
+        f"results away {NUM_ROUNDS} times, {num_kills} kills: {told}, {twice} links or bodies twice"
+    )

@@ -1,0 +1,56 @@
+"""Which backend a worker stores results by, and which addresses it takes."""
+
+import pytest
+
+from llama_herd.errors import SettingsError
+from llama_herd.tasks.app import make_app
+from llama_herd.tasks.settings import Settings
+from llama_herd.worker.broker.celery_config import insist_on_results
+from llama_herd.worker.broker.result_backend import is_remote
+
+HERE = "redis://h:6379/0"
+SENTINELS = "sentinel://s1:26379,s2:26379/3?master=own"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "results", "kind"),
+    [
+        (HERE, "", "ResultBackend"),
+        (HERE, "redis://h", "ResultBackend"),
+        (HERE, "redis://h:6379/1", "RemoteResultBackend"),
+        (HERE, " redis://other:6379/0 ", "RemoteResultBackend"),
+        (HERE, "unix:///r.sock?db=2", "RemoteResultBackend"),
+        (HERE, SENTINELS, "RemoteSentinelResultBackend"),
+        (SENTINELS, "", "SentinelResultBackend"),
+        (SENTINELS, HERE, "RemoteResultBackend"),
+    ],
+)
+def test_the_backend_is_that_of_the_results_address(jobs: str, results: str, kind: str) -> None:
+    settings = Settings(redis_url=jobs, result_url=results)
+    app = make_app(settings)
+    insist_on_results(app, settings)
+    assert type(app.backend).__name__ == kind
+    assert is_remote(app.backend) == kind.startswith("Remote") == settings.keeps_results_elsewhere
+    if results == SENTINELS:
+        assert [one["host"] for one in app.backend.connparams["hosts"]] == ["s1", "s2"]
+        assert app.conf.result_backend_transport_options["master_name"] == "own"
+
+
+def test_a_remote_redis_that_does_not_answer_is_noticed_soon() -> None:
+    settings = Settings(redis_url=HERE, result_url="redis://h:6379/1")
+    app = make_app(settings)
+    insist_on_results(app, settings)
+    options = app.backend.client.connection_pool.connection_kwargs
+    assert options["db"] == 1
+    assert options["socket_timeout"] == options["socket_connect_timeout"] == 2.0
+    assert options["retry"].get_retries() == 1
+
+
+@pytest.mark.parametrize("url", ["amqp://u:secret@h//", "db+postgresql://u:secret@h/x", "redis://h/x"])
+def test_what_is_no_redis_is_refused_by_the_name_of_the_setting(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERD_RESULT_URL", url)
+    with pytest.raises(SettingsError, match=r"^HERD_RESULT_URL: ") as caught:
+        Settings.read()
+    assert "secret" not in str(caught.value)
