@@ -17,6 +17,7 @@ from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
 from tests.batch_api import BatchApi
 from tests.browser import SHIFT, Browser, Tab
+from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess
 from tests.page import ask, is_over, job_of, needs_chromium, said
@@ -461,6 +462,25 @@ def test_a_queue_that_nobody_serves_is_cleared(open_page: Open, client: Client) 
     tab.wait("document.querySelector('#dead-queues .told')?.textContent.includes('1 job is left')")
     assert answer(tab, "#dead-queues button").startswith("End all 1 job of nobody")
     tab.wait("!document.querySelector('#dead-queues li, #queues .bad')")
+
+
+def test_a_queue_is_paused_and_a_worker_drained(open_page: Open, client: Client, url: str) -> None:
+    tab = open_page(f"{url}/#overview")
+    for name, gone, is_paused in (("Pause", "Resume", True), ("Resume", "Pause", False)):
+        assert "tales" in answer(tab, f'#queues [aria-label="{name} tales"]')
+        tab.wait(f"document.querySelector('#queues [aria-label=\"{gone} tales\"]')")
+        queue = client.status().queue_of("tales")
+        assert queue is not None
+        assert queue.is_paused == is_paused
+    for name, gone, state in (("Drain", "Resume", "drained"), ("Resume", "Drain", "ready")):
+        assert "two@test" in answer(tab, f'#workers [aria-label="{name} two@test"]')
+        tab.wait(f"document.querySelector('#workers [aria-label=\"{gone} two@test\"]')")
+        wait_until(
+            lambda state=state: {one.name: one.state for one in client.workers()}["two@test"] == state, state
+        )
+    assert tab.text("#acted") == "two@test takes jobs again."
+    tab.click("#views [data-view=play]")
+    assert not tab.run("document.querySelector('#workers .drain').checkVisibility()")
 
 
 @pytest.mark.parametrize("view", ["overview", "jobs?state=ended", "jobs/none", "dead", "batches"])

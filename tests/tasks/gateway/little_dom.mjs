@@ -81,11 +81,13 @@ class Element {
   /** All elements within. */
   all() { return this.children.flatMap((child) => [child, ...child.all()]); }
 
-  querySelector(selector) {
+  querySelector(selector) { return this.querySelectorAll(selector)[0] ?? null; }
+
+  querySelectorAll(selector) {
     const isIt = selector.startsWith('.')
       ? (one) => one.classList.contains(selector.slice(1))
       : (one) => one.tag === selector;
-    return this.all().find(isIt) ?? null;
+    return this.all().filter(isIt);
   }
 }
 

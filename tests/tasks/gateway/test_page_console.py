@@ -258,33 +258,62 @@ def test_dead_letters_are_read_sent_again_and_dropped(
     assert herd.messages() == [PROMPT.encode()]
 
 
-CLEAR = """
-const {drawQueues} = await import('./queues.mjs')
-const {ask} = await import('./server.mjs')
+HERD = """
+const {Herd} = await import('./herd.mjs')
 const {document: page} = globalThis
-page.getElementById('queues').append(page.createElement('tbody'))
-const dead = page.getElementById('dead-queues')
-const look = async () => drawQueues((await ask('GET', 'v1/herd')).queues, given.mayClear)
-await look()
-const told = {text: dead.textContent, asked: null}
-if (given.mayClear) {
-  told.asked = await press(dead, 'Clear', 'End all')
-  await once(() => dead.textContent.includes('cancelled.'))
+const part = (id) => page.getElementById(id)
+for (const name of ['queues', 'jobs']) part(name).append(page.createElement('tbody'))
+for (const className of ['line', 'area', 'cursor']) {
+  part('plot').append(Object.assign(page.createElement('path'), {className}))
 }
-tell(told)
+const herd = new Herd(() => {}, (error) => tell(error.message))
+await herd.look()
+const told = {dead: part('dead-queues').textContent, queues: part('queues').textContent}
+told.names = page.body.all().concat(...['workers', 'queues', 'dead-queues'].map((id) => part(id).all()))
+  .filter((one) => one.tag === 'button').map((one) => one.textContent)
+told.asked = []
+for (const [id, name, yes, said] of given.acts) {
+  told.asked.push(await press(part(id), name, yes))
+  await once(() => part('acted').textContent === said)
+  await herd.look()
+}
+tell({...told, workers: part('workers').textContent, after: part('queues').textContent})
 """
 
 
-def test_a_dead_queue_is_told_and_cleared_by_operators(
-    closed_gateway: GatewayThread, herd: Herd, key: str
-) -> None:
+def test_the_herd_is_acted_on_by_operators(closed_gateway: GatewayThread, herd: Herd, key: str) -> None:
+    """A queue that nobody serves is cleared, one that is served paused and resumed, a worker drained."""
     job = GenerationJob(prompt="x", model="nobody")
     run_call(herd.redis, herd.ledger.submit("a", job, Envelope.for_job("a", "herd.nobody")))
-    told = run(closed_gateway, key, CLEAR, mayClear=False)
-    assert told["text"] == "No worker serves nobody: 1 job is left."
-    told = run(closed_gateway, key, CLEAR, mayClear=True)
-    assert told["asked"] == "End all 1 job of nobody, those that run and those that wait?"
+    acts = [
+        ("dead-queues", "Clear", "End all", "1 job of nobody cancelled."),
+        ("queues", "Pause", "Pause", "tales is paused."),
+        ("queues", "Resume", "Resume", "tales goes on."),
+        ("workers", "Drain", "Drain", "w is drained."),
+    ]
+    told = run(closed_gateway, key, HERD, acts=[])
+    assert told["dead"] == "No worker serves nobody: 1 job is left.Clear"
+    assert sorted(told["names"]) == ["Clear", "Drain", "Pause", "Pause"]
+    told = run(closed_gateway, key, HERD, acts=acts[:1])
+    assert told["asked"] == ["End all 1 job of nobody, those that run and those that wait?"]
     assert herd.redis.exists("herd.nobody") == 0
+    closed_gateway.forget()
+    told = run(closed_gateway, key, HERD, acts=acts[1:])
+    assert [asked.partition("?")[0] for asked in told["asked"]] == [
+        "Pause tales",
+        "Let workers take jobs of tales again",
+        "Drain w",
+    ]
+    assert herd.redis.zscore("herd:default:drained", "w") is not None
+    assert herd.redis.exists("herd:default:paused") == 0
+
+
+def test_a_smaller_key_sees_the_herd_and_no_button(
+    closed_gateway: GatewayThread, redis: Redis, herd: Herd
+) -> None:
+    told = run(closed_gateway, made(redis, "plain", role=KeyRole.PRODUCER), HERD, acts=[])
+    assert "w" in told["workers"]
+    assert told["names"] == []
 
 
 VIEWS = """

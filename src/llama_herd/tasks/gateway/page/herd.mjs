@@ -1,8 +1,10 @@
 // The herd, beside the talk or alone: speed, workers, queues, and who waits how long.
-import {byId, el, emptyLine, list, say, show} from './dom.mjs';
+import {button, byId, el, emptyLine, list, say, show} from './dom.mjs';
+import {drainWorker} from './herd_acts.mjs';
 import {Plot} from './plot.mjs';
 import {drawQueues} from './queues.mjs';
 import {Refusal, ask} from './server.mjs';
+import {isAtLeast} from './views.mjs';
 import {count, short, span} from './words.mjs';
 
 const POLL_MS = 1000;
@@ -45,34 +47,42 @@ export class Herd {
     show(byId('lost'), false);
     const speed = herd.workers.reduce((sum, worker) => sum + worker.tokens_per_s, 0);
     this.#plot.add(Date.now(), speed);
-    drawWorkers(herd.workers);
-    drawQueues(herd.queues, herd.role === 'operator');
+    const mayAct = isAtLeast(herd.role, 'operator');
+    drawWorkers(herd.workers, mayAct);
+    drawQueues(herd.queues, mayAct);
     drawJobs(herd.jobs);
     this.onFound(herd);
   }
 }
 
-function drawWorkers(workers) {
+function drawWorkers(workers, mayAct) {
   const sorted = [...workers].sort((a, b) => (a.name < b.name ? -1 : 1));
-  list(byId('workers'), sorted, (worker) => worker.name, newWorker, drawWorker);
+  list(byId('workers'), sorted, (worker) => worker.name, (worker) => newWorker(worker, mayAct), drawWorker);
   emptyLine(byId('workers'), 'li', workers.length, 'No worker is up.');
 }
 
-function newWorker() {
+function newWorker({name}, mayAct) {
   const bar = () => el('span', {className: 'bar'}, el('i'));
-  return el('li', {className: 'worker'},
+  const item = el('li', {className: 'worker'},
     el('p', {className: 'head'}, el('strong'), el('span', {className: 'state'})),
     el('p', {className: 'about'}),
     el('dl', {},
       el('dt', {}, 'Rows'), el('dd', {}, el('span', {className: 'rows'}), el('span', {className: 'value'})),
       el('dt', {}, 'Cache'), el('dd', {}, bar(), el('span', {className: 'value'}))));
+  const drain = button('Drain', () => drainWorker(name, item.dataset.state === 'drained'), 'plain drain act');
+  if (mayAct) item.append(drain);
+  return item;
 }
 
 function drawWorker(item, worker) {
   say(item.querySelector('strong'), worker.name);
   const state = worker.state === 'loading' ? `loading ${worker.loaded_percent}%` : worker.state;
   say(item.querySelector('.state'), state);
-  item.dataset.state = worker.state === 'ready' ? 'ready' : 'other';
+  const isDrained = ['draining', 'drained'].includes(worker.state);
+  item.dataset.state = worker.state === 'ready' ? 'ready' : isDrained ? 'drained' : 'other';
+  const drain = item.querySelector('.drain');
+  if (drain) say(drain, isDrained ? 'Resume' : 'Drain');
+  if (drain) drain.ariaLabel = `${isDrained ? 'Resume' : 'Drain'} ${worker.name}`;
   const hits = worker.prefix_hit_rate ? ` · ${percent(worker.prefix_hit_rate)} prefix hits` : '';
   say(item.querySelector('.about'), `${worker.model} on ${worker.device} · ${count(Math.round(worker.tokens_per_s))} tokens/s${hits}`);
   const [rows, cache] = item.querySelectorAll('dd');

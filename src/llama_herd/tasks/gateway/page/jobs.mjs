@@ -1,7 +1,7 @@
 // Jobs in a state: searched, opened, and ended or run again, many at once.
 import {button, el, emptyLine, field, list, say, show, table} from './dom.mjs';
+import {clearQueue} from './herd_acts.mjs';
 import {Picks} from './picks.mjs';
-import {clearQueue} from './queues.mjs';
 import {ask} from './server.mjs';
 import {jobPlace} from './views.mjs';
 import {at, count, many, short, span} from './words.mjs';

@@ -1,33 +1,50 @@
 // The queues, and those that nobody serves.
 import {button, byId, el, emptyLine, list, say} from './dom.mjs';
-import {isSure} from './question.mjs';
-import {ask} from './server.mjs';
-import {count, many, span} from './words.mjs';
+import {clearQueue, pauseQueue} from './herd_acts.mjs';
+import {at, count, many, span} from './words.mjs';
 
-/** Draw all queues. mayClear: whether the key may end the jobs of those that nobody serves. */
-export function drawQueues(queues, mayClear) {
+const COLUMNS = 5;
+
+/** Draw all queues. mayAct: whether the key may pause them, and clear those that nobody serves. */
+export function drawQueues(queues, mayAct) {
   const body = byId('queues').tBodies[0];
-  const cells = () => el('tr', {}, el('th', {scope: 'row'}), ...Array.from({length: 4}, () => el('td')));
-  list(body, queues, (queue) => queue.queue, cells, drawQueue);
-  emptyLine(body, 'tr', queues.length, 'No queue holds anything.', 5);
-  const dead = queues.filter((queue) => !queue.workers);
-  list(byId('dead-queues'), dead, (queue) => queue.model, ({model}) => newDead(model, mayClear), drawDead);
+  list(body, queues, (queue) => queue.queue, () => newQueue(mayAct), drawQueue);
+  emptyLine(body, 'tr', queues.length, 'No queue holds anything.', COLUMNS);
+  const dead = queues.filter(isDead);
+  list(byId('dead-queues'), dead, (queue) => queue.model, ({model}) => newDead(model, mayAct), drawDead);
+}
+
+const isDead = (queue) => !queue.workers && !queue.is_paused;
+
+function newQueue(mayAct) {
+  const row = el('tr', {}, el('th', {scope: 'row'}), ...Array.from({length: COLUMNS - 1}, () => el('td')));
+  if (mayAct) {
+    const pause = button('Pause', () => pauseQueue(row.queue), 'plain pause');
+    row.append(el('td', {className: 'act'}, pause));
+  }
+  return row;
 }
 
 function drawQueue(row, queue) {
-  const up = queue.workers - queue.loading;
+  row.queue = queue;
+  const {is_paused: isPaused, paused_until_ms: untilMs} = queue;
+  const up = queue.workers - queue.loading - queue.drained;
+  const more = [queue.loading && `${queue.loading} loading`, queue.drained && `${queue.drained} drained`].filter(Boolean);
+  const workers = queue.workers ? [up || !more.length ? up : null, ...more].filter((one) => one !== null).join(' + ') : 'none';
   const values = [
-    queue.model, count(queue.waiting), span(queue.oldest_s), count(queue.running),
-    queue.workers ? `${up}${queue.loading ? ` + ${queue.loading}` : ''}` : 'none',
+    queue.model, count(queue.waiting), span(queue.oldest_s), count(queue.running), isPaused ? `paused · ${workers}` : workers,
   ];
   values.forEach((value, place) => say(row.children[place], value));
-  row.classList.toggle('bad', !queue.workers);
+  row.title = isPaused && untilMs ? `Paused until ${at(untilMs)}` : '';
+  row.classList.toggle('bad', isDead(queue));
+  const pause = row.querySelector('.pause');
+  if (pause) say(pause, isPaused ? 'Resume' : 'Pause');
+  if (pause) pause.ariaLabel = `${isPaused ? 'Resume' : 'Pause'} ${queue.model}`;
 }
 
-function newDead(model, mayClear) {
-  const outcome = el('span', {role: 'status'});
-  const item = el('li', {className: 'row'}, el('span', {className: 'told'}), outcome);
-  if (mayClear) item.append(button('Clear', () => clearQueue(model, Number(item.dataset.num), (text) => say(outcome, text))));
+function newDead(model, mayAct) {
+  const item = el('li', {className: 'row'}, el('span', {className: 'told'}));
+  if (mayAct) item.append(button('Clear', () => clearQueue(model, Number(item.dataset.num))));
   return item;
 }
 
@@ -37,16 +54,4 @@ function drawDead(item, {model, waiting, running, depth, unserved_s: unservedS})
   const what = num ? `${many(num, 'job')} ${num === 1 ? 'is' : 'are'} left` : `${many(depth, 'message')} of no job that waits`;
   item.dataset.num = num;
   say(item.querySelector('.told'), `No worker serves ${model}${since}: ${what}.`);
-}
-
-/** Ask, and end all jobs of a model. told(text): what came of it. */
-export async function clearQueue(model, num, told) {
-  const question = `End all ${many(num, 'job')} of ${model}, those that run and those that wait?`;
-  if (!(await isSure(question, 'End all'))) return;
-  try {
-    const {cancelled} = await ask('POST', `v1/queues/${encodeURIComponent(model)}/clear`);
-    told(`${many(cancelled, 'job')} of ${model} cancelled.`);
-  } catch (error) {
-    told(error.message);
-  }
 }
