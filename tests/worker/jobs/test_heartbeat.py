@@ -143,6 +143,7 @@ def test_a_notice_of_pauses_asks_for_its_tenant_soon_and_a_flood_of_them_makes_n
     asked = list[str]()
     told = worker.heartbeat._status
     worker.heartbeat._status = lambda queue: asked.append(queue) or told(queue)  # type: ignore[func-returns-value]
+    assert not any(one.takes_messages for one in worker.tenancies), "nobody knows yet what is paused"
     worker.heartbeat.start()
     try:
         wait_until(lambda: acme.heard and globex.heard, "both have answered")
