@@ -203,6 +203,7 @@ def test_an_operator_pauses_and_drains_which_a_producer_sees_and_may_not(
         assert operator.resume("m")
         assert operator.undo_drain(worker.name)
         assert operator.result(job, timeout_s=30).finish_reason == "length"
+        wait_until(lambda: operator.workers()[0].state == "ready", "it tells that it takes jobs again")
 
 
 @pytest.fixture
