@@ -30,9 +30,11 @@ from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.gateway.app import ROUTES
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import MAX_REPORTS, Reports
 from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
@@ -248,6 +250,30 @@ def drain_nobody(stage: Stage) -> None:
     stage.ask("POST", f"/v1/workers/{'w' * 60}/drain")
 
 
+def clear_stale(stage: Stage) -> None:
+    message = Envelope.for_job("x" * 128, "herd.nobody").with_tag(f"{'x' * 128}:1:1")
+    for _ in range(20):
+        stage.redis.lpush("herd.nobody", *[message] * 1000)
+    stage.ask("POST", "/v1/queues/nobody/clear")
+
+
+def bury(stage: Stage, num: int) -> str:
+    """Bury the longest letters, of bytes that are no text; the number of the last."""
+    letters, raw = DeadLetters(), b"\xff" * MAX_LETTER_BYTES
+    for _ in range(num):
+        run_call(stage.redis, letters.bury(raw, queue="herd.tales", reason="x" * 500, worker="w" * 60))
+    return run_call(stage.redis, letters.letters(1))[0].number
+
+
+def list_letters(stage: Stage) -> None:
+    bury(stage, MAX_LETTERS)
+    stage.ask("GET", f"/v1/dead?limit={MAX_LETTERS}")
+
+
+def letter(method: str, rest: str = "") -> Callable[[Stage], None]:
+    return lambda stage: stage.ask(method, f"/v1/dead/{bury(stage, 1)}{rest}")
+
+
 def many_files(stage: Stage) -> None:
     """More files than a page takes, copies of one record, each with a long name."""
     file_id = upload(stage, b"{}")
@@ -325,6 +351,9 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("DELETE", "/v1/jobs/{id}"): {
         "one that has ended": lambda stage: stage.ask("DELETE", f"/v1/jobs/{stage.made['job']}")
     },
+    ("POST", "/v1/jobs/{id}/retry"): {
+        "the most scores": lambda stage: stage.ask("POST", f"/v1/jobs/{stage.made['job']}/retry")
+    },
     ("POST", "/v1/jobs/{id}/purge"): {
         "the most scores": lambda stage: stage.ask("POST", f"/v1/jobs/{stage.made['job']}/purge")
     },
@@ -361,6 +390,11 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("POST", "/v1/batches/{id}/cancel"): {
         "one": lambda stage: stage.ask("POST", f"/v1/batches/{stage.made.get('batch', 'x')}/cancel")
     },
+    ("POST", "/v1/queues/{model}/clear"): {"many messages of ended jobs": clear_stale},
+    ("GET", "/v1/dead"): {"as many as there may be": list_letters},
+    ("GET", "/v1/dead/{name}"): {"the longest": letter("GET")},
+    ("POST", "/v1/dead/{name}/retry"): {"the longest": letter("POST", "/retry")},
+    ("DELETE", "/v1/dead/{name}"): {"the longest": letter("DELETE")},
     ("POST", "/v1/queues/{model}/pause"): {"a long name": post(f"/v1/queues/{'x' * 8000}/pause")},
     ("POST", "/v1/queues/{model}/resume"): {"a long name": post(f"/v1/queues/{'x' * 8000}/resume")},
     ("POST", "/v1/workers/{name}/drain"): {"as many workers as are listed": drain_nobody},

@@ -240,7 +240,7 @@ class JobNotFound(HerdError):
 class JobRunning(HerdError):
     """A worker is running the job. Cancel it, or wait for its end."""
 
-    http = HttpAnswer(409, "job_running", "a worker runs this job: cancel it first")
+    http = HttpAnswer(409, "job_running", "this job has not ended: cancel it first")
 
 
 class WorkerNotFound(HerdError):

@@ -1,6 +1,7 @@
 """The page in a real Chromium: tokens as they come, a link that lasts, keys, and everybody's ways to look."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +17,11 @@ from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
 from tests.batch_api import BatchApi
 from tests.browser import SHIFT, Browser, Tab
+from tests.chaos.harness.patience import wait_until
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess
 from tests.page import ask, is_over, job_of, needs_chromium, said
+from tests.tasks.gateway.test_dead_routes import bury
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.redis, pytest.mark.program, pytest.mark.timeout(120), needs_chromium]
@@ -201,7 +204,7 @@ def test_the_herd_is_seen_live(open_page: Open, client: Client) -> None:
     assert job_of(tab) == running[0]
 
 
-@pytest.mark.parametrize("width", [320, 400])
+@pytest.mark.parametrize("width", [320, 360, 400])
 def test_a_narrow_window_cuts_off_nothing(open_page: Open, width: int) -> None:
     tab = open_page(width=width, height=640)
     ask(tab, "Once upon a time, " * 20, 900)
@@ -264,17 +267,25 @@ def test_everything_has_a_name_for_who_does_not_see(open_page: Open) -> None:
     tab.click("summary")
     ask(tab, "Once", 5)
     tab.wait(is_over)
-    tree = tab.call("Accessibility.getFullAXTree")["nodes"]
-    wanted = {"button", "textbox", "spinbutton", "combobox", "radio", "link", "log"}
-    seen = [
+    assert set(NAMED) <= {role for role, _ in named(tab)}
+    assert unnamed(tab) == []
+
+
+NAMED = ("button", "textbox", "spinbutton", "combobox", "radio", "link", "log")
+NAMED_TOO = ("img", "image", "table", "searchbox", "checkbox", "region", "dialog")
+
+
+def named(tab: Tab) -> list[tuple[str, str]]:
+    """The roles and names of all that needs a name."""
+    return [
         (node["role"]["value"], node.get("name", {}).get("value", ""))
-        for node in tree
-        if not node["ignored"] and node["role"]["value"] in wanted | {"img", "image", "table"}
+        for node in tab.call("Accessibility.getFullAXTree")["nodes"]
+        if not node["ignored"] and node["role"]["value"] in NAMED + NAMED_TOO
     ]
-    assert {"button", "textbox", "spinbutton", "combobox", "radio", "link", "log"} <= {
-        role for role, _ in seen
-    }
-    assert [role for role, name in seen if not name] == []
+
+
+def unnamed(tab: Tab) -> list[str]:
+    return [role for role, name in named(tab) if not name]
 
 
 #: The contrast of each text that is seen with what is behind it, the lowest first.
@@ -361,6 +372,172 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(
             assert not any(keys[KeyRole.SUBSCRIBER] in asked for asked in tab.urls)
         finally:
             redis.delete("herd:keys")
+
+
+def answer(tab: Tab, name: str) -> str:
+    """Press a button, wait for its question, say yes; what was asked."""
+    tab.click(name)
+    tab.wait("document.activeElement.textContent === 'No'")
+    asked = tab.text(".question p")
+    tab.press("Tab")
+    tab.press("Enter")
+    tab.wait("!document.querySelector('.question')")
+    return asked
+
+
+PICKS = "#view-{} .picks"
+
+
+def test_failed_jobs_are_searched_opened_and_run_again(open_page: Open, client: Client, url: str) -> None:
+    own = {"note": "browser"}
+    jobs = [client.submit(prompt="x " * 20_000, model="tales", metadata=own) for _ in range(3)]
+    for job in jobs:
+        client.result(job)
+    tab = open_page(f"{url}/#jobs?q=note%3Dbrowser")
+    tab.wait("document.querySelectorAll('#view-jobs tbody a').length === 3")
+    assert "prompt_too_long" in tab.text("#view-jobs tbody")
+    tab.click(f"{PICKS.format('jobs')} input")
+    assert answer(tab, f"{PICKS.format('jobs')} button:not([hidden])").startswith("Run 3 jobs again?")
+    tab.wait("document.querySelector('#view-jobs output').textContent === '3 jobs will run again.'")
+    tab.click(f'#view-jobs a[title="{jobs[0]}"]')
+    tab.wait("document.querySelector('#view-job pre')")
+    assert tab.run("document.activeElement.localName") == "h2"  # a screen reader goes on there
+    assert "prompt_too_long" in tab.text("#view-job .state")
+    again = str(tab.run("document.querySelector('#view-job .facts a').textContent"))
+    assert client.job(again).metadata["retry_of"] == jobs[0]
+    tab.click("#view-job .facts a")
+    tab.wait(f"document.querySelector('#view-job code').textContent === '{again}'")
+    tab.run("history.back()")
+    tab.wait(f"document.querySelector('#view-job code').textContent === '{jobs[0]}'")
+    tab.run("history.back()")
+    tab.wait("document.body.dataset.view === 'jobs'")
+
+
+def test_waiting_jobs_are_found_by_their_state_and_cancelled(open_page: Open, client: Client) -> None:
+    for model in ("nobody", "nobody", "nobody", "endless"):
+        with warnings.catch_warnings(action="ignore", category=UnservedModel):
+            client.submit(prompt="x", sampling={"max_tokens": LONG}, model=model)
+    tab = open_page()
+    tab.click("#views [data-view=jobs]")
+    tab.wait("document.body.dataset.view === 'jobs'")
+    tab.run("document.querySelector('[name=state]').value = 'unserved'")
+    tab.click("#view-jobs [type=submit]")
+    tab.wait("document.querySelectorAll('#view-jobs tbody a').length === 3")
+    tab.click(f"{PICKS.format('jobs')} input")
+    assert answer(tab, f"{PICKS.format('jobs')} button:not([hidden])").startswith("Cancel 3 jobs?")
+    tab.wait("document.querySelector('#view-jobs .none')")
+    assert [job.model for job in client.jobs()] == ["endless"]
+    client.cancel_jobs(model="nobody")  # and its messages
+
+
+def test_dead_letters_are_read_sent_again_and_dropped(open_page: Open, server: EmbeddedRedis) -> None:
+    with Redis.from_url(server.url) as redis:
+        letters = [bury(redis, b"the message"), bury(redis, b"another")]
+    tab = open_page()
+    tab.wait("document.querySelector('#num-dead').textContent === ' 2'")
+    tab.click("#views [data-view=dead]")
+    tab.wait("document.querySelectorAll('#view-dead tbody a').length === 2")
+    tab.click(f'#view-dead a[title="{letters[0]}"]')
+    tab.wait("document.querySelector('#view-dead pre')?.textContent === 'the message'")
+    tab.click(f'#view-dead [aria-label="Pick {letters[0]}"]')
+    assert answer(tab, f"{PICKS.format('dead')} button").startswith("Send 1 item again?")
+    # No worker can read it: it comes back, under another number.
+    tab.wait("document.querySelector('#view-dead output').textContent === '1 item sent again.'")
+    tab.wait("document.querySelector('#num-dead').textContent === ' 2'")
+    tab.click("#views [data-view=overview]")
+    tab.click("#views [data-view=dead]")
+    tab.wait("document.querySelectorAll('#view-dead tbody a').length === 2")
+    tab.click(f"{PICKS.format('dead')} input")
+    assert answer(tab, f"{PICKS.format('dead')} button:nth-of-type(2)").startswith("Drop 2 items for ever?")
+    tab.wait("document.querySelector('#view-dead .none') && !document.querySelector('#num-dead').textContent")
+
+
+def test_a_queue_that_nobody_serves_is_cleared(open_page: Open, client: Client) -> None:
+    with pytest.warns(UnservedModel):
+        client.submit(prompt="x", model="nobody")
+    with pytest.warns(UnservedModel):
+        gone = client.submit(prompt="x", model="nobody")
+    client.cancel(gone)
+    tab = open_page()
+    tab.wait("document.querySelector('#dead-queues .told')?.textContent.includes('1 job is left')")
+    assert answer(tab, "#dead-queues button").startswith("End all 1 job of nobody")
+    tab.wait("!document.querySelector('#dead-queues li, #queues .bad')")
+
+
+def test_a_queue_is_paused_and_a_worker_drained(open_page: Open, client: Client, url: str) -> None:
+    tab = open_page(f"{url}/#overview")
+    for name, gone, is_paused in (("Pause", "Resume", True), ("Resume", "Pause", False)):
+        assert "tales" in answer(tab, f'#queues [aria-label="{name} tales"]')
+        tab.wait(f"document.querySelector('#queues [aria-label=\"{gone} tales\"]')")
+        queue = client.status().queue_of("tales")
+        assert queue is not None
+        assert queue.is_paused == is_paused
+    for name, gone, state in (("Drain", "Resume", "drained"), ("Resume", "Drain", "ready")):
+        assert "two@test" in answer(tab, f'#workers [aria-label="{name} two@test"]')
+        tab.wait(f"document.querySelector('#workers [aria-label=\"{gone} two@test\"]')")
+        wait_until(
+            lambda state=state: {one.name: one.state for one in client.workers()}["two@test"] == state, state
+        )
+    assert tab.text("#acted") == "two@test takes jobs again."
+    tab.click("#views [data-view=play]")
+    assert not tab.run("document.querySelector('#workers .drain').checkVisibility()")
+
+
+@pytest.mark.parametrize("view", ["overview", "jobs?state=ended", "jobs/none", "dead", "batches"])
+def test_each_view_suits_a_narrow_window_and_who_does_not_see(
+    open_page: Open, client: Client, url: str, view: str
+) -> None:
+    client.result(client.submit(prompt="x", model="tales", sampling={"max_tokens": 2}))
+    tab = open_page(f"{url}/#{view}", width=360, height=640, prefers_color_scheme="dark")
+    name = {"jobs/none": "job"}.get(view, view.partition("?")[0])
+    tab.wait(f"document.body.dataset.view === '{name}'")
+    tab.wait(
+        "document.querySelector('#view-jobs tbody tr, #batches > *') || document.querySelector('.trouble')"
+    )
+    assert tab.run("document.documentElement.scrollWidth <= innerWidth")
+    assert unnamed(tab) == []
+    lowest, text = min(tab.run(CONTRAST))
+    assert lowest >= 4.5, text
+
+
+def test_a_view_that_is_not_for_a_key_is_not_shown_to_it(
+    open_page: Open, closed_url: str, server: EmbeddedRedis
+) -> None:
+    with Redis.from_url(server.url) as redis:
+        key = run_dialogue(redis, create_key("plain", "default", KeyRole.PRODUCER))
+        bury(redis, b"the message")
+        try:
+            tab = open_page(f"{closed_url}/#dead")
+            tab.wait("document.activeElement.id === 'key'")
+            tab.type(key)
+            tab.press("Enter")
+            tab.wait("document.body.dataset.view === 'denied'")
+            shown = "[...document.querySelectorAll('#views a')].filter(one => one.checkVisibility())"
+            assert tab.run(f"{shown}.map(one => one.dataset.view)") == ["play", "overview", "batches"]
+            tab.run("location.hash = '#jobs'")
+            assert tab.wait("document.querySelector('#view-denied').checkVisibility()")
+            assert tab.text("#num-dead") == ""
+            assert not any("v1/dead" in asked or "v1/jobs?" in asked for asked in tab.urls)
+        finally:
+            redis.delete("herd:keys", "herd:default:dead")
+
+
+def test_a_talk_goes_on_while_other_views_are_looked_at(open_page: Open) -> None:
+    tab = open_page()
+    job_id = ask(tab, "Once upon a time", LONG)
+    tab.wait(said(50))
+    tab.click("#views [data-view=overview]")
+    tab.wait("document.body.dataset.view === 'overview'")
+    tab.wait("document.querySelector('#views [data-view=play]').hash.startsWith('#job=')")
+    tab.click("#views [data-view=play]")
+    tab.wait("document.body.dataset.view === 'play'")
+    assert job_of(tab) == job_id
+    assert tab.text(".given") == "Once upon a time"
+    length = int(tab.run("document.querySelector('.said').textContent.length"))
+    tab.wait(said(length))
+    tab.reload()
+    tab.wait(said(50))
+    assert tab.text(".given") == "Once upon a time"
 
 
 def test_a_batch_is_seen_on_its_way_and_cancelled(open_page: Open, url: str) -> None:

@@ -56,6 +56,8 @@ def _cancel_all(client: "Client", model: str | None, run_id: str | None, is_sure
     whose = f"model {model}" if run_id is None else f"batch {run_id}"
     num_found = client.count_jobs(model=model, run_id=run_id)
     if not num_found:
+        if run_id is None:
+            client.cancel_jobs(model=model)  # messages of jobs that have ended may be left
         return f"no job of {whose} waits or runs"
     if not is_sure:
         if not sys.stdin.isatty():

@@ -16,9 +16,10 @@ from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.events import End, Failure
+from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from tests.tasks.herd import FAILURE, Herd, commands, end, started
+from tests.tasks.herd import FAILURE, QUEUE, Herd, commands, end, started
 
 pytestmark = [pytest.mark.redis, pytest.mark.filterwarnings("ignore::llama_herd.errors.UnservedModel")]
 
@@ -216,6 +217,22 @@ def test_a_queue_is_cancelled_and_no_other(
     assert [job.job_id for job in client.jobs()] == ["a3", *(f"b{number}" for number in range(10))]
     assert herd.field("a3", "cancel") == "cancelled"
     assert client.count_jobs(model="other") == 10
+
+
+def test_messages_of_ended_jobs_go_where_nobody_takes_them(client: Client, herd: Herd) -> None:
+    """A bare message is no job of the ledger's: it stays, and a worker that comes takes it."""
+    bare = b'{"headers": {"id": "a"}, "properties": {"delivery_tag": "5c1a7e6e-50a5-5d0e-9d1f-0e6f6c6c616d"}}'
+    for priority in (0, 1, -1):
+        client.submit(prompt="x", model="nobody", priority=priority)
+        client.cancel(client.submit(prompt="x", model="nobody", priority=priority))
+        client.cancel(client.submit(prompt="x", priority=priority))
+    herd.redis.lpush("herd.nobody", bare)
+    assert client.cancel_jobs(model="nobody") == 3
+    assert [
+        herd.redis.lrange(name, 0, -1) for name in lists_of("herd.nobody") if herd.redis.exists(name)
+    ] == [[bare]]
+    client.cancel_jobs(model="tales")
+    assert sum(map(herd.redis.llen, lists_of(QUEUE))) == 3  # the worker that serves it takes them
 
 
 def test_a_batch_is_cancelled_and_none_whose_name_begins_alike(client: Client) -> None:

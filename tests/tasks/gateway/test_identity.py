@@ -12,6 +12,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.errors import BadInput, RecordUnreadable, SettingsError
 from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
+from llama_herd.tasks.gateway.routes import OPERATIONS
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.ledger.script import kept_scripts
@@ -284,6 +285,17 @@ def test_a_role_does_what_it_may(gateway: GatewayThread, keys: dict[KeyRole, str
     assert gateway.ask("DELETE", place, headers=producer).status == 202
     assert gateway.ask("POST", f"{place}/purge", headers=producer).status == 403
     assert gateway.ask("POST", f"{place}/purge", headers=operator).status == 204
+
+
+def test_each_route_refuses_every_smaller_role(gateway: GatewayThread, keys: dict[KeyRole, str]) -> None:
+    refused = [(one, role) for one in OPERATIONS if one.role for role in KeyRole if not role.may(one.role)]
+    assert refused
+    for one, role in refused:
+        path = one.path.format(id="x", model="tales", name="1-1")
+        found = gateway.ask(
+            one.method.upper(), path, {} if one.method == "post" else None, bearer(keys[role])
+        )
+        assert (found.status, found.error["code"]) == (403, "forbidden"), (one.method, path, role)
 
 
 def test_only_an_operator_sees_what_a_job_asks_and_which_jobs_there_are(

@@ -6,6 +6,8 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.tasks.client.stale_messages import forget_stale_messages
+from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import parse_event
 from tests.reply import Reply
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
@@ -183,3 +185,49 @@ def test_a_job_tells_its_moments_and_to_operators_what_it_asks(gateway: GatewayT
     assert ended["job"]["prompt"] == JOB["prompt"]
     assert ended["job"]["sampling"]["max_tokens"] == 4
     assert ended["ended_ms"] == ended["timeline"][-1]["at_ms"]
+
+
+def test_a_job_that_has_ended_runs_again_and_both_name_each_other(gateway: GatewayThread, herd: Herd) -> None:
+    job_id = submitted(gateway).json["id"]
+    refused = gateway.ask("POST", f"/v1/jobs/{job_id}/retry")
+    assert (refused.status, refused.error["code"]) == (409, "job_running")
+    run_to_its_end(herd, job_id)
+    assert gateway.ask("GET", f"/v1/jobs/{job_id}").json["retried_as"] is None
+    found = gateway.ask("POST", f"/v1/jobs/{job_id}/retry")
+    assert (found.status, found.json["retry_of"]) == (202, job_id)
+    place = urljoin(f"/v1/jobs/{job_id}/retry", found.headers["location"])
+    assert place == f"/v1/jobs/{found.json['id']}"
+    assert gateway.ask("POST", f"/v1/jobs/{job_id}/retry").json == found.json
+    new = gateway.ask("GET", place).json
+    assert (new["state"], new["job"]["metadata"]) == ("queued", {"retry_of": job_id})
+    assert new["job"]["prompt"] == JOB["prompt"]
+    assert gateway.ask("GET", f"/v1/jobs/{job_id}").json["retried_as"] == new["id"]
+
+
+@pytest.mark.parametrize("name", ["nothing", "1-1", "a%20b"])
+def test_what_is_no_job_is_not_run_again(gateway: GatewayThread, name: str) -> None:
+    assert gateway.ask("POST", f"/v1/jobs/{name}/retry").status == 404
+
+
+def test_a_queue_that_nobody_serves_is_cleared_and_told_no_more(gateway: GatewayThread, herd: Herd) -> None:
+    """Also of the messages of jobs that ended one by one."""
+    jobs = [gateway.ask("POST", "/v1/jobs", {**JOB, "model": "nobody"}).json["id"] for _ in range(3)]
+    gateway.ask("DELETE", f"/v1/jobs/{jobs[0]}")
+    kept = gateway.ask("POST", "/v1/jobs", JOB).json["id"]
+    gateway.forget()
+    assert [one["model"] for one in gateway.ask("GET", "/v1/herd").json["queues"]] == ["nobody", "tales"]
+    found = gateway.ask("POST", "/v1/queues/nobody/clear")
+    assert found.json == {"model": "nobody", "cancelled": 2}
+    gateway.forget()
+    assert [one["model"] for one in gateway.ask("GET", "/v1/herd").json["queues"]] == ["tales"]
+    assert gateway.ask("GET", f"/v1/jobs/{kept}").json["state"] == "queued"
+
+
+def test_a_queue_of_another_tenant_is_not_cleared(gateway: GatewayThread, herd: Herd) -> None:
+    """Its name is that of a model with a colon."""
+    stale = b'{"properties": {"delivery_tag": "a:1:1"}}'
+    herd.redis.lpush("herd.acme:tales", stale)
+    found = gateway.ask("POST", "/v1/queues/acme:tales/clear")
+    assert (found.status, found.error["param"]) == (400, "model")
+    assert run_dialogue(herd.redis, forget_stale_messages(herd.ledger, "acme:tales")) == 0
+    assert herd.redis.lrange("herd.acme:tales", 0, -1) == [stale]

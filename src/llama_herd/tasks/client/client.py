@@ -260,8 +260,9 @@ class Client(AbstractContextManager["Client"]):
     def cancel_jobs(self, *, model: str | None = None, run_id: str | None = None) -> int:
         """Cancel all jobs that run or wait of a model, of a batch, or of a model in a batch; return how many.
 
-        A batch that is still running goes on with its other rows: end it before, by `end_batch`. Raises
-        TypeError if neither is given.
+        A batch that is still running goes on with its other rows: end it before, by `end_batch`. A model's
+        queue that no worker serves is empty afterwards, but for bare messages. Raises TypeError if neither is
+        given.
         """
         return self._run(JobSelection(self._core.ledger, model, run_id).cancel())
 

@@ -3,12 +3,15 @@
 import re
 from dataclasses import dataclass
 
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.client.stale_messages import forget_stale_messages
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, each
 from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
 MAX_ROUNDS = 10
@@ -23,7 +26,10 @@ class JobSelection:
     run_id: str | None
 
     def __post_init__(self) -> None:
-        """Raises InvalidJob if `run_id` cannot be the name of a batch."""
+        """Raises InvalidJob if `run_id` cannot be the name of a batch, or `model` that of a model."""
+        if self.model is not None and not re.fullmatch(MODEL_PATTERN, self.model):
+            message = "must be 1 to 128 letters, digits, dots, underscores or dashes"
+            raise InvalidJob([FieldError("model", message)])
         if self.run_id is not None:
             checked_run_id(self.run_id)
 
@@ -41,7 +47,8 @@ class JobSelection:
     async def cancel(self) -> int:
         """Cancel them and return how many. The waiting ones come first, so that none begins meanwhile.
 
-        Raises TypeError if these are all.
+        A model's queue that no worker serves is cleared of their messages, so that nothing tells of it any
+        more. Raises TypeError if these are all.
         """
         if self.model is None and self.run_id is None:
             raise TypeError("give a model or a run_id")
@@ -52,6 +59,8 @@ class JobSelection:
             if not num_ended:
                 break
         num_ended, num_asked = await self._cancel_in("leases")
+        if self.model is not None:
+            await forget_stale_messages(self.ledger, self.model)
         return num_cancelled + num_ended + num_asked
 
     async def _cancel_in(self, index: Index) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import BadInput, InvalidJob, JobNotFound
 from llama_herd.tasks.client.dead_items import body_fields
+from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_list import (
     ActiveState,
     EndedState,
@@ -20,6 +21,7 @@ from llama_herd.tasks.client.job_list import (
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.place_watch import PlaceWatch
+from llama_herd.tasks.client.submission import id_of_retry
 from llama_herd.tasks.client.timeline import Moment, timeline
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
@@ -31,6 +33,7 @@ from llama_herd.tasks.gateway.request_log import RequestFacts, facts_of
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse, stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
+from llama_herd.tasks.ledger.dead_letters import is_letter_number
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob, is_job_id
@@ -58,6 +61,9 @@ class JobView(BaseModel):
         description="How long it will wait at the recent rate; null if unknown, or if it does not wait."
     )
     ended_ms: int | None = Field(description="When it ended; null until then.")
+    retried_as: str | None = Field(
+        description="The job that runs this one again, for operators' keys; null: none is known."
+    )
     timeline: list[Moment] = Field(description="What became of it, moment by moment.")
     job: dict[str, Any] = Field(
         description="The job as it was accepted; what it asks, notes and of whom, only for operators' keys."
@@ -88,6 +94,19 @@ class Accepted(BaseModel):
 
     id: str = Field(description="Id of the job.")
     events: str = Field(description="Where its events are, from the root of the gateway.")
+
+
+class Retried(Accepted):
+    """A job that runs another one again."""
+
+    retry_of: str = Field(description="Id of that job, which has ended.")
+
+
+class Cleared(BaseModel):
+    """A queue without jobs."""
+
+    model: str = Field(description="The model that it is of.")
+    cancelled: int = Field(description="How many jobs were ended.")
 
 
 class Cancelled(BaseModel):
@@ -151,7 +170,7 @@ async def get_job(call: Call) -> Response:
     """A job's state, and what became of it; at its end, its result."""
     job_id = _job_id_of(call)
     record, place = await call.queue.run(_record_and_place(call.queue, job_id))
-    asked = await call.queue.run(call.queue.core.ledger.body(job_id))
+    asked, retried_as = await call.queue.run(_body_and_retry(call.queue, job_id))
     events = await call.queue.all_events(job_id) if record.is_final else []
     hidden = () if call.caller.role.may(KeyRole.OPERATOR) else ASKED
 
@@ -164,6 +183,7 @@ async def get_job(call: Call) -> Response:
             num_tokens=record.n,
             position=place and place.position,
             estimated_wait_s=place and place.wait_s,
+            retried_as=None if hidden else retried_as,
             timeline=timeline(record, events),
             job={name: value for name, value in body_fields(job_id, asked).items() if name not in hidden},
             result=Result.from_events(events) if record.is_final else None,
@@ -180,6 +200,13 @@ async def _record_and_place(client: TenantClient, job_id: str) -> tuple[JobRecor
     if record is None:
         raise JobNotFound.for_id(job_id)
     return record, place
+
+
+async def _body_and_retry(client: TenantClient, job_id: str) -> tuple[bytes | None, str | None]:
+    """A dialogue: a job as it was accepted, and the id of the job that runs it again, if there is one."""
+    ledger, retry = client.core.ledger, id_of_retry(client.settings.tenant, job_id)
+    body, state = await both(ledger.body(job_id), ledger.state(retry))
+    return body, retry if state else None
 
 
 async def stream_events(call: Call) -> ASGIApp:
@@ -235,6 +262,23 @@ async def cancel_job(call: Call) -> Response:
     if outcome is Cancellation.UNKNOWN:
         raise JobNotFound.for_id(job_id)
     return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
+
+
+async def retry_job(call: Call) -> Response:
+    """Run a job that has ended again, under a new id. The same again is the same job."""
+    job_id = _job_id_of(call)
+    if is_letter_number(job_id):
+        raise JobNotFound.for_id(job_id)
+    new_id, _ = await call.queue.run(call.queue.core.dead.retry(job_id))
+    again = Retried(id=str(new_id), events=f"/v1/jobs/{new_id}/events", retry_of=job_id)
+    return JSONResponse(again.model_dump(), 202, headers={"Location": f"../{new_id}"})
+
+
+async def clear_queue(call: Call) -> Response:
+    """End all jobs of a model that run or wait. A queue that no worker serves is forgotten then."""
+    model = call.path_params["model"]
+    ended = await call.queue.run(JobSelection(call.queue.core.ledger, model, None).cancel())
+    return JSONResponse(Cleared(model=model, cancelled=ended).model_dump())
 
 
 async def forget_job(call: Call) -> Response:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from llama_herd.tasks.gateway import (
     batch_routes,
+    dead_routes,
     file_routes,
     herd_routes,
     job_routes,
@@ -90,6 +91,7 @@ FILE_QUERIES = (
 )
 SUBSCRIBER, PRODUCER, OPERATOR = KeyRole
 _JOB, _FILE, _BATCH = "/v1/jobs/{id}", "/v1/files/{id}", "/v1/batches/{id}"
+_DEAD = "/v1/dead/{name}"
 _QUEUE, _WORKER = "/v1/queues/{model}", "/v1/workers/{name}"
 
 OPERATIONS = (
@@ -164,7 +166,22 @@ OPERATIONS = (
         headers=(SEEN,),
     ),
     Operation("delete", _JOB, job_routes.cancel_job, PRODUCER, 202, answer=job_routes.Cancelled),
+    Operation("post", f"{_JOB}/retry", job_routes.retry_job, OPERATOR, 202, answer=job_routes.Retried),
     Operation("post", f"{_JOB}/purge", job_routes.forget_job, OPERATOR, 204),
+    Operation(
+        "post", "/v1/queues/{model}/clear", job_routes.clear_queue, OPERATOR, answer=job_routes.Cleared
+    ),
+    Operation(
+        "get",
+        "/v1/dead",
+        dead_routes.list_dead,
+        OPERATOR,
+        answer=dead_routes.DeadList,
+        queries=(("limit", "Most entries: 1 to 1,000."),),
+    ),
+    Operation("get", _DEAD, dead_routes.get_letter, OPERATOR, answer=dead_routes.Letter),
+    Operation("post", f"{_DEAD}/retry", dead_routes.revive_dead, OPERATOR, 202, answer=dead_routes.Revived),
+    Operation("delete", _DEAD, dead_routes.drop_dead, OPERATOR, 204),
     Operation("post", "/v1/files", file_routes.create_file, PRODUCER, body="FileForm", answer=FileObject),
     Operation("get", "/v1/files", file_routes.list_files, PRODUCER, answer=FileList, queries=FILE_QUERIES),
     Operation("get", _FILE, file_routes.get_file, SUBSCRIBER, answer=FileObject),

@@ -1,5 +1,5 @@
 // The batches beside the herd: how far each is, its end, and its files.
-import {byId, el, list, say, show} from './dom.mjs';
+import {byId, el, emptyLine, list, say, show} from './dom.mjs';
 import {ask, send} from './server.mjs';
 import {batchLine} from './words.mjs';
 
@@ -38,8 +38,9 @@ export class Batches {
   }
 
   #draw(batches) {
-    show(byId('batches-part'), batches.length > 0);
+    show(byId('batches-part'), true);
     list(byId('batches'), batches, (batch) => batch.id, (batch) => this.#made(batch), draw);
+    emptyLine(byId('batches'), 'li', batches.length, 'There is none.');
   }
 
   #made({id}) {

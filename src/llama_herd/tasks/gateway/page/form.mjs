@@ -5,7 +5,11 @@ const NUMBERS = ['max_tokens', 'temperature', 'top_p', 'top_k', 'min_p', 'repeti
 
 export class Form {
   #form = byId('ask');
-  #models = null;
+  #names = null;
+  /** What a worker says of each model; null: no worker is up. */
+  #models = new Map();
+  /** Whether the user has chosen between text and chat. */
+  #isChosen = false;
 
   /** onSend() when the user wants to send, onStop() to stop. */
   constructor(onSend, onStop) {
@@ -17,7 +21,11 @@ export class Form {
       if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) this.#form.requestSubmit();
     });
     this.#form.addEventListener('invalid', () => this.#open(), true);
-    this.#form.addEventListener('change', () => this.#setKind());
+    this.#form.addEventListener('change', ({target}) => {
+      this.#isChosen ||= target.name === 'kind';
+      if (target.name === 'model') this.#follow(false);
+      this.#setKind();
+    });
     byId('stop').addEventListener('click', onStop);
     this.#setKind();
   }
@@ -54,16 +62,27 @@ export class Form {
     return {messages: [...first, ...before, {role: 'user', content: this.prompt}]};
   }
 
-  /** Offer these models. The one that is chosen stays. */
-  offer(names) {
-    const wanted = names.join(' ');
-    if (wanted === this.#models) return;
-    this.#models = wanted;
-    const select = this.#of('model');
-    const chosen = select.value;
-    const options = names.length ? names : [''];
-    select.replaceChildren(...options.map((name) => el('option', {value: name}, name || 'no worker is up')));
-    if (options.includes(chosen)) select.value = chosen;
+  /** Offer these models, by their names, with what a worker says of each. The one that is chosen stays. */
+  offer(models, hasBegun) {
+    this.#models = models;
+    const names = [...models.keys()];
+    if (names.join(' ') !== this.#names) {
+      this.#names = names.join(' ');
+      const select = this.#of('model');
+      const chosen = select.value;
+      const options = names.length ? names : [''];
+      select.replaceChildren(...options.map((name) => el('option', {value: name}, name || 'no worker is up')));
+      if (options.includes(chosen)) select.value = chosen;
+    }
+    this.#follow(hasBegun);
+  }
+
+  /** Do as the chosen model is meant to be used, where the user has not said otherwise. */
+  #follow(hasBegun) {
+    const model = this.#models.get(this.#of('model').value);
+    if (!model || hasBegun || this.#isChosen || this.prompt) return;
+    const kind = model.chat_templates ? 'chat' : 'text';
+    if (kind !== this.kind) this.kind = kind;
   }
 
   /** Whether a job is under way, which can be stopped. The focus stays where the user's finger is. */
@@ -100,7 +119,7 @@ export class Form {
   #open() { this.#form.querySelector('details').open = true; }
 
   #setKind() {
-    this.#form.dataset.kind = this.kind;
+    document.body.dataset.kind = this.kind;
     this.#of('prompt').placeholder = this.kind === 'chat' ? 'Say something' : 'Once upon a time';
   }
 }

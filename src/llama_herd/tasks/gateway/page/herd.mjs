@@ -1,8 +1,11 @@
-// The herd beside the talk: speed, workers, queues, and who waits how long.
-import {byId, el, list, say, show} from './dom.mjs';
+// The herd, beside the talk or alone: speed, workers, queues, and who waits how long.
+import {button, byId, el, emptyLine, list, say, show} from './dom.mjs';
+import {drainWorker} from './herd_acts.mjs';
 import {Plot} from './plot.mjs';
+import {drawQueues} from './queues.mjs';
 import {Refusal, ask} from './server.mjs';
-import {count, span} from './words.mjs';
+import {isAtLeast} from './views.mjs';
+import {count, short, span} from './words.mjs';
 
 const POLL_MS = 1000;
 /** More rows than this are a bar, not squares. */
@@ -44,34 +47,42 @@ export class Herd {
     show(byId('lost'), false);
     const speed = herd.workers.reduce((sum, worker) => sum + worker.tokens_per_s, 0);
     this.#plot.add(Date.now(), speed);
-    drawWorkers(herd.workers);
-    drawQueues(herd.queues);
+    const mayAct = isAtLeast(herd.role, 'operator');
+    drawWorkers(herd.workers, mayAct);
+    drawQueues(herd.queues, mayAct);
     drawJobs(herd.jobs);
     this.onFound(herd);
   }
 }
 
-function drawWorkers(workers) {
+function drawWorkers(workers, mayAct) {
   const sorted = [...workers].sort((a, b) => (a.name < b.name ? -1 : 1));
-  list(byId('workers'), sorted, (worker) => worker.name, newWorker, drawWorker);
+  list(byId('workers'), sorted, (worker) => worker.name, (worker) => newWorker(worker, mayAct), drawWorker);
   emptyLine(byId('workers'), 'li', workers.length, 'No worker is up.');
 }
 
-function newWorker() {
+function newWorker({name}, mayAct) {
   const bar = () => el('span', {className: 'bar'}, el('i'));
-  return el('li', {className: 'worker'},
+  const item = el('li', {className: 'worker'},
     el('p', {className: 'head'}, el('strong'), el('span', {className: 'state'})),
     el('p', {className: 'about'}),
     el('dl', {},
       el('dt', {}, 'Rows'), el('dd', {}, el('span', {className: 'rows'}), el('span', {className: 'value'})),
       el('dt', {}, 'Cache'), el('dd', {}, bar(), el('span', {className: 'value'}))));
+  const drain = button('Drain', () => drainWorker(name, item.dataset.state === 'drained'), 'plain drain act');
+  if (mayAct) item.append(drain);
+  return item;
 }
 
 function drawWorker(item, worker) {
   say(item.querySelector('strong'), worker.name);
   const state = worker.state === 'loading' ? `loading ${worker.loaded_percent}%` : worker.state;
   say(item.querySelector('.state'), state);
-  item.dataset.state = worker.state === 'ready' ? 'ready' : 'other';
+  const isDrained = ['draining', 'drained'].includes(worker.state);
+  item.dataset.state = worker.state === 'ready' ? 'ready' : isDrained ? 'drained' : 'other';
+  const drain = item.querySelector('.drain');
+  if (drain) say(drain, isDrained ? 'Resume' : 'Drain');
+  if (drain) drain.ariaLabel = `${isDrained ? 'Resume' : 'Drain'} ${worker.name}`;
   const hits = worker.prefix_hit_rate ? ` · ${percent(worker.prefix_hit_rate)} prefix hits` : '';
   say(item.querySelector('.about'), `${worker.model} on ${worker.device} · ${count(Math.round(worker.tokens_per_s))} tokens/s${hits}`);
   const [rows, cache] = item.querySelectorAll('dd');
@@ -80,6 +91,7 @@ function drawWorker(item, worker) {
   say(rows.querySelector('.value'), `${count(worker.running)}${waiting} / ${count(worker.slots)}`);
   cache.querySelector('i').style.width = percent(worker.kv_cache_usage);
   say(cache.querySelector('.value'), percent(worker.kv_cache_usage));
+  cache.title = `of ${count(worker.kv_cache_tokens)} tokens`;
 }
 
 /** A square for each row of the batch, or one bar if there are too many. */
@@ -96,47 +108,22 @@ const percent = (share) => `${Math.round(100 * Math.min(1, share))}%`;
 
 const cells = (num) => () => el('tr', {}, el('th', {scope: 'row'}), ...Array.from({length: num}, () => el('td')));
 
-function drawQueues(queues) {
-  const body = byId('queues').tBodies[0];
-  list(body, queues, (queue) => queue.queue, cells(4), (row, queue) => {
-    const up = queue.workers - queue.loading;
-    const values = [
-      queue.model, count(queue.waiting), span(queue.oldest_s), count(queue.running),
-      queue.workers ? `${up}${queue.loading ? ` + ${queue.loading}` : ''}` : 'none',
-    ];
-    values.forEach((value, place) => say(row.children[place], value));
-    row.classList.toggle('bad', !queue.workers);
-  });
-  emptyLine(body, 'tr', queues.length, 'No queue holds anything.', 5);
-}
-
 function drawJobs(jobs) {
   show(byId('jobs-part'), Boolean(jobs));
   const body = byId('jobs').tBodies[0];
   list(body, jobs ?? [], (job) => job.job_id, newJob, (row, job) => {
     const sinceS = Math.max(0, job.now_ms - job.due_ms) / 1000;
     const place = job.position === null ? '' : ` #${count(job.position)}`;
-    const values = [job.state + place, job.state === 'delayed' ? '–' : span(sinceS), count(job.tokens)];
+    const values = [job.model, job.state + place, job.state === 'delayed' ? '–' : span(sinceS), count(job.tokens)];
     values.forEach((value, place) => say(row.children[place + 1], value));
     row.classList.toggle('bad', job.state === 'unserved');
     row.title = job.note || (job.estimated_wait_s === null ? '' : `in about ${span(job.estimated_wait_s)}`);
   });
-  emptyLine(body, 'tr', jobs?.length ?? 0, 'None waits, none runs.', 4);
+  emptyLine(body, 'tr', jobs?.length ?? 0, 'None waits, none runs.', 5);
 }
 
 function newJob(job) {
-  const row = cells(3)();
-  const name = job.job_id.length > 13 ? `${job.job_id.slice(0, 8)}…` : job.job_id;
-  row.firstChild.append(el('a', {href: `#job=${encodeURIComponent(job.job_id)}`, title: job.job_id}, name));
+  const row = cells(4)();
+  row.firstChild.append(el('a', {href: `#job=${encodeURIComponent(job.job_id)}`, title: job.job_id}, short(job.job_id)));
   return row;
 }
-
-/** A line in the place of an empty list. */
-function emptyLine(parent, tag, num, text, numColumns) {
-  if (num || parent.firstChild) return;
-  const inside = numColumns ? el('td', {colSpan: numColumns}, text) : text;
-  const line = el(tag, {className: 'none'}, inside);
-  line.dataset.key = '';
-  parent.append(line);
-}
-

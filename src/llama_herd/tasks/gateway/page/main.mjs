@@ -1,153 +1,67 @@
-// The page: a talk with the herd, which a link holds, and the herd beside it.
-import {unknownJob} from './answer.mjs';
+// The page: its views, as far as the key may see them, and the door where a key is asked for.
 import {Batches} from './batches.mjs';
+import {Dead} from './dead.mjs';
 import {byId, say, show} from './dom.mjs';
-import {follow} from './follow.mjs';
-import {Form} from './form.mjs';
 import {Herd} from './herd.mjs';
+import {Job} from './job.mjs';
+import {Jobs} from './jobs.mjs';
+import {Play} from './play.mjs';
 import {Refusal, ask, key} from './server.mjs';
-import {Turn} from './turn.mjs';
-import {stateLine} from './words.mjs';
+import {isAtLeast, may, placeOf} from './views.mjs';
 
-/** The turns so far: {kind, asked, jobId, answer}. The browser keeps them with this entry of its history. */
-let turns = [];
-/** What is followed now: {turn, job, stop}. */
-let now = null;
-/** A submission that failed on the way is repeated under the same name, so that it runs once. */
-let submission = {body: '', name: ''};
+/** The key's; null: nobody has said yet. */
+let role = null;
+/** The view that is shown. */
+let shown = null;
 let standingModels = [];
 
-const form = new Form(submit, stopJob);
+const play = new Play(onRefused);
 const herd = new Herd(onHerd, onRefused);
 const batches = new Batches();
+const views = {
+  play, jobs: new Jobs(byId('view-jobs')), job: new Job(byId('view-job'), () => role), dead: new Dead(byId('view-dead')),
+};
 
-const jobInLink = () => decodeURIComponent(/^#job=(.+)$/.exec(location.hash)?.[1] ?? '');
-
-/** Show what this entry of the history holds. */
+/** Show what the address names. */
 function open() {
-  const jobId = jobInLink();
-  const kept = history.state?.turns ?? [];
-  turns = kept.at(-1)?.jobId === jobId ? kept : jobId ? [{kind: 'text', asked: null, jobId}] : [];
-  leave();
-  byId('turns').replaceChildren();
-  show(byId('welcome'), !turns.length);
-  turns.slice(0, -1).forEach((one) => add(one).showOld(one.answer ?? ''));
-  if (turns.length) {
-    form.kind = turns.at(-1).kind;
-    watch(add(turns.at(-1)));
+  const place = placeOf(location.hash);
+  if (role === null && place.view !== 'play') return; // the herd says soon who we are
+  const view = role === null || may(role, place.view) ? place.view : 'denied';
+  const isNew = view !== shown;
+  document.body.dataset.view = view;
+  if (isNew) views[shown]?.close?.();
+  for (const link of byId('views').children) {
+    if (link.dataset.view === (view === 'job' ? 'jobs' : view)) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
   }
-}
-
-function add(one) {
-  const turn = new Turn(one);
-  byId('turns').append(turn.node);
-  return turn;
-}
-
-/** Stop looking at a job; it goes on. */
-function leave() {
-  now?.stop.abort();
-  now = null;
-  form.setBusy(false);
-}
-
-/** Follow the job of the last turn up to its end. */
-async function watch(turn) {
-  const mine = {turn, job: unknownJob(), stop: new AbortController()};
-  now = mine;
-  form.setBusy(true);
-  let link = 'open';
-  let newsMs = performance.now();
-  let isDue = false;
-  const draw = () => {
-    isDue = false;
-    if (now === mine) keepInView(turn.node.lastChild, () => turn.draw(mine.job, link, (performance.now() - newsMs) / 1000));
-  };
-  const ticks = setInterval(draw, 1000);
-  let phase = '';
-  draw();
-  try {
-    await follow(turn.jobId, mine.job, mine.stop.signal, (state) => {
-      [link, newsMs] = [state, performance.now()];
-      if (phase !== mine.job.phase + link) say(byId('said'), stateLine(mine.job, link, 0));
-      phase = mine.job.phase + link;
-      if (!isDue) requestAnimationFrame(draw);
-      isDue = true;
-    });
-    if (now !== mine) return;
-    turns.at(-1).answer = mine.job.texts[0];
-    history.replaceState({turns}, '');
-    draw();
-  } catch (error) {
-    if (now !== mine) return;
-    turn.fail(error.message);
-    onRefused(error);
-  } finally {
-    clearInterval(ticks);
-    if (now === mine) form.setBusy(false);
-  }
-}
-
-/** Change something above an element. If it was in view it stays there. */
-function keepInView(element, change) {
-  const wasSeen = element.getBoundingClientRect().bottom <= innerHeight;
-  change();
-  if (wasSeen) element.scrollIntoView({block: 'nearest'});
-}
-
-async function submit() {
-  form.complain(null);
-  const kind = form.kind;
-  const asked = form.prompt;
-  const chat = turns.filter((one) => one.kind === 'chat' && one.asked !== null && one.answer);
-  const before = chat.flatMap((one) => [
-    {role: 'user', content: one.asked}, {role: 'assistant', content: one.answer.trim()},
-  ]);
-  const body = form.job(before);
-  const text = JSON.stringify(body);
-  if (text !== submission.body) submission = {body: text, name: randomName()};
-  form.setBusy(true);
-  try {
-    const {id} = await ask('POST', 'v1/jobs', {body, headers: {'Idempotency-Key': submission.name}});
-    submission = {body: '', name: ''};
-    turns = [...turns, {kind, asked, jobId: id}];
-    history.pushState({turns}, '', `#job=${encodeURIComponent(id)}`);
-    if (kind === 'chat') form.prompt = '';
-    show(byId('welcome'), false);
-    const turn = add(turns.at(-1));
-    turn.node.scrollIntoView({block: 'end'});
-    watch(turn);
-  } catch (error) {
-    form.setBusy(false);
-    complain(error);
-  }
-}
-
-async function stopJob() {
-  try {
-    if (now) await ask('DELETE', `v1/jobs/${now.turn.jobId}`);
-  } catch (error) {
-    complain(error);
-  }
-}
-
-function complain(error) {
-  const when = error.retryAfterS ? ` Try again in ${error.retryAfterS} s.` : '';
-  form.complain(error instanceof Refusal ? `${error.message}.${when}` : 'The gateway does not answer. Try again.', error.param);
-  onRefused(error);
-}
-
-function randomName() {
-  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join('-');
+  views[view]?.open(place);
+  const heading = isNew && shown && byId(`view-${view}`)?.querySelector('h2');
+  shown = view;
+  if (!heading) return;
+  heading.tabIndex = -1;
+  heading.focus();
 }
 
 function onHerd(found) {
-  const served = found.workers.map((worker) => worker.model);
-  form.offer([...new Set([...served, ...standingModels])].sort());
-  form.allow(found.role !== 'subscriber');
-  batches.allow(found.role !== 'subscriber');
+  const isOther = role !== found.role;
+  role = found.role;
+  play.offer(modelsOf(found), isAtLeast(role, 'producer'));
+  batches.allow(may(role, 'batches'));
+  views.jobs.know(found);
+  for (const link of byId('views').children) show(link, may(role, link.dataset.view));
+  byId('views').querySelector('[data-view=play]').href = play.place;
+  const num = (found.dead_letters ?? 0) + (found.poisoned ?? 0);
+  say(byId('num-dead'), num ? ` ${num}` : '');
   say(byId('whose'), key.get() ? `${found.tenant} · ${found.role}` : '');
   show(byId('forget'), Boolean(key.get()));
+  if (isOther && placeOf(location.hash).view !== 'play') open();
+}
+
+/** What jobs can be sent for: names, and what a worker says of each model. */
+function modelsOf({workers}) {
+  const served = new Map(standingModels.map((name) => [name, null]));
+  for (const worker of workers) served.set(worker.model, worker);
+  return new Map([...served].sort(([one], [other]) => (one < other ? -1 : 1)));
 }
 
 /** Ask for a key if that is what the gateway wants. */
@@ -170,7 +84,7 @@ async function comeIn(event) {
   begin();
 }
 
-/** Begin to look: at the models, the herd, and the job in the link. */
+/** Begin to look: at the models, the herd, and what the address names. */
 async function begin() {
   herd.look();
   open();
@@ -187,20 +101,6 @@ byId('forget').addEventListener('click', () => {
   key.forget();
   location.reload();
 });
-byId('new').addEventListener('click', () => {
-  leave();
-  history.pushState(null, '', location.pathname);
-  open();
-  byId('prompt').focus();
-});
-byId('examples').addEventListener('click', (event) => {
-  if (event.target.localName !== 'button') return;
-  form.prompt = event.target.textContent;
-  byId('prompt').focus();
-});
-new ResizeObserver(([{target}]) => {
-  document.documentElement.style.setProperty('--form', `${target.offsetHeight}px`);
-}).observe(byId('ask'));
 addEventListener('popstate', open);
 begin();
 byId('prompt').focus();

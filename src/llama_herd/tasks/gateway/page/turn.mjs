@@ -1,5 +1,6 @@
 // One job on the page: what was asked, what is answered, and how it stands.
 import {el, list, say, show} from './dom.mjs';
+import {jobPlace} from './views.mjs';
 import {stateLine, takeovers} from './words.mjs';
 
 export class Turn {
@@ -10,6 +11,7 @@ export class Turn {
     this.state = el('p', {className: 'state'});
     this.notes = el('ul', {className: 'notes'});
     this.link = el('a', {className: 'link'}, 'Link');
+    this.about = el('a', {}, 'About it');
     this.copy = el('button', {type: 'button', className: 'plain'}, 'Copy link');
     this.copy.addEventListener('click', () => this.#copyLink());
     this.answers = el('div', {className: 'answers'});
@@ -18,14 +20,16 @@ export class Turn {
     else if (this.isChat) this.node.append(el('p', {className: 'asked'}, asked));
     this.asked = this.isChat ? null : asked;
     this.node.append(this.answers, this.notes,
-      el('footer', {}, this.state, el('span', {className: 'links'}, this.link, this.copy)));
+      el('footer', {}, this.state, el('span', {className: 'links'}, this.about, this.link, this.copy)));
     this.setJob(jobId);
   }
 
   setJob(jobId) {
     this.jobId = jobId;
-    this.link.hidden = this.copy.hidden = !jobId;
-    if (jobId) this.link.href = `#job=${encodeURIComponent(jobId)}`;
+    for (const part of [this.about, this.link, this.copy]) part.hidden = !jobId;
+    if (!jobId) return;
+    this.link.href = `#job=${encodeURIComponent(jobId)}`;
+    this.about.href = jobPlace(jobId);
   }
 
   /** Show an answer that was given before. */
@@ -83,5 +87,3 @@ export class Turn {
     setTimeout(() => say(this.copy, 'Copy link'), 2000);
   }
 }
-
-

@@ -20,6 +20,14 @@ export function span(seconds) {
   return hours < 24 ? `${hours} h ${minutes % 60} m` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+const clock = new Intl.DateTimeFormat('en', {dateStyle: 'medium', timeStyle: 'medium', hourCycle: 'h23'});
+
+/** A moment, given in unix milliseconds, by the clock of whoever looks. */
+export const at = (ms) => clock.format(new Date(ms));
+
+/** The first letters of a long id. */
+export const short = (id) => (id.length > 13 ? `${id.slice(0, 8)}…` : id);
+
 const ENDS = {
   stop: 'The model came to an end',
   length: 'Cut off at its length',

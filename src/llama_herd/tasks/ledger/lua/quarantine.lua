@@ -3,6 +3,7 @@
 -- keys: quarantine
 -- args: most#, before, after (what a record's key has before and after the id)
 -- more records: (of the jobs)
+-- kept: for gateways
 -- Answers, one for each job: id, when, worker, queue, starts. Jobs without a record are left out. Without records among
 --       the keys: {declare, their keys}
 local ids = #records == 0 and redis.call('ZREVRANGE', key.quarantine, 0, most - 1) or {}

@@ -3,6 +3,7 @@
 -- keys: letters
 -- args: number (of the letter)
 -- also queues: (that the letter names)
+-- kept: for gateways
 -- Answers: revived | cut (the letter does not have the whole message) | unknown | {declare, the queue}
 local found = redis.call('XRANGE', key.letters, number, number)[1]
 if not found then return 'unknown' end
