@@ -244,7 +244,7 @@ class JobRunning(HerdError):
 
 
 class WorkerNotFound(HerdError):
-    """No worker of this name is up. The message names those that are."""
+    """No worker of this name is up. The message names some that are."""
 
     http = HttpAnswer(404, "worker_not_found")
 

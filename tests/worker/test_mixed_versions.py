@@ -161,10 +161,15 @@ def test_jobs_of_every_kind_are_the_same_to_both_versions(
         job_id = mixed.ask(client, "submit", given)
         seen = {version: mixed.ask(version, "stream", job_id) for version in ("old", "new")}
         results = {version: mixed.ask(version, "result", job_id) for version in ("old", "new")}
-        assert seen["old"] == seen["new"]
-        assert results["old"] == results["new"]
+        assert seen["old"] == [known(*pair) for pair in zip(seen["new"], seen["old"], strict=True)]
+        assert results["old"] == known(results["new"], results["old"])
         assert [event["seq"] for event in seen["new"]] == list(range(1, len(seen["new"]) + 1))
         assert seen["new"][-1]["finish_reason"] in ("stop", "length")
+
+
+def known(told: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What both versions know of it: ours has fields that the older one does not read."""
+    return {name: told[name] for name in other}
 
 
 @pytest.mark.parametrize(("first", "second"), [("old", "new"), ("new", "old")])

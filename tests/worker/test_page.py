@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -498,6 +499,10 @@ def test_a_queue_that_nobody_serves_is_cleared(open_page: Open, client: Client) 
     tab.wait("!document.querySelector('#dead-queues li, #queues .bad')")
 
 
+def is_in_state(client: Client, worker: str, state: str) -> bool:
+    return {one.name: one.state for one in client.workers()}[worker] == state
+
+
 def test_a_queue_is_paused_and_a_worker_drained(open_page: Open, client: Client, url: str) -> None:
     tab = open_page(f"{url}/#overview")
     for name, gone, is_paused in (("Pause", "Resume", True), ("Resume", "Pause", False)):
@@ -509,7 +514,7 @@ def test_a_queue_is_paused_and_a_worker_drained(open_page: Open, client: Client,
     for name, gone, state in (("Drain", "Resume", "drained"), ("Resume", "Drain", "ready")):
         assert "two@test" in answer(tab, f'#workers [aria-label="{name} two@test"]')
         tab.wait(f"document.querySelector('#workers [aria-label=\"{gone} two@test\"]')")
-        tab.wait(f"document.querySelector('#workers').textContent.includes('two@test{state}')")
+        wait_until(partial(is_in_state, client, "two@test", state), state)
     assert tab.text("#acted") == "two@test takes jobs again."
     tab.click("#views [data-view=play]")
     assert not tab.run("document.querySelector('#workers .drain').checkVisibility()")

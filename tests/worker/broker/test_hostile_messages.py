@@ -170,8 +170,10 @@ def test_what_a_thread_would_stumble_over_is_put_aside(
 def test_who_publishes_what_is_no_notice_ends_no_worker(
     notice: bytes, worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
-    (channel,) = redis.pubsub_channels(Ledger().notices_to("*"))
-    assert redis.publish(channel, notice)
+    channels = redis.pubsub_channels(Ledger().notices_to("*"))
+    assert len(channels) == 2, "its own, and that of all workers"
+    for channel in channels:
+        assert redis.publish(channel, notice)
     result = client.result(client.submit(**JOB), timeout_s=20)
     assert result.finish_reason == "length"
     job = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))

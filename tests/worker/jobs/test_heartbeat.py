@@ -1,6 +1,7 @@
 """What a worker reports, and when; and how it hears of cancels."""
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.pauses import Pauses
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -182,3 +184,38 @@ def test_a_namesake_that_has_gone_is_forgotten(redis: Any) -> None:
     assert namesakes.told("acme", status).namesake == ""
     namesakes.note("acme", "")
     assert namesakes.told("acme", status).namesake == "unknown"  # one that loads, or of an older version
+
+
+def test_a_notice_of_pauses_asks_for_its_tenant_soon_and_a_flood_of_them_makes_no_storm(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one tenant could have a worker beat all the time, and the others' cancels wait."""
+    monkeypatch.setattr(heartbeat, "INTERVAL_S", 60.0)
+    monkeypatch.setattr(heartbeat, "IDLE_REPORT_S", 120.0)
+    worker = Worker(redis)
+    worker.heartbeat._interval_s = 60.0
+    acme, globex = worker.tenancies
+    asked = list[str]()
+    told = worker.heartbeat._status
+    worker.heartbeat._status = lambda queue: asked.append(queue) or told(queue)  # type: ignore[func-returns-value]
+    assert not any(one.takes_messages for one in worker.tenancies), "nobody knows yet what is paused"
+    worker.heartbeat.start()
+    try:
+        wait_until(lambda: acme.heard and globex.heard, "both have answered")
+        assert acme.takes_messages
+        run_call(redis, Pauses("acme").pause(acme.queue))
+        wait_until(lambda: not acme.takes_messages, "the pause is heard of")
+        assert globex.takes_messages
+        began_s, num_before = monotonic(), len(asked)
+        for _ in range(2000):
+            redis.publish(Ledger("acme").notices_to_all, b"")
+        attempt = take(redis, globex, "job")
+        run_call(redis, globex.ledger.cancel("job"))
+        wait_until(lambda: attempt.abort, "another tenant's cancel is heard of")
+        most = 2 + (monotonic() - began_s) / heartbeat.NOTICE_S
+        assert len(asked) - num_before <= most
+        assert asked[num_before:].count(globex.queue) <= 1, "who has jobs here is told now and then"
+        run_call(redis, Pauses("acme").resume(acme.queue))
+        wait_until(lambda: acme.takes_messages, "its end is heard of")
+    finally:
+        worker.heartbeat.stop()

@@ -26,6 +26,7 @@ from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.cli.batch.files import BatchPlan
+    from llama_herd.cli.batch.input_file import InputOptions
     from llama_herd.local.worker_process import WorkerProcess
 
 
@@ -143,8 +144,6 @@ def batch(
     if watch is not None or cancel is not None:
         return _look_elsewhere(watch, cancel, as_json=as_json)
     from llama_herd.cli.batch.files import BatchPlan
-    from llama_herd.cli.batch.input_file import InputOptions
-    from llama_herd.cli.batch.row_template import read_messages
     from llama_herd.tasks.batch.row_request import RowOptions
 
     if input is None or output is None:
@@ -160,8 +159,36 @@ def batch(
         response_format=response_format(schema),
         sampling=sampling_of({"max_tokens": max_tokens, "temperature": temperature}, others),
     )
-    format = OutputFormat.from_suffix(output) if format is None else format
-    reading = InputOptions(
+    if messages is not None and options.is_chat:
+        raise BadInput("--messages is a chat already. Fix: leave out --chat, and put --system into its file")
+    plan = BatchPlan(
+        input,
+        output,
+        options,
+        _reading(prompt, prompt_column, messages, id_column, encoding, separator),
+        window=window,
+        in_order=in_order,
+        max_errors=max_errors,
+        format=OutputFormat.from_suffix(output) if format is None else format,
+        has_prompts=with_prompts,
+        dropped=tuple(drop or ()),
+    )
+    raise typer.Exit(_run(plan, model, local=local, as_json=as_json))
+
+
+def _reading(
+    prompt: str | None,
+    prompt_column: str | None,
+    messages: Path | None,
+    id_column: str | None,
+    encoding: str | None,
+    separator: str | None,
+) -> "InputOptions":
+    """How the input is read. Raises BadInput."""
+    from llama_herd.cli.batch.input_file import InputOptions
+    from llama_herd.cli.batch.row_template import read_messages
+
+    return InputOptions(
         prompt=prompt,
         prompt_column=prompt_column,
         messages=None if messages is None else read_messages(messages),
@@ -169,21 +196,6 @@ def batch(
         encoding=encoding,
         separator="\t" if separator == "tab" else separator,
     )
-    if messages is not None and options.is_chat:
-        raise BadInput("--messages is a chat already. Fix: leave out --chat, and put --system into its file")
-    plan = BatchPlan(
-        input,
-        output,
-        options,
-        reading,
-        window=window,
-        in_order=in_order,
-        max_errors=max_errors,
-        format=format,
-        has_prompts=with_prompts,
-        dropped=tuple(drop or ()),
-    )
-    raise typer.Exit(_run(plan, model, local=local, as_json=as_json))
 
 
 def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) -> int:

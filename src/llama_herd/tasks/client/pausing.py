@@ -5,6 +5,7 @@ import re
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import BadInput, WorkerNotFound
+from llama_herd.tasks.client.status_texts import some_names
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.pauses import Pauses
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error
@@ -40,7 +41,7 @@ async def drain_worker(tenant: str, worker: str, for_s: float | None) -> int | N
     names = sorted(one.name for one in await Reports(tenant).workers())
     if worker not in names:
         meant = did_you_mean(close_models(worker, names)) or "."
-        raise WorkerNotFound(f"no worker {worker} is up{meant} Up are: {', '.join(names) or 'none'}")
+        raise WorkerNotFound(f"no worker {worker} is up{meant} Up are: {some_names(names)}")
     return await Pauses(tenant).drain(worker, for_ms)
 
 

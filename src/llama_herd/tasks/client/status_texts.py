@@ -15,10 +15,14 @@ MAX_NAMES = 20
 def unserved_note(model: str, unserved_s: float | None, served_models: Sequence[str]) -> str:
     """Say that nobody serves a model, and which models are served."""
     span = "" if unserved_s is None else f" for {duration_text(unserved_s)}"
-    names = ", ".join(served_models[:MAX_NAMES]) or "none"
-    rest = f" and {len(served_models) - MAX_NAMES} more" if len(served_models) > MAX_NAMES else ""
     meant = did_you_mean(close_models(model, served_models)) or "."
-    return f"no worker serves {model}{span}: its jobs wait{meant} Served are: {names}{rest}"
+    return f"no worker serves {model}{span}: its jobs wait{meant} Served are: {some_names(served_models)}"
+
+
+def some_names(names: Sequence[str]) -> str:
+    """The names, or the first of many, and how many more there are."""
+    rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return (", ".join(names[:MAX_NAMES]) or "none") + rest
 
 
 def held_note(queue: QueueStatus, now_ms: int) -> str:

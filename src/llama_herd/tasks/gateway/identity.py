@@ -113,7 +113,7 @@ class Authenticator:
         if key is None:
             return None
         if key.has_expired(int(1000 * time())):
-            end = datetime.fromtimestamp((key.expires_ms or 0) / 1000, UTC)
+            end = datetime.fromtimestamp(max(0, key.expires_ms or 0) / 1000, UTC)
             raise _unauthorized(f"this key expired at {end:%Y-%m-%d %H:%M} UTC", "expired_api_key")
         if key.role not in list(KeyRole):
             raise _unauthorized("this gateway does not know the role of this key")

@@ -36,6 +36,8 @@ SCRIPTS_S = 3.0
 
 #: How soon a stop or `report_soon` is noticed between two beats.
 LISTEN_S = 0.2
+#: How soon after a beat there may be another one, since pauses have changed.
+NOTICE_S = 0.25
 
 #: An event renews its job's lease. One so young, by seconds and by its part of a lease, makes another renewal
 #: superfluous until the next beat. It is more than unwatched jobs let pass between two events.
@@ -92,14 +94,14 @@ class Heartbeat(threading.Thread):
         self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._by_channel = {one.ledger.notices_to(self._owner).encode(): one for one in tenancies}
-        self._channels_of_all = {one.ledger.notices_to_all.encode() for one in tenancies}
+        self._by_channel_of_all = {one.ledger.notices_to_all.encode(): one for one in tenancies}
         self._engine = engine
         self._status = status
         self._stall_s = stall_s
         self._is_stopping = threading.Event()
         self._is_stale = threading.Event()
         self._interval_s = min(INTERVAL_S, tenancies.first.ledger.lease_ms / 1000 / BEATS_A_LEASE)
-        self._next_beat_s = 0.0
+        self._last_beat_s = self._next_beat_s = 0.0
         self._next_scripts_s = 0.0
         self._reported_s = dict[str, float]()  # by tenant
         self._heard_s = monotonic()
@@ -131,23 +133,29 @@ class Heartbeat(threading.Thread):
     def _listen(self) -> None:
         """Beat; between two beats act on cancel notices at once."""
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
-            pubsub.subscribe(*self._by_channel, *self._channels_of_all)
+            pubsub.subscribe(*self._by_channel, *self._by_channel_of_all)
             self.report_soon()
             while not self._is_stopping.is_set():
                 if self._is_stale.is_set() or monotonic() >= self._next_beat_s:
-                    self._next_beat_s = monotonic() + self._interval_s
+                    self._last_beat_s = monotonic()
+                    self._next_beat_s = self._last_beat_s + self._interval_s
                     self._beat()
                 self._hear(pubsub)
 
     def _hear(self, pubsub: PubSub) -> None:
         rest_s = self._next_beat_s - monotonic()
         message: Any = pubsub.get_message(timeout=max(0.0, min(LISTEN_S, rest_s)))
-        if message and message["channel"] in self._channels_of_all:
-            self.report_soon()  # the answer tells what is paused
+        if message and message["channel"] in self._by_channel_of_all:
+            self._ask_soon(self._by_channel_of_all[message["channel"]])
             return
         notice = read_notice(message["data"]) if message else None
         if notice is not None:
             self._cancel(self._by_channel[message["channel"]].claims.get(notice.job), notice.cancel)
+
+    def _ask_soon(self, tenancy: Tenancy) -> None:
+        """Report to a tenant soon, since what is paused has changed, or may have. A flood makes no storm."""
+        self._reported_s.pop(tenancy.tenant, None)
+        self._next_beat_s = min(self._next_beat_s, self._last_beat_s + NOTICE_S)
 
     def _beat(self) -> None:
         """Renew leases, then report: jobs depend on the leases."""
@@ -199,7 +207,7 @@ class Heartbeat(threading.Thread):
                 self._namesakes.note(one.tenant, author)
                 self._reported_s[one.tenant] = monotonic()
                 if one.hear(answer):
-                    self.report_soon()  # what it is now
+                    self._ask_soon(one)  # to tell what it is now
 
     def _cancel(self, attempt: Attempt | None, reason: str) -> None:
         if attempt is None:
