@@ -40,6 +40,7 @@ def feed(redis_url: str, is_over: Event) -> None:
 def shoot(tab: Tab, path: Path) -> None:
     """Once the herd has run for a while, a tale after its first lines."""
     Event().wait(FEED_S)
+    tab.click("[value=text] + span")
     ask(tab, "Once upon a time, a small hedgehog", 400, "tales")
     tab.wait(said(300))
     tab.shoot(path)

@@ -7,6 +7,7 @@ Nothing here imports transformers before `oracle` is called.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -82,6 +83,7 @@ def write_tiny_gguf(
     eos: bool = True,
     chat_template: str | list[dict[str, str]] | None = None,
     part_tensors: int = 0,
+    sampling: Mapping[str, float] | None = None,
     **config_changes: Any,
 ) -> Path:
     """Write a Llama with random weights. Matrices are stored as `type`, norms as F32.
@@ -91,7 +93,8 @@ def write_tiny_gguf(
     `tied` leaves output.weight out. `permute=False` breaks GGUF's convention for the rows of Q and K.
     `rope_factors` adds a rope_freqs.weight as files of Llama 3.1 have it. `eos=False` names no end of
     sequence, so that a generation is as long as it may be. `part_tensors` splits the file into parts of so
-    many tensors each: tiny-00001-of-00003.gguf, and no tiny.gguf.
+    many tensors each: tiny-00001-of-00003.gguf, and no tiny.gguf. `sampling` is what it
+    recommends, by GGUF's names.
     """
     config = tiny_config(**config_changes)
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=part_tensors)
@@ -99,6 +102,8 @@ def write_tiny_gguf(
     _add_tokenizer(writer, tiny_vocabulary(), eos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    for name, value in (sampling or {}).items():
+        writer.add_float32(f"general.sampling.{name}", value)
     heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads} if permute else {}
     types = cycle(type.split())
     for name, weight in random_weights(config, seed, tied).items():

@@ -14,7 +14,7 @@ COMMANDS = {
     "help": "generate --help",
     "settings": "settings",
     "status": "status",
-    "text": "generate --local --max-tokens 4 hi",
+    "text": "generate --local --text --max-tokens 4 hi",
 }
 
 LOST = "herd: cannot write to standard output: "

@@ -13,7 +13,8 @@ from llama_herd.errors import UnservedModel
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks import Client
-from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.settings import Settings
 from tests.batch_api import BatchApi
@@ -40,7 +41,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("page")
-    endless = write_tiny_gguf(folder / "endless.gguf", eos=False, context_length=CONTEXT)
+    endless = write_tiny_gguf(
+        folder / "endless.gguf", eos=False, context_length=CONTEXT, sampling={"temp": 0.5}
+    )
     options: dict[str, Any] = {"model_name": "endless", "slots": 4, "kv_cache_tokens": 4 * CONTEXT}
     limit = {"HERD_MAX_TOKENS_LIMIT": str(LONG)}
     one = WorkerProcess(server.url, endless, "one", folder / "one.log", env=limit, **options)
@@ -153,6 +156,33 @@ def test_a_chat_goes_on_and_back(open_page: Open, client: Client, server: Embedd
     tab.wait("document.querySelectorAll('.turn').length === 2")
     tab.click("#new")
     assert tab.run("document.querySelectorAll('.turn').length") == 0
+
+
+def test_a_model_is_asked_as_its_files_say(open_page: Open) -> None:
+    """As a chat if it has a template; with the recommended sampling, unless somebody has changed it."""
+    tab = open_page()
+    choose = "model => (Object.assign(document.querySelector('[name=model]'), {value: model})"
+    choose += ".dispatchEvent(new Event('change', {bubbles: true})))"
+    kind, temperature = (
+        f"document.querySelector('[name={one}').value" for one in ("kind]:checked", "temperature]")
+    )
+    seen = f"[{kind}, {temperature}]"
+    tab.wait(
+        "document.querySelector('option[value=endless]') && document.querySelector('option[value=tales]')"
+    )
+    for model, asked in (("tales", ["chat", "0.8"]), ("endless", ["text", "0.5"])):
+        tab.run(f"({choose})('{model}')")
+        assert tab.run(seen) == asked
+    assert "Write the beginning" in tab.run("document.querySelector('#welcome').innerText")
+    tab.click("summary")
+    tab.click("[name=temperature]")
+    tab.run("document.activeElement.select()")
+    tab.type("1.5")
+    tab.run(f"({choose})('tales')")
+    assert tab.run(seen) == ["chat", "1.5"]
+    tab.click("[value=text] + span")
+    tab.run(f"({choose})('tales')")
+    assert tab.run(seen) == ["text", "1.5"]
 
 
 def test_several_answers_stand_beside_each_other(open_page: Open, client: Client) -> None:
@@ -442,9 +472,13 @@ def test_dead_letters_are_read_sent_again_and_dropped(open_page: Open, server: E
     tab.wait("document.querySelector('#view-dead pre')?.textContent === 'the message'")
     tab.click(f'#view-dead [aria-label="Pick {letters[0]}"]')
     assert answer(tab, f"{PICKS.format('dead')} button").startswith("Send 1 item again?")
-    # No worker can read it: it comes back, under another number.
     tab.wait("document.querySelector('#view-dead output').textContent === '1 item sent again.'")
-    tab.wait("document.querySelector('#num-dead').textContent === ' 2'")
+    # No worker can read it: it comes back, under another number.
+    with Redis.from_url(server.url) as redis:
+        wait_until(
+            lambda: [one.number for one in run_call(redis, DeadLetters().letters())][1:] == letters[1:],
+            "it is dead again",
+        )
     tab.click("#views [data-view=overview]")
     tab.click("#views [data-view=dead]")
     tab.wait("document.querySelectorAll('#view-dead tbody a').length === 2")
@@ -486,17 +520,24 @@ def test_a_queue_is_paused_and_a_worker_drained(open_page: Open, client: Client,
     assert not tab.run("document.querySelector('#workers .drain').checkVisibility()")
 
 
-@pytest.mark.parametrize("view", ["overview", "jobs?state=ended", "jobs/none", "dead", "batches"])
+#: Of each view: its address, and what it has once it is drawn.
+VIEWS = {
+    "overview": ("#overview", "#queues .pause"),
+    "jobs": ("#jobs?state=ended", "#view-jobs tbody a"),
+    "job": ("#jobs/none", "#view-job .trouble:not([hidden])"),
+    "dead": ("#dead", "#view-dead .none"),
+    "batches": ("#batches", "#batches > *"),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
 def test_each_view_suits_a_narrow_window_and_who_does_not_see(
     open_page: Open, client: Client, url: str, view: str
 ) -> None:
     client.result(client.submit(prompt="x", model="tales", sampling={"max_tokens": 2}))
-    tab = open_page(f"{url}/#{view}", width=360, height=640, prefers_color_scheme="dark")
-    name = {"jobs/none": "job"}.get(view, view.partition("?")[0])
-    tab.wait(f"document.body.dataset.view === '{name}'")
-    tab.wait(
-        "document.querySelector('#view-jobs tbody tr, #batches > *') || document.querySelector('.trouble')"
-    )
+    address, drawn = VIEWS[view]
+    tab = open_page(f"{url}/{address}", width=360, height=640, prefers_color_scheme="dark")
+    tab.wait(f"document.body.dataset.view === '{view}' && document.querySelector('{drawn}')")
     assert tab.run("document.documentElement.scrollWidth <= innerWidth")
     assert unnamed(tab) == []
     lowest, text = min(tab.run(CONTRAST))

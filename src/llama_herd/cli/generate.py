@@ -11,7 +11,6 @@ import typer
 
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import (
-    Chat,
     MaxTokens,
     Others,
     SchemaFile,
@@ -25,9 +24,18 @@ from llama_herd.errors import BadInput, UnservedModel
 
 if TYPE_CHECKING:
     from llama_herd.cli.transcript import Transcript
+    from llama_herd.worker.loading.sequence_maker import SequenceMaker
 
 
 Prompt = Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")]
+AsChat = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--text",
+        help="Send the prompt as a message, or as a text to go on with; absent: as a message if the model "
+        "has a chat template.",
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option(help="Name of the model; with --local its file or folder, absent: HERD_MODEL."),
@@ -58,7 +66,7 @@ Local = Annotated[bool, typer.Option("--local", help="Run in this process: no qu
 
 def generate(
     prompt: Prompt,
-    chat: Chat = False,
+    chat: AsChat = None,
     system: System = None,
     model: Model = None,
     max_tokens: MaxTokens = None,
@@ -77,7 +85,11 @@ def generate(
     as_json: AsJson = False,
     local: Local = False,
 ) -> None:
-    """Continue a prompt and stream the text.
+    """Ask a model, and stream its text.
+
+    What is not said follows the model: it chats if it has a chat template, with the sampling that its files
+    recommend. A line tells what was taken. With --idempotency-key nothing is: the same command is the same
+    job.
 
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
     2 for bad input.
@@ -115,20 +127,30 @@ def generate(
     given = {name: value for name, value in fields.items() if value is not None}
     transcript = Transcript("result" if as_json else "text")
     if local:
-        _run_here(given, model, transcript)
+        _run_here(given, model, transcript, may_chat=chat is None)
     else:
-        _run_in_queue(given, model, transcript)
+        _run_in_queue(given, model, transcript, may_chat=chat is None)
     raise typer.Exit(transcript.exit_code)
 
 
-def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
+def _run_in_queue(
+    fields: dict[str, Any], model: str | None, transcript: "Transcript", *, may_chat: bool
+) -> None:
     """Submit the job, and follow it to its end; the first Ctrl-C cancels it."""
-    from llama_herd.cli.environment import override_settings
+    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.model_habits import ModelHabits
     from llama_herd.cli.signals import on_interrupt
     from llama_herd.cli.transcript import tell_of_queue
+    from llama_herd.tasks.protocol.job import GenerationJob
+    from llama_herd.tasks.settings import Settings
 
     override_settings(model_name=model)
     with open_client() as client:
+        if "idempotency_key" not in fields:
+            settings = read_settings(Settings)
+            GenerationJob.parse(fields, settings).check_deadline()  # before anybody is asked
+            habits = ModelHabits.told_by(client, settings.default_model)
+            fields = habits.suit(fields, may_chat=may_chat) if habits else fields
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnservedModel)  # we say it ourselves, below
             job_id = client.submit(**fields)
@@ -141,9 +163,10 @@ def _run_in_queue(fields: dict[str, Any], model: str | None, transcript: "Transc
                 cancel.join()  # the job's end may come before the answer, for which the client must stay
 
 
-def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript") -> None:
+def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript", *, may_chat: bool) -> None:
     """Run the job in this process, with a model of its own; the first Ctrl-C cancels it."""
     from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.model_habits import ModelHabits
     from llama_herd.cli.signals import load_torch, on_interrupt
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
@@ -155,8 +178,11 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     load_torch()
     from llama_herd.local.local_job import LocalJob
 
+    def suit(maker: "SequenceMaker") -> dict[str, Any]:
+        return ModelHabits.of_maker(maker, settings.served_model).suit(fields, may_chat=may_chat)
+
     with _logs_beside_the_answer():
-        job = LocalJob.load(fields, settings)
+        job = LocalJob.load(fields, settings, suit)
     with on_interrupt(job.cancel):
         transcript.follow(job.events())
 

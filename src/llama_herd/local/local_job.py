@@ -2,7 +2,7 @@
 
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import time
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 
 #: The claim of a job that has never run.
@@ -39,12 +40,23 @@ class LocalJob:
         self._attempt = Attempt(stream, deliveries=[])
 
     @classmethod
-    def load(cls, fields: Mapping[str, Any], settings: WorkerSettings) -> Self:
-        """Check the job, then load the model with room for its sequences. Raises BadInput."""
+    def load(
+        cls,
+        fields: Mapping[str, Any],
+        settings: WorkerSettings,
+        suit: Callable[[SequenceMaker], Mapping[str, Any]] | None = None,
+    ) -> Self:
+        """Check the job, then load the model with room for its sequences. Raises BadInput.
+
+        suit: the fields as this model is meant to be asked; None: as they are.
+        """
         job = GenerationJob.parse(fields, settings)
         job.check_deadline()
         settings = on_device(settings).model_copy(update={"slots": job.sampling.n})
-        return cls(job, LoadedModel.load(settings, pin_device(settings.device)), settings)
+        model = LoadedModel.load(settings, pin_device(settings.device))
+        if suit is not None:
+            job = GenerationJob.parse(suit(model.maker), settings)
+        return cls(job, model, settings)
 
     def cancel(self) -> None:
         """End the job before its next step; may be called from a signal handler."""

@@ -78,6 +78,7 @@ class ScriptedMaker(SequenceMaker):
             num_pages=size.kv_cache_tokens // PAGE_TOKENS,
             control_ids={},
             tokenizer_info=None,
+            sampling={},
             model=model,
             ask=ask,
         )

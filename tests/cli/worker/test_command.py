@@ -71,7 +71,7 @@ def is_healthy(url: str) -> bool:
 
 
 def generate(*arguments: str, **variables: str) -> str:
-    done = invoke("generate", "--seed", "7", "--max-tokens", "60", *arguments, PROMPT, **variables)
+    done = invoke("generate", "--text", "--seed", "7", "--max-tokens", "60", *arguments, PROMPT, **variables)
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout
 
@@ -111,11 +111,44 @@ def test_a_chat_is_made_a_prompt_by_the_models_template(endless: Path, tiny_path
         found: list[int] = json.loads(invoke(*options, str(endless), *arguments).stdout)["ids"]
         return found
 
-    assert ids("--chat", "the queue") == ids("user: the queue, ")
-    assert ids("--system", "a llama", "the queue") == ids("system: a llama, user: the queue, ")
+    assert ids("--chat", "the queue") == ids("--text", "user: the queue, ") == ids("the queue")
+    assert ids("--system", "a llama", "the queue") == ids("--text", "system: a llama, user: the queue, ")
     refused = invoke(*options, str(tiny_path), "--chat", "the queue")
     assert refused.exit_code == 2
     assert "no_chat_template" in refused.stderr
+
+
+def test_a_model_is_asked_as_its_files_say_and_a_line_tells(tmp_path: Path) -> None:
+    own = {"temp": 0.25, "top_p": 0.5, "min_p": 7.0}  # which no job may have
+    path = write_tiny_gguf(tmp_path / "own.gguf", chat_template=CHAT, sampling=own)
+    options = ("generate", "--local", "--json", "--seed", "7", "--max-tokens", "8", "--model", str(path))
+
+    def asked(*arguments: str) -> tuple[list[int], str]:
+        done = invoke(*options, *arguments, "the queue")
+        assert done.exit_code == 0, done.stderr
+        told = (line for line in done.stderr.splitlines() if line.startswith("herd: own: "))
+        return json.loads(done.stdout)["ids"], next(told, "")
+
+    ids, told = asked()
+    assert (
+        told == "herd: own: as a chat (--text: as a text to go on with); its own temperature 0.25, top_p 0.5"
+    )
+    same, told = asked("--chat", "--temperature", "0.25", "--top-p", "0.5")
+    assert same == ids
+    assert told == ""
+    assert asked("--text", "--temperature", "2")[1] == "herd: own: its own top_p 0.5"
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_tells_how_its_model_is_asked(url: str, client: Client) -> None:
+    (worker,) = client.workers()
+    assert (worker.chats, worker.own_sampling) == ("yes", {})
+    done = invoke("generate", "--model", "endless", "--max-tokens", "2", PROMPT, HERD_REDIS_URL=url)
+    assert done.stderr == "herd: endless: as a chat (--text: as a text to go on with)\n"
+    options = ("generate", "--model", "endless", "--max-tokens", "2", "--idempotency-key", "order 7", PROMPT)
+    assert [invoke(*options, HERD_REDIS_URL=url).stderr for _ in range(2)] == ["", ""]
+    key_job = client.jobs(state="ended", limit=1)[0].job_id
+    assert "prompt" in client.history(key_job).body
 
 
 def test_a_prompt_that_is_too_long_is_bad_input(tiny_path: Path) -> None:
@@ -152,7 +185,7 @@ def test_a_watcher_reads_the_same_events_from_any_point(url: str, client: Client
 
 @pytest.mark.usefixtures("worker")
 def test_ctrl_c_cancels_the_job_and_keeps_its_text(url: str, client: Client, tmp_path: Path) -> None:
-    arguments = ("generate", *LONG, "--model", "endless", PROMPT)
+    arguments = ("generate", "--text", *LONG, "--model", "endless", PROMPT)
     with fork_herd(tmp_path, *arguments, HERD_REDIS_URL=url) as process:
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)

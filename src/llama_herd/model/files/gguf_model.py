@@ -22,6 +22,7 @@ from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.reading.metadata import MAX_SCALE, Metadata, quoted
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.recommended_sampling import metadata_sampling
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weights.weight import Rows, Weight
 
@@ -89,6 +90,10 @@ class GGUFModel(ModelFile):
         elif self.config.family.interleaved and name.endswith(".attn_k.weight"):
             rows = unpermute_rows(stored[:], self.config.num_kv_heads)
         return Weight(stored.info.type, stored.info.shape, rows)
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        return metadata_sampling(self.metadata)
 
     def read_tokenizer(self) -> Tokenizer:
         return Tokenizer.from_metadata(self.metadata)

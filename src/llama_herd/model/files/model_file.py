@@ -38,6 +38,11 @@ class ModelFile(ABC):
         """All weights, as they are stored, by the names in their file."""
         return [rows.info for rows in self._weights.values()]
 
+    @property
+    @abstractmethod
+    def sampling(self) -> dict[str, float]:
+        """The sampling that its makers recommend, by the names of a job's fields; not checked."""
+
     def __contains__(self, name: str) -> bool:
         """Whether an optional weight is there itself."""
         return name in self._weights

@@ -19,6 +19,7 @@ from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.shape.json_shape import with_defaults
 from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.recommended_sampling import folder_sampling
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.model.weights.weight import Weight
@@ -95,6 +96,10 @@ class SafetensorsModel(ModelFile):
         weight = Weight(rows.info.type, rows.info.shape, rows)
         is_shifted = self.config.family.norms_from_one and name.endswith("norm.weight")
         return _plus_one(weight) if is_shifted else weight
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        return folder_sampling(self.folder)
 
     def read_tokenizer(self) -> Tokenizer:
         tokenizer, num_rows = Tokenizer.from_json(self._tokenizer_json), self.config.vocab_size

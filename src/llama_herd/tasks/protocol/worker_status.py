@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -112,6 +112,12 @@ class WorkerStatus(BaseModel):
     )
     unread_messages: int = Field(default=0, description="How many messages wait in it.")
     unread_s: float = Field(default=0.0, description="How long nobody has taken one.")
+    chats: str = Field(
+        default="", description="`yes`: its model answers conversations, by a chat template; else empty."
+    )
+    sampling: str = Field(
+        default="", description="The sampling that the model's files recommend, as JSON; empty: none."
+    )
     process: str = Field(default="", description="A random id of the process; empty: not ready yet.")
     namesake: str = Field(
         default="", description="The `process` of another worker of this name; empty: there is none."
@@ -124,6 +130,15 @@ class WorkerStatus(BaseModel):
     def num_free(self) -> int:
         """Rows that could be given a job at once; 0 while jobs wait here or the worker is not ready."""
         return max(0, self.slots - self.running) if self.state == "ready" and not self.waiting else 0
+
+    @property
+    def own_sampling(self) -> dict[str, Any]:
+        """The sampling that the model's files recommend, by the names of a job's fields."""
+        try:
+            found = json.loads(self.sampling or "{}")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def shown_state(self) -> str:

@@ -95,7 +95,9 @@ class Service:
         self._sweeper = Sweeper(tenancies, self._overflow, links)
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
         self._watchdog = Watchdog(tenancies, settings.silence_s, parts, lambda: self._heartbeat.report_soon())
-        self.standing = Standing(settings, worker, model.plan, tenancies, engine, self._watchdog, links)
+        self.standing = Standing(
+            settings, worker, model.plan, model.maker, tenancies, engine, self._watchdog, links
+        )
         self._heartbeat = Heartbeat(
             tenancies, engine=engine, status=self.standing.status, stall_s=settings.stall_s
         )

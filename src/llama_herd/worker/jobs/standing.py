@@ -1,5 +1,6 @@
 """What a worker says of itself: the state that it is in, its status, and the facts that never change."""
 
+import json
 from dataclasses import dataclass, field
 from time import time
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.link_watch import LinkWatch, UnreadList
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.watchdog import UNREADY_S, Watchdog
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 
 #: After this long without a layer a worker reports itself as stalled. It keeps its jobs until `stall_s`: a
@@ -45,6 +47,7 @@ class Standing:
     settings: WorkerSettings
     worker: str
     plan: ModelSize
+    maker: SequenceMaker
     tenancies: Tenancies
     engine: JobEngine
     watchdog: Watchdog
@@ -86,6 +89,8 @@ class Standing:
             model=self.settings.served_model,
             device=self.settings.device,
             slots=self.settings.slots,
+            chats="yes" if self.maker.chat else "",
+            sampling=json.dumps(self.maker.sampling) if self.maker.sampling else "",
             started_ms=self.started_ms,
             max_length=min(self.plan.max_length, self.plan.kv_cache_tokens),
             running=stats.num_running,

@@ -25,6 +25,7 @@ from llama_herd.worker.loading.loading_bar import loading_bar
 from llama_herd.worker.loading.machine import device_key, num_threads
 from llama_herd.worker.loading.memory_plan import MemoryPlan, torch_dtype
 from llama_herd.worker.loading.neighbours import PlanNotes
+from llama_herd.worker.loading.own_sampling import own_sampling
 from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.loading.servable_model import ServableModel
@@ -84,7 +85,8 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
             size = plan.max_length, plan.num_pages
             told = servable.tokenizer_info(min(plan.max_length, plan.kv_cache_tokens))
             shown = (servable.control_tokens.ids, told if settings.tokenizer_info else None)
-            maker = SequenceMaker(servable.tokenizer, chat, complaint, outputs, grammars, *size, *shown)
+            own = own_sampling(servable.file)
+            maker = SequenceMaker(servable.tokenizer, chat, complaint, outputs, grammars, *size, *shown, own)
         return cls(llama, cache, plan, servable.tokenizer, maker, weights_s)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:

@@ -70,6 +70,7 @@ class SequenceMaker:
     num_pages: int  # of the KV cache
     control_ids: Mapping[str, int]  # of the control tokens, by their texts
     tokenizer_info: TokenizerInfo | None  # None: jobs may not ask for it
+    sampling: Mapping[str, float]  # that the model's files recommend
 
     def sequences(
         self, job_id: str, job: GenerationJob, now_ms: int, due_ms: int | None = None

@@ -9,6 +9,7 @@ const COLUMNS = ['', 'What', 'When', 'Why', 'Queue', 'Worker', 'Sender', 'Bytes'
 const MOST = 500;
 
 export class Dead {
+  #numLooks = 0;
   #trouble = el('p', {className: 'trouble', role: 'alert', hidden: true});
   #letter = el('section', {ariaLabel: 'A letter', hidden: true});
   #picks = new Picks(() => this.#look());
@@ -37,13 +38,15 @@ export class Dead {
   }
 
   async #look() {
-    let found = [];
+    const look = ++this.#numLooks;
+    let [found, trouble] = [[], ''];
     try {
       found = (await ask('GET', `v1/dead?limit=${MOST}`)).data;
-      this.#complain('');
     } catch (error) {
-      this.#complain(error.message);
+      trouble = error.message;
     }
+    if (look !== this.#numLooks) return; // a later one knows better
+    this.#complain(trouble);
     list(this.body, found, (one) => one.name, (one) => this.#made(one), () => {});
     emptyLine(this.body, 'tr', found.length, 'Nothing is dead.', COLUMNS.length);
     this.#picks.keep(found.map((one) => one.name));

@@ -8,6 +8,8 @@ export class Form {
   #names = null;
   /** What a worker says of each model; null: no worker is up. */
   #models = new Map();
+  /** The sampling that the fields show, as its worker says it. */
+  #recommended = '';
   /** Whether the user has chosen between text and chat. */
   #isChosen = false;
 
@@ -80,9 +82,23 @@ export class Form {
   /** Do as the chosen model is meant to be used, where the user has not said otherwise. */
   #follow(hasBegun) {
     const model = this.#models.get(this.#of('model').value);
-    if (!model || hasBegun || this.#isChosen || this.prompt) return;
-    const kind = model.chat_templates ? 'chat' : 'text';
+    if (!model) return;
+    this.#recommend(model);
+    if (hasBegun || this.#isChosen || this.prompt) return;
+    const kind = model.chats ? 'chat' : 'text';
     if (kind !== this.kind) this.kind = kind;
+  }
+
+  /** The sampling that its files recommend, in the fields that the user has not changed. */
+  #recommend(model) {
+    if (model.sampling === this.#recommended) return;
+    this.#recommended = model.sampling;
+    const own = JSON.parse(model.sampling || '{}');
+    for (const name of NUMBERS) {
+      const field = this.#of(name);
+      field.dataset.plain ??= field.defaultValue;
+      field.defaultValue = own[name] ?? field.dataset.plain;
+    }
   }
 
   /** Whether a job is under way, which can be stopped. The focus stays where the user's finger is. */

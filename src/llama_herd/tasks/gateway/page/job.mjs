@@ -27,6 +27,7 @@ export class Job {
     this.roleNow = roleNow;
     this.cancel = button('Cancel', () => this.#end());
     this.retry = button('Run again', () => this.#runAgain());
+    for (const one of [this.#talk, this.cancel, this.retry]) show(one, false);
     box.append(el('h2', {}, 'Job ', this.#name), this.#state, this.#trouble,
       el('p', {className: 'row'}, this.#talk, this.cancel, this.retry), this.#about);
   }

@@ -10,9 +10,12 @@ const ACTIVE = {running: 'Running', queued: 'Waiting', unserved: 'Without a work
 const ENDED = {failed: 'Failed', ended: 'Ended', done: 'Done', cancelled: 'Cancelled'};
 const SINCE = {'': 'Any time', '900s': '15 minutes', '3600s': 'An hour', '86400s': 'A day'};
 const PAGE = 50;
+/** Jobs that run or wait have no further pages. */
+const MOST_ACTIVE = 500;
 const COLUMNS = ['', 'Job', 'State', 'Model', 'Notes', 'When', 'Took', 'Tokens', 'Worker', 'Why'];
 
 export class Jobs {
+  #numLooks = 0;
   #found = [];
   #hasMore = false;
   #herd = null;
@@ -44,6 +47,7 @@ export class Jobs {
       act: (id) => ask('POST', `v1/jobs/${encodeURIComponent(id)}/retry`),
     });
     this.clear = button('', () => this.#clear());
+    for (const one of [this.cancel, this.retry, this.clear, this.#more]) show(one, false);
     box.append(el('h2', {}, 'Jobs'), this.form, this.#trouble, this.#picks.bar, this.clear, scroll, this.#more);
   }
 
@@ -87,20 +91,22 @@ export class Jobs {
   async #look(goesOn = false) {
     const asked = new URLSearchParams({state: this.#state, limit: PAGE});
     const isActive = this.#state in ACTIVE;
-    if (isActive && goesOn) asked.set('limit', Math.min(500, this.#found.length + PAGE));
+    if (isActive && goesOn) asked.set('limit', Math.min(MOST_ACTIVE, this.#found.length + PAGE));
     if (!isActive && goesOn) asked.set('after', this.#found.at(-1).job_id);
     if (this.#model) asked.set('model', this.#model);
     if (this.form.elements.since.value) asked.set('since_s', parseInt(this.form.elements.since.value, 10));
     if (this.form.elements.q.value.includes('=')) asked.set('metadata', this.form.elements.q.value.trim());
+    const look = ++this.#numLooks;
+    let [page, trouble] = [{data: [], has_more: false}, ''];
     try {
-      const page = await ask('GET', `v1/jobs?${asked}`);
-      this.#found = goesOn && !isActive ? [...this.#found, ...page.data] : page.data;
-      this.#hasMore = page.has_more && !(isActive && page.data.length >= 500);
-      say(this.#trouble, '');
+      page = await ask('GET', `v1/jobs?${asked}`);
     } catch (error) {
-      [this.#found, this.#hasMore] = [[], false];
-      say(this.#trouble, error.message);
+      trouble = error.message;
     }
+    if (look !== this.#numLooks) return; // a later one knows better
+    this.#found = goesOn && !isActive && !trouble ? [...this.#found, ...page.data] : page.data;
+    this.#hasMore = page.has_more && !(isActive && page.data.length >= MOST_ACTIVE);
+    say(this.#trouble, trouble);
     this.#draw(isActive);
   }
 
