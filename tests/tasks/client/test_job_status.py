@@ -11,9 +11,10 @@ import pytest
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.job_list import ActiveState
+from llama_herd.tasks.client.stale_messages import forget_stale_messages
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.priority import lists_of
@@ -227,6 +228,8 @@ def test_messages_of_ended_jobs_go_where_nobody_takes_them(client: Client, herd:
         client.cancel(client.submit(prompt="x", model="nobody", priority=priority))
         client.cancel(client.submit(prompt="x", priority=priority))
     herd.redis.lpush("herd.nobody", bare)
+    assert run_dialogue(herd.redis, forget_stale_messages(herd.ledger, "nobody")) == 3
+    assert sum(map(herd.redis.llen, lists_of("herd.nobody"))) == 4  # of those that wait, and the bare one
     assert client.cancel_jobs(model="nobody") == 3
     assert [
         herd.redis.lrange(name, 0, -1) for name in lists_of("herd.nobody") if herd.redis.exists(name)
