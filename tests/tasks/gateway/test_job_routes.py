@@ -164,6 +164,8 @@ def test_jobs_that_have_ended_are_listed_page_by_page(gateway: GatewayThread, he
     [
         ("state=over", "must be one of delayed, queued"),
         ("since_s=soon", "must be a number of seconds"),
+        *((f"since_s={text}", "must be 0 to 315360000 seconds") for text in ("nan", "inf", "-1", "1e308")),
+        ("metadata=order", "must be name=value"),
         ("limit=0", "must be a number from 1 to 500"),
         ("after=nobody", "no job nobody is among"),
         ("state=running&after=a", "jobs that run or wait are not chosen by it"),

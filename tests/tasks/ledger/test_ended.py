@@ -1,6 +1,7 @@
 """The jobs that ended last are listed by the script that ends them, with all that is asked of a list."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
@@ -122,6 +123,11 @@ def test_notes_that_somebody_has_spoilt_are_none(client: Client, herd: Herd) -> 
         ({"since_s": 5}, "since_s: jobs that run or wait are not chosen by it"),
         ({"metadata": {}, "state": "running"}, "metadata: jobs that run or wait"),
         ({"after": "a"}, "after: jobs that run or wait"),
+        (
+            {"since_s": math.nan, "state": "failed"},
+            "since_s: must be 0 to 315360000 seconds, ten years, got nan",
+        ),
+        ({"older_s": -1.0}, "older_s: must be 0 to 315360000 seconds, ten years, got -1"),
         ({"older_s": 5, "state": "failed"}, "older_s: jobs that have ended are not chosen by it"),
     ],
 )

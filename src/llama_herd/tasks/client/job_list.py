@@ -13,6 +13,7 @@ from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.settings import MAX_TTL_S
 
 #: The states of jobs that run or wait.
 ActiveState = Literal["delayed", "queued", "unserved", "running"]
@@ -38,6 +39,10 @@ class JobChoice:
     limit: int = 100
 
     def __post_init__(self) -> None:
+        for name in ("older_s", "since_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 <= seconds <= MAX_TTL_S:
+                raise BadInput(f"{name}: must be 0 to {MAX_TTL_S} seconds, ten years, got {seconds:g}")
         is_ended = self.state in ENDED
         names = ("older_s",) if is_ended else ("since_s", "metadata", "after")
         for name in names:

@@ -8,8 +8,9 @@ from starlette.responses import JSONResponse, Response
 
 from llama_herd.errors import JobConflict
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.file_routes import after_of, file_elsewhere, limit_of, no_file
+from llama_herd.tasks.gateway.file_routes import file_elsewhere, no_file
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found, quota_exceeded
+from llama_herd.tasks.gateway.queries import after_of, limit_of
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of
 from llama_herd.tasks.ledger.batch_records import ENDED_TTL_S, BatchRecord, BatchRecords, BatchRefusal
 from llama_herd.tasks.ledger.stored_files import QuotaExceeded

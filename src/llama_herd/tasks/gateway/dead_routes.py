@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 
 from llama_herd.tasks.client.dead_items import DeadItems
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.file_routes import limit_of
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import not_found
+from llama_herd.tasks.gateway.queries import limit_of
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS
 from llama_herd.tasks.protocol.job import is_job_id

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.file_upload import files_of, in_threads, store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
+from llama_herd.tasks.gateway.queries import after_of, limit_of
 from llama_herd.tasks.gateway.sse import prepend
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, redis_time_ms
@@ -120,16 +121,3 @@ def file_elsewhere() -> Problem:
         "Fix: give all gateways the same HERD_GATEWAY_FILES"
     )
     return Problem(503, "files_elsewhere", message)
-
-
-def after_of(call: Call) -> str:
-    """The id after which a page is to begin."""
-    return call.query_params.get("after", "")[:64]
-
-
-def limit_of(call: Call, default: int, most: int) -> int:
-    """The number of entries that a page may hold. Raises Problem."""
-    text = call.query_params.get("limit", str(default))
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
-        raise bad_request(f"must be a number from 1 to {most:,}", param="limit")
-    return int(text)

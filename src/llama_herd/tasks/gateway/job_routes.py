@@ -25,9 +25,9 @@ from llama_herd.tasks.client.submission import id_of_retry
 from llama_herd.tasks.client.timeline import Moment, timeline
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
-from llama_herd.tasks.gateway.file_routes import limit_of
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem, bad_request
+from llama_herd.tasks.gateway.queries import limit_of, notes_of, seconds_of
 from llama_herd.tasks.gateway.request_headers import idempotency_key_of, last_seen_of, traceparent_of
 from llama_herd.tasks.gateway.request_log import RequestFacts, facts_of
 from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse, stream_body
@@ -151,16 +151,11 @@ def _choice_of(call: Call) -> JobChoice:
     state = asked.get("state", "ended")
     if state not in LISTED:
         raise bad_request(f"must be one of {', '.join(LISTED)}", param="state")
-    try:
-        since_s = float(asked["since_s"]) if "since_s" in asked else None
-    except ValueError:
-        raise bad_request("must be a number of seconds", param="since_s") from None
-    notes = {name: value for name, _, value in (note.partition("=") for note in asked.getlist("metadata"))}
     return JobChoice(
         asked.get("model"),
         cast(ListedState, state),
-        since_s=since_s,
-        metadata=notes or None,
+        since_s=seconds_of(call, "since_s"),
+        metadata=notes_of(call),
         after=asked.get("after"),
         limit=limit,
     )

@@ -5,7 +5,7 @@ from starlette.responses import JSONResponse, Response
 
 from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_queue, undo_drain
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.problem import bad_request
+from llama_herd.tasks.gateway.queries import seconds_of
 
 
 class QueuePause(BaseModel):
@@ -31,7 +31,7 @@ class WorkerDrain(BaseModel):
 async def pause_model(call: Call) -> Response:
     """Let no worker take another job of a model. Jobs are still accepted, and running ones go on."""
     model = call.path_params["model"]
-    until_ms = await call.queue.run(pause_queue(call.caller.tenant, model, _for_s(call)))
+    until_ms = await call.queue.run(pause_queue(call.caller.tenant, model, seconds_of(call, "for_s")))
     return _answer(QueuePause(model=model, is_paused=True, paused_until_ms=until_ms))
 
 
@@ -45,7 +45,7 @@ async def resume_model(call: Call) -> Response:
 async def drain(call: Call) -> Response:
     """Let a worker take no more jobs of the tenant. It ends those that it has, or hands them back."""
     name = call.path_params["name"]
-    until_ms = await call.queue.run(drain_worker(call.caller.tenant, name, _for_s(call)))
+    until_ms = await call.queue.run(drain_worker(call.caller.tenant, name, seconds_of(call, "for_s")))
     return _answer(WorkerDrain(worker=name, is_drained=True, drained_until_ms=until_ms))
 
 
@@ -54,14 +54,6 @@ async def resume_worker(call: Call) -> Response:
     name = call.path_params["name"]
     await call.queue.run(undo_drain(call.caller.tenant, name))
     return _answer(WorkerDrain(worker=name, is_drained=False, drained_until_ms=None))
-
-
-def _for_s(call: Call) -> float | None:
-    """How long it is to last; None: until it is ended. Raises Problem."""
-    try:
-        return float(call.query_params["for_s"]) if "for_s" in call.query_params else None
-    except ValueError:
-        raise bad_request("must be a number of seconds", param="for_s") from None
 
 
 def _answer(told: BaseModel) -> Response:
