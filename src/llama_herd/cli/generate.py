@@ -183,7 +183,7 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
 
     with _logs_beside_the_answer():
         job = LocalJob.load(fields, settings, suit)
-    with on_interrupt(job.cancel):
+    with job, on_interrupt(job.cancel):
         transcript.follow(job.events())
 
 
@@ -193,6 +193,7 @@ def _logs_beside_the_answer() -> Iterator[None]:
     import structlog
 
     before = structlog.get_config()
+    structlog.reset_defaults()  # what a worker has set up in this process is for loggers with names
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         yield

@@ -3,6 +3,7 @@
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from time import time
 from typing import Any, Self
 
@@ -22,11 +23,11 @@ from llama_herd.worker.settings import WorkerSettings
 _FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
 
-class LocalJob:
-    """One job and a model of its own.
+class LocalJob(AbstractContextManager["LocalJob"]):
+    """One job and a model, which is closed with it.
 
-    job = LocalJob.load({"prompt": "Once upon a time"}, WorkerSettings())
-    result = Result.from_events(job.events())
+    with LocalJob.load({"prompt": "Once upon a time"}, WorkerSettings()) as job:
+        result = Result.from_events(job.events())
     """
 
     def __init__(self, job: GenerationJob, model: LoadedModel, settings: WorkerSettings) -> None:
@@ -53,10 +54,15 @@ class LocalJob:
         job = GenerationJob.parse(fields, settings)
         job.check_deadline()
         settings = on_device(settings).model_copy(update={"slots": job.sampling.n})
-        model = LoadedModel.load(settings, pin_device(settings.device))
-        if suit is not None:
-            job = GenerationJob.parse(suit(model.maker), settings)
+        with ExitStack() as stack:
+            model = stack.enter_context(LoadedModel.load(settings, pin_device(settings.device)))
+            if suit is not None:
+                job = GenerationJob.parse(suit(model.maker), settings)
+            stack.pop_all()
         return cls(job, model, settings)
+
+    def __exit__(self, *_: object) -> None:
+        self._model.close()
 
     def cancel(self) -> None:
         """End the job before its next step; may be called from a signal handler."""
