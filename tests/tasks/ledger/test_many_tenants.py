@@ -153,6 +153,20 @@ def test_a_worker_reports_to_all_its_tenants_what_each_may_see(redis: Any) -> No
         assert 0 < redis.ttl(ledger.key("worker:w")) <= WORKER_TTL_S
 
 
+def test_a_report_tells_who_wrote_the_last_one_and_writes_what_ended_jobs_may_keep(redis: Any) -> None:
+    def told(process: str, *kept_limits: int | None) -> list[str | None]:
+        own = status("w").model_copy(update={"process": process})
+        beats = [Beat(one, own, kept_limit=limit) for one, limit in zip(BOTH, kept_limits, strict=True)]
+        return [one.author for one in run_call(redis, beat(beats))]
+
+    def limits() -> list[bytes | None]:
+        return [redis.hget(one.key("kept"), "limit") for one in BOTH]
+
+    assert (told("a", 500, None), limits()) == ([None, None], [b"500", None])
+    assert (told("", None, 700), limits()) == (["a", "a"], [b"500", b"700"])
+    assert (told("b", 0, 0), limits()) == (["", ""], [None, None])
+
+
 def test_a_tenant_whose_key_is_spoilt_hears_of_no_worker_and_the_others_do(redis: Any) -> None:
     redis.set(ACME.key("workers"), "no workers")
     spoilt, fine = run_call(redis, beat([Beat(one, status("w")) for one in BOTH]))

@@ -333,11 +333,6 @@ class Ledger(JobReads):
         """Take back the mark of a purge that has found nothing."""
         return RedisCall("DEL", (self.job_key(job_id),), (), lambda reply: None)
 
-    def limit_kept(self, num_bytes: int) -> RedisCall[None]:
-        """Write how many bytes ended jobs may keep before new ones are refused; 0: no limit."""
-        command, value = ("HSET", (num_bytes,)) if num_bytes else ("HDEL", ())
-        return RedisCall(command, (self.key("kept"),), ("limit", *value), lambda reply: None)
-
     @property
     def between_sweeps_ms(self) -> int:
         """The shortest time between two sweeps."""

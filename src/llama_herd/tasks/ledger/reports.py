@@ -43,15 +43,6 @@ class Reports(Keys):
         """`beat` for this tenant alone."""
         return beat([Beat(self, status)])
 
-    def author(self, name: str) -> RedisCall[str | None]:
-        """Which process has written the last report under a name; empty: it did not say; None: none has."""
-
-        def parse(reply: list[bytes | None]) -> str | None:
-            beat_ms, process = reply
-            return None if beat_ms is None else text(process or b"")
-
-        return RedisCall("HMGET", [self.key(f"worker:{name}")], ["beat_ms", "process"], parse)
-
     def workers(self) -> RedisCall[list[WorkerStatus]]:
         """All live workers."""
         return self._reports(WorkerStatus, "workers", "worker:", 1000 * WORKER_TTL_S)
@@ -98,11 +89,16 @@ class Reports(Keys):
 
 @dataclass(frozen=True)
 class Beat:
-    """A worker's report to one tenant. asks: for how many rows are free in other workers of the queue."""
+    """A worker's report to one tenant.
+
+    asks: for how many rows are free in other workers of the queue. kept_limit: how many bytes of Redis its
+    ended jobs may keep before new ones are refused; 0: no limit; None: unknown, and as it was.
+    """
 
     whose: Keys
     status: WorkerStatus
     asks: bool = False
+    kept_limit: int | None = None
 
     @property
     def entry(self) -> dict[str, Argument]:
@@ -110,11 +106,12 @@ class Beat:
         queue = queue_name(self.status.model, self.whose.tenant)
         return {
             "report": self.whose.key(f"worker:{self.status.name}"),
-            **self.whose.keys_named("workers", "served", "paused", "drained"),
+            **self.whose.keys_named("workers", "served", "paused", "drained", "kept"),
             "room": self.whose.key(f"room:{queue}"),
             "queue": "" if self.status.state == "stopping" else queue,
             "free": self.status.num_free,
             "asks": int(self.asks),
+            "kept_limit": "" if self.kept_limit is None else self.kept_limit,
         }
 
 
@@ -123,21 +120,27 @@ class BeatAnswer(NamedTuple):
 
     num_free: rows that are free in other workers, as far as was asked. is_paused: nobody is to take jobs of
     the queue. is_drained: this worker is to take none of the tenant. complaint: what is wrong with a key of
-    the tenant; empty: nothing.
+    the tenant; empty: nothing. author: the process that has written the report before under this name; empty:
+    it did not say; None: there was none.
     """
 
     num_free: int
     is_paused: bool
     is_drained: bool
     complaint: str = ""
+    author: str | None = None
 
     @classmethod
     def parse(cls, reply: list[Any]) -> "BeatAnswer":
-        free, *ends = reply
-        is_paused, is_drained = (end > 0 for end in ends)
-        if isinstance(free, int):
-            return cls(free, is_paused, is_drained)
-        return cls(0, is_paused, is_drained, text(free))
+        free, paused_until_ms, drained_until_ms, author = reply
+        is_wrong = not isinstance(free, int)
+        return cls(
+            0 if is_wrong else free,
+            paused_until_ms > 0,
+            drained_until_ms > 0,
+            text(free) if is_wrong else "",
+            None if author is None else text(author),
+        )
 
 
 def beat(beats: Sequence[Beat]) -> RedisCall[list[BeatAnswer]]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import structlog
 from redis.client import PubSub
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from llama_herd.tasks.ledger.answers import Renewal
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
 from llama_herd.tasks.ledger.ledger import read_notice
-from llama_herd.tasks.ledger.redis_call import RedisCall, keep_loaded, raise_if_error, run_call, run_calls
-from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, Reports, beat
+from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
+from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, beat
 from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.protocol.worker_status import NAMESAKE_FIX, WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
@@ -63,12 +63,12 @@ class Namesakes:
         namesake = (other or "unknown") if is_there else ""
         return status.model_copy(update={"process": self._process, "namesake": namesake})
 
-    def note(self, tenant: str, author: str | ResponseError | None) -> None:
+    def note(self, tenant: str, author: str | None) -> None:
         """Note who has written the report that this one has just replaced."""
         is_first = tenant not in self._seen
         if is_first:
             self._seen[tenant] = "", -inf
-        elif author is not None and not isinstance(author, ResponseError) and author != self._process:
+        elif author not in (None, self._process):
             if self._clock() - self._seen[tenant][1] >= WORKER_TTL_S:
                 log.warning("another worker has this name", tenant=tenant, fix=NAMESAKE_FIX)
             self._seen[tenant] = author, self._clock()
@@ -195,16 +195,18 @@ class Heartbeat(threading.Thread):
             lot = tenancies[start : start + MAX_BEATS]
             asking = [any(attempt.waits_for_room for attempt in one.claims.in_hand()) for one in lot]
             beats = [
-                Beat(one.ledger, self._namesakes.told(one.tenant, self._status(one.queue)), asks)
+                Beat(
+                    one.ledger,
+                    self._namesakes.told(one.tenant, self._status(one.queue)),
+                    asks,
+                    one.kept_limit,
+                )
                 for one, asks in zip(lot, asking, strict=True)
             ]
-            authors = [Reports(one.whose.tenant).author(one.status.name) for one in beats]
-            calls: list[RedisCall[Any]] = [*authors, beat(beats)]
-            *found, reply = run_calls(self._redis, calls)
-            answers = raise_if_error(reply)
+            answers = run_call(self._redis, beat(beats))
             self._heard_s = monotonic()
-            for one, author, answer in zip(lot, found, answers, strict=True):
-                self._namesakes.note(one.tenant, author)
+            for one, answer in zip(lot, answers, strict=True):
+                self._namesakes.note(one.tenant, answer.author)
                 self._reported_s[one.tenant] = monotonic()
                 if one.hear(answer):
                     self._ask_soon(one)  # to tell what it is now

@@ -147,6 +147,8 @@ class Tenancy:
     heard: BeatAnswer | None = None
     #: Since when this worker is drained, by time.monotonic; None: it is not.
     drained_since_s: float | None = None
+    #: The bytes of Redis that ended jobs may keep; 0: no limit, None: not seen yet.
+    kept_limit: int | None = None
     #: Whether jobs that wait here are to go to other workers: they would come back by messages.
     is_shedding: bool = False
 
@@ -177,10 +179,6 @@ class Tenancy:
             told = "worker drained: it takes no jobs" if is_drained else "drain undone: it takes jobs again"
             log.info(told, queue=self.queue, num_jobs=len(self.claims.in_hand()))
         return (answer.is_paused, is_drained) != (before.is_paused, before.is_drained)
-
-    def kept_limit(self, max_bytes: int) -> int:
-        """The bytes that ended jobs may keep of a Redis with so much memory; 0: no limit."""
-        return int(self.settings.kept_share * max_bytes)
 
     @classmethod
     def of(

@@ -132,15 +132,13 @@ class Watchdog(threading.Thread):
                 self._check_part(name, part)
 
     def _look_at_memory(self) -> None:
-        """Write how much ended jobs may keep of it, and notice when somebody lets Redis evict keys."""
+        """See how much ended jobs may keep of it, and notice when somebody lets Redis evict keys."""
         try:
             memory = MemoryLimit.of(self._redis)
-            run_calls(
-                self._redis,
-                [one.ledger.limit_kept(one.kept_limit(memory.max_bytes)) for one in self._tenancies],
-            )
         except RedisError:
             return  # what cannot be seen stays as it was
+        for tenancy in self._tenancies:
+            tenancy.kept_limit = int(tenancy.settings.kept_share * memory.max_bytes)
         if memory.evicts != self.evicts:
             self._note_eviction(memory.evicts)
 

@@ -1,12 +1,14 @@
 -- BEAT: store the report of a worker for each of its tenants. It expires if no further report comes.
 -- needs: clock, pauses
 -- args: name, life_s#, max_served# (queues to remember), max_asked# (workers to ask for room)
--- list beats: keys report, workers (the index of such reports), served, room, paused, drained;
---       args queue (that it serves; empty: none), free# (rows), asks (1: for room elsewhere)
+-- list beats: keys report, workers (the index of such reports), served, room, paused, drained, kept;
+--       args queue (that it serves; empty: none), free# (rows), asks (1: for room elsewhere), kept_limit (how many bytes
+--       ended jobs may keep; 0: no limit; empty: unknown)
 -- list own: args beat#, field, value (of the reports, where tenants do not get the same)
 -- pairs common:
 -- Answers, for each tenant: free rows of other workers of the queue, as far as was asked, or what is wrong with a key;
---       when the pause of the queue ends, and when the drain of the worker does (ms; 0: there is none)
+--       when the pause of the queue ends, and when the drain of the worker does (ms; 0: there is none); which process has
+--       written the report before (empty: it did not say; null: there was none)
 local now = now_ms()
 
 -- In `room` a worker's score is the second at which its report expires, and its free rows as a fraction of that: so one
@@ -23,7 +25,17 @@ local function free_elsewhere(room)
   return free
 end
 
+local function limit_kept(one)
+  if one.kept_limit == '0' then
+    redis.call('HDEL', one.kept, 'limit')
+  elseif one.kept_limit ~= '' then
+    redis.call('HSET', one.kept, 'limit', one.kept_limit)
+  end
+end
+
 local function beat(one)
+  local before_ms, process = unpack(redis.call('HMGET', one.report, 'beat_ms', 'process'))
+  one.before = before_ms and (process or '')
   redis.call('DEL', one.report)
   redis.call('HSET', one.report, 'beat_ms', now, unpack(common))
   if #one > 0 then redis.call('HSET', one.report, unpack(one)) end
@@ -42,6 +54,7 @@ local function beat(one)
   else
     redis.call('ZREM', one.room, name)
   end
+  limit_kept(one)
   return one.asks == '1' and free_elsewhere(one.room) or 0
 end
 
@@ -54,6 +67,7 @@ for place, one in ipairs(beats) do
   local is_done, answer = pcall(beat, one)
   answers[place] = {
     is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer)),
-    paused_until(one.paused, one.queue, now), paused_until(one.drained, name, now)}
+    paused_until(one.paused, one.queue, now), paused_until(one.drained, name, now),
+    one.before or false}
 end
 return answers
