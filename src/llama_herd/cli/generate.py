@@ -2,10 +2,10 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,10 +20,12 @@ from llama_herd.cli.job_options import (
     response_format,
     sampling_of,
 )
+from llama_herd.cli.terminal import say
 from llama_herd.errors import BadInput, UnservedModel
 
 if TYPE_CHECKING:
     from llama_herd.cli.transcript import Transcript
+    from llama_herd.tasks.client.client import Client
     from llama_herd.worker.loading.sequence_maker import SequenceMaker
 
 
@@ -138,7 +140,6 @@ def _run_in_queue(
 ) -> None:
     """Submit the job, and follow it to its end; the first Ctrl-C cancels it."""
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.cli.model_habits import ModelHabits
     from llama_herd.cli.signals import on_interrupt
     from llama_herd.cli.transcript import tell_of_queue
     from llama_herd.tasks.protocol.job import GenerationJob
@@ -166,7 +167,6 @@ def _run_in_queue(
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript", *, may_chat: bool) -> None:
     """Run the job in this process, with a model of its own; the first Ctrl-C cancels it."""
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.cli.model_habits import ModelHabits
     from llama_herd.cli.signals import load_torch, on_interrupt
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
@@ -185,6 +185,52 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
         job = LocalJob.load(fields, settings, suit)
     with job, on_interrupt(job.cancel):
         transcript.follow(job.events())
+
+
+class ModelHabits(NamedTuple):
+    """How a model is meant to be used, and what a job takes of it where nobody says otherwise.
+
+    chats: whether it has a chat template. sampling: what its files recommend, by the fields of a job.
+    """
+
+    name: str
+    chats: bool
+    sampling: Mapping[str, Any]
+
+    @classmethod
+    def told_by(cls, client: "Client", model: str) -> "ModelHabits | None":
+        """Those that a worker of this model reports; None if none is up, or if this user may not ask."""
+        from llama_herd.errors import NotPermitted
+
+        try:
+            workers = client.workers()
+        except NotPermitted:
+            return None
+        own = next((one for one in workers if one.model == model), None)
+        return None if own is None else cls(model, own.chats == "yes", own.own_sampling)
+
+    @classmethod
+    def of_maker(cls, maker: "SequenceMaker", model: str) -> "ModelHabits":
+        """Those of a model that is loaded here."""
+        return cls(model, maker.chat is not None, maker.sampling)
+
+    def suit(self, fields: Mapping[str, Any], *, may_chat: bool) -> dict[str, Any]:
+        """Return a job's fields as this model is meant to be asked, and say in a line what was taken.
+
+        may_chat: a prompt may become a message.
+        """
+        taken = dict(fields)
+        is_chat = may_chat and self.chats and "prompt" in taken
+        if is_chat:
+            taken["messages"] = [{"role": "user", "content": taken.pop("prompt")}]
+        given = fields.get("sampling", {})
+        own = {name: value for name, value in self.sampling.items() if name not in given}
+        taken["sampling"] = own | given
+        told = ["as a chat (--text: as a text to go on with)"] if is_chat else []
+        told += ["its own " + ", ".join(f"{name} {value:g}" for name, value in own.items())] if own else []
+        if told:
+            say(f"{self.name}: {'; '.join(told)}")
+        return taken
 
 
 @contextmanager

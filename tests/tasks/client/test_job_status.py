@@ -10,8 +10,8 @@ import pytest
 
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks.client.job_cancel import forget_stale_messages
 from llama_herd.tasks.client.job_list import ActiveState
-from llama_herd.tasks.client.stale_messages import forget_stale_messages
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.client.stale_messages import forget_stale_messages
+from llama_herd.tasks.client.job_cancel import forget_stale_messages
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import parse_event
 from tests.reply import Reply

@@ -1,24 +1,19 @@
 """The buttons of a batch on the page, in Node, against a real gateway that wants a key."""
 
-import json
 import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks import gateway as package
 from tests.batch_api import BatchApi, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
+from tests.tasks.gateway.page_program import run_page_program
 from tests.tasks.gateway.test_identity import made
 
 pytestmark = [pytest.mark.redis, pytest.mark.skipif(not shutil.which("node"), reason="no node")]
 
-FOLDER = Path(package.__path__[0]) / "page"
-DOM = Path(__file__).parent / "little_dom.mjs"
 
 CLICKS = """
 import {readFileSync} from 'node:fs'
@@ -46,17 +41,7 @@ process.exit()
 
 def click(url: str, key: str) -> Any:
     """What those of both buttons do that the newest batch shows."""
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", CLICKS],
-        input=json.dumps({"dom": DOM.as_uri(), "url": f"{url}/", "key": key}),
-        cwd=FOLDER,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_page_program(CLICKS, url, key)
 
 
 def test_the_answers_of_a_batch_are_saved_with_the_key(

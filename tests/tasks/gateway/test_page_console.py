@@ -1,15 +1,11 @@
 """The page's console in Node, on a real gateway that wants a key: each action once, by whom it is for."""
 
-import json
 import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from llama_herd.tasks import gateway as package
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End
@@ -17,6 +13,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.security.api_keys import KeyRole
 from tests.tasks.gateway.gateway_thread import GatewayThread
+from tests.tasks.gateway.page_program import run_page_program
 from tests.tasks.gateway.test_dead_routes import PROMPT, bury
 from tests.tasks.gateway.test_identity import made
 from tests.tasks.herd import FAILURE, JOB, QUEUE, Herd, end, ids, started, token
@@ -24,8 +21,6 @@ from tests.tasks.ledger.test_dead_letters import poison
 
 pytestmark = [pytest.mark.redis, pytest.mark.skipif(not shutil.which("node"), reason="no node")]
 
-FOLDER = Path(package.__path__[0]) / "page"
-DOM = Path(__file__).parent / "little_dom.mjs"
 
 BEGIN = """
 import {readFileSync} from 'node:fs'
@@ -47,17 +42,7 @@ const tell = (told) => { console.log(JSON.stringify(told)); process.exit() }
 
 def run(gateway: GatewayThread, key: str, code: str, **given: object) -> Any:
     """What a program with the page's modules tells."""
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", BEGIN + code],
-        input=json.dumps({"dom": DOM.as_uri(), "url": f"{gateway.url}/", "key": key, "given": given}),
-        cwd=FOLDER,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_page_program(BEGIN + code, gateway.url, key, given=given)
 
 
 @pytest.fixture

@@ -4,17 +4,23 @@ import re
 from dataclasses import dataclass
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.client.stale_messages import forget_stale_messages
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
-from llama_herd.tasks.ledger.redis_call import RedisCall, each
-from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.ledger.redis_call import RedisCall, each, together
+from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.protocol.message import is_queue_of, queue_name
+from llama_herd.tasks.protocol.priority import LANES
 from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
 MAX_ROUNDS = 10
+#: Messages that one round trip reads.
+STEP = 1000
+#: The tag of a message that a script has pushed, with the job's id. Bare messages have Celery's own tags, and
+#: carry their jobs.
+_TAG = re.compile(rb'"delivery_tag": ?"([\w.:-]+):[0-9]+:[0-9]+"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +94,34 @@ class JobSelection:
             return list(names)
         row_id = re.compile(rf"batch-{re.escape(self.run_id)}-[0-9]+(\.[0-9]+)?")
         return [name for name in names if row_id.fullmatch(name)]
+
+
+async def forget_stale_messages(ledger: Ledger, model: str) -> int:
+    """Remove messages of jobs that have ended from a model's queue, and return how many.
+
+    None if a worker serves it: that takes them away, and nobody else would.
+    """
+    workers = await Reports(ledger.tenant).workers()
+    if any(worker.model == model and worker.state != "stopping" for worker in workers):
+        return 0
+    queue = queue_name(model, ledger.tenant)
+    if not is_queue_of(ledger.tenant, queue):
+        return 0
+    return sum([await _forget_in(f"{queue}{lane}", ledger) for lane in LANES])
+
+
+async def _forget_in(name: str, ledger: Ledger) -> int:
+    num_removed, place = 0, 0
+    while messages := await RedisCall("LRANGE", (name,), (place, place + STEP - 1), list):
+        tags = [(message, _TAG.search(message)) for message in messages]
+        named = [(message, tag[1].decode()) for message, tag in tags if tag]
+        states = await together([ledger.state(job_id) for _, job_id in named])
+        stale = [
+            message
+            for (message, _), state in zip(named, states, strict=True)
+            if state not in ("queued", "running")
+        ]
+        num = sum(await together([RedisCall("LREM", (name,), (1, message), int) for message in stale]))
+        num_removed += num
+        place += len(messages) - num
+    return num_removed

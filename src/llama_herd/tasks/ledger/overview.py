@@ -199,17 +199,13 @@ class Overview(Keys):
         queue: only of this queue. prefix: only those whose ids begin so. due_ms: only those due by this time.
         most: as many at most.
         """
-        before, _, after = self.job_key("\0").partition("\0")
         takes_any = not queue and not prefix and due_ms is None
         return call(
             _JOBS,
             _read_page,
             list=self.key(index),
             place=place,
-            max_looks=min(most, MAX_LOOKS) if takes_any else MAX_LOOKS,
-            max_finds=most,
-            before=before,
-            after=after,
+            **self._page_of(most, takes_any=takes_any),
             queue=queue,
             prefix=prefix,
             due_ms=due_ms,
@@ -233,23 +229,24 @@ class Overview(Keys):
         queue, in this state, that ended since then, with these notes in their metadata. most: how many at
         most.
         """
-        before, _, after = self.job_key("\0").partition("\0")
-        takes_any = not (queue or state or notes)
         return call(
             _ENDED_JOBS,
             _read_ended,
             list=self.key("failed" if is_failed else "ended"),
             last=last,
             place=place,
-            max_looks=min(most, MAX_LOOKS) if takes_any else MAX_LOOKS,
-            max_finds=most,
-            before=before,
-            after=after,
+            **self._page_of(most, takes_any=not (queue or state or notes)),
             queue=queue,
             state=state,
             since_ms=since_ms,
             notes=[{"name": name, "value": value} for name, value in (notes or {}).items()],
         )
+
+    def _page_of(self, most: int, *, takes_any: bool) -> dict[str, str | int]:
+        """How many jobs a page may look at and hold, and what their records' keys have around the id."""
+        before, _, after = self.job_key("\0").partition("\0")
+        max_looks = min(most, MAX_LOOKS) if takes_any else MAX_LOOKS
+        return {"max_looks": max_looks, "max_finds": most, "before": before, "after": after}
 
 
 def _read_ended(reply: list[Any] | bytes) -> JobPage | None:
