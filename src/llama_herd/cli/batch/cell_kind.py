@@ -70,3 +70,12 @@ _KINDS = (
 def kind_of(sorts: Set[Sort]) -> CellKind:
     """The kind that holds values of all these sorts as they are."""
     return next((kind for among, kind in _KINDS if sorts <= among), CellKind.JSON)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written: it has no half of a surrogate pair, which JSON can spell."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from llama_herd.cli.batch.cell_kind import CellKind, Sort, kind_of, sort_of
+from llama_herd.cli.batch.cell_kind import CellKind, Sort, is_unicode, kind_of, sort_of
 
 #: References that may lead from one to the next.
 _MAX_DEPTH = 32
@@ -48,16 +48,8 @@ class SchemaColumn:
             case CellKind.FLAG:
                 return sort is Sort.FLAG
             case CellKind.TEXT:
-                return sort is Sort.TEXT and _is_unicode(value)
-        return _is_unicode(json.dumps(value, ensure_ascii=False))
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
-        return False
-    return True
+                return sort is Sort.TEXT and is_unicode(value)
+        return is_unicode(json.dumps(value, ensure_ascii=False))
 
 
 def schema_columns(response_format: Mapping[str, Any] | None) -> list[SchemaColumn]:

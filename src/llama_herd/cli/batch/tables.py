@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
-from llama_herd.cli.batch.cell_kind import CellKind, Sort, kind_of, sort_of
+from llama_herd.cli.batch.cell_kind import CellKind, Sort, is_unicode, kind_of, sort_of
 from llama_herd.cli.batch.row_template import RowTemplate, named
 from llama_herd.cli.batch.sources import Source
 from llama_herd.cli.batch.text_file import open_text
@@ -146,7 +146,7 @@ class RecordTable(Table):
 
     def records(self, columns: Collection[str] = ()) -> Iterator[SourceRow | None]:
         for row in self.source.rows():
-            if row is None or row.fields is None or _is_unicode(row.fields):
+            if row is None or row.fields is None or is_unicode(json.dumps(row.fields, ensure_ascii=False)):
                 yield row
             else:
                 yield SourceRow(row.line, None, "has half of a surrogate pair, which is no text")
@@ -169,11 +169,3 @@ class RecordTable(Table):
                     "columns. Fix: put what varies into one field"
                 )
         return found
-
-
-def _is_unicode(fields: Mapping[str, object]) -> bool:
-    try:
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
