@@ -9,12 +9,14 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.security.acl import Acl, Role
+from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.tasks.gateway.gateway_thread import GatewayThread
-from tests.tasks.herd import QUEUE, Herd, end, ids
+from tests.tasks.gateway.test_identity import bearer
+from tests.tasks.herd import JOB, QUEUE, Herd, end, ids
 from tests.tasks.ledger.test_dead_letters import poison
 
 pytestmark = pytest.mark.redis
@@ -116,3 +118,16 @@ def test_a_gateway_has_the_rights_that_its_operators_need(guarded: GuardedRedis)
         ]
         answered = [(method, path, gateway.ask(method, path).status) for method, path, _ in asked]
         assert answered == asked
+
+
+def test_a_key_with_a_bound_runs_no_job_above_it_again(
+    closed_gateway: GatewayThread, herd: Herd, redis: Redis
+) -> None:
+    key = run_dialogue(redis, create_key("low", "default", KeyRole.OPERATOR, max_priority=0))
+    poison(herd, "high", JOB.model_copy(update={"priority": 5}))
+    poison(herd, "normal")
+    for path in ("/v1/jobs/{}/retry", "/v1/dead/{}/retry"):
+        refused = closed_gateway.ask("POST", path.format("high"), headers=bearer(key))
+        assert refused.status == 400
+        assert "priority: must be at most 0" in refused.error["message"]
+    assert closed_gateway.ask("POST", "/v1/dead/normal/retry", headers=bearer(key)).status == 202

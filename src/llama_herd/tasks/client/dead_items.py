@@ -1,6 +1,7 @@
 """Poisoned jobs, dead letters and all that Redis has of a job, for people: list, run again, delete."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,13 +47,16 @@ class DeadItems:
         """A dead letter; None if no letter has this id."""
         return (await self.letters.letter(number)) if is_letter_number(number) else None
 
-    async def retry(self, name: str) -> Retried:
-        """Run a job again, or push a letter back. Raises JobNotFound, JobRunning, InvalidJob, QueueFull."""
+    async def retry(self, name: str, check_priority: Callable[[int], None] = lambda _: None) -> Retried:
+        """Run a job again, or push a letter back. Raises JobNotFound, JobRunning, InvalidJob, QueueFull.
+
+        check_priority: raises InvalidJob for a priority that the caller's jobs may not have.
+        """
         record = await self.ledger.record(name) if is_job_id(name) and not is_letter_number(name) else None
         if record is not None and not record.is_final:
             raise JobRunning(f"job {name} has not ended. Fix: wait for its end, or cancel it first")
         if record is not None:
-            return await self._run_again(name)
+            return await self._run_again(name, record.queue, check_priority)
         letter = await self.letter(name)
         if letter is not None and not letter.is_whole:
             message = f"only {len(letter.raw)} of its {letter.num_bytes} bytes were kept"
@@ -72,19 +76,18 @@ class DeadItems:
             return
         await purge_job(self.ledger, name, queue)
 
-    async def _run_again(self, job_id: str) -> Retried:
+    async def _run_again(self, job_id: str, queue: str, check_priority: Callable[[int], None]) -> Retried:
         """Run a job under a new id, with the old one in its metadata.
 
         The id is derived from the old one, so a retry may be repeated. The job's times are dropped, since
         they are over.
         """
-        kept = await read_history(self.ledger, job_id)
-        secret = await self.ledger.webhook_secret(job_id)
+        body, secret = await both(self.ledger.body(job_id), self.ledger.webhook_secret(job_id))
         changed: dict[str, object] = {"deadline_ms": None, "not_before": None, "webhook_secret": secret}
-        job = GenerationJob.parse(kept.body | changed, self.settings)
+        job = GenerationJob.parse(body_fields(job_id, body) | changed, self.settings)
+        check_priority(job.priority)
         if len(job.metadata) < MAX_NOTES:
             job = job.model_copy(update={"metadata": job.metadata | {RETRY_OF: job_id}})
-        queue = kept.record.queue
         new_id = id_of_retry(self.settings.tenant, job_id)
         named = NewJob(new_id, "retry", Envelope.for_job(new_id, queue), job)
         await enqueue(self.ledger, named, self.settings)

@@ -3,7 +3,7 @@
 A message may hold a prompt.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -90,7 +90,7 @@ async def get_letter(call: Call) -> Response:
 async def revive_dead(call: Call) -> Response:
     """Push a message back to its queue, or run a job that was given up again, under a new id."""
     name = call.path_params["name"]
-    job_id, queue = await call.queue.run(_revive(_dead(call), name))
+    job_id, queue = await call.queue.run(_revive(_dead(call), name, call.caller.check_priority))
     return JSONResponse(Revived(name=name, id=job_id, queue=queue).model_dump(), 202)
 
 
@@ -112,10 +112,12 @@ async def _letter(dead: DeadItems, name: str) -> DeadLetter:
     return letter
 
 
-async def _revive(dead: DeadItems, name: str) -> tuple[str | None, str]:
+async def _revive(
+    dead: DeadItems, name: str, check_priority: Callable[[int], None]
+) -> tuple[str | None, str]:
     """A dialogue. Raises Problem, InvalidJob, QueueFull."""
     await _check_dead(dead, name)
-    return await dead.retry(name)
+    return await dead.retry(name, check_priority)
 
 
 async def _drop(dead: DeadItems, name: str, queue: str) -> None:

@@ -264,7 +264,7 @@ async def retry_job(call: Call) -> Response:
     job_id = _job_id_of(call)
     if is_letter_number(job_id):
         raise JobNotFound.for_id(job_id)
-    new_id, _ = await call.queue.run(call.queue.core.dead.retry(job_id))
+    new_id, _ = await call.queue.run(call.queue.core.dead.retry(job_id, call.caller.check_priority))
     again = Retried(id=str(new_id), events=f"/v1/jobs/{new_id}/events", retry_of=job_id)
     return JSONResponse(again.model_dump(), 202, headers={"Location": f"../{new_id}"})
 
