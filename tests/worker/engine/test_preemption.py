@@ -243,5 +243,6 @@ def test_preempted_rows_end_with_the_ids_of_an_undisturbed_run(
     finish(engine)
     found = {name: lines for name, lines in said(sink).items() if not name[0].startswith("urgent")}
     assert found == said(step_by_step(*MODES, num_sequences=num_sequences))
+    assert sum(one.has_left for one in sink) == engine.scheduler.num_preemptions
     starts = [one.sequence for one in sink if one.has_started]
     assert len(starts) == len(set(starts)) == len(said(sink))

@@ -269,7 +269,6 @@ class Scheduler:
         for sequence in places:
             sequence.num_preemptions += 1
             self.num_preemptions += 1
-            self._left.append(sequence)
             self.running.remove(sequence)
             if sequence.num_flying:
                 self._leaving.add(sequence)
@@ -280,6 +279,7 @@ class Scheduler:
         return bool(places)
 
     def _wait_again(self, sequence: Sequence) -> None:
+        self._left.append(sequence)
         sequence.give_up_place()
         self.waiting.join(sequence)
 
