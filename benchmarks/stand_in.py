@@ -2,7 +2,8 @@
 
     python -m benchmarks.stand_in redis://127.0.0.1:6379/0 tales
 
-What is measured with it is everything but the model; tests of clients run beside it in a thread.
+What is measured with it is everything but a worker, and tests of clients hold it up and count its answers.
+A whole worker without a model, which costs more a job, is `llama_herd.testing`.
 """
 
 import json

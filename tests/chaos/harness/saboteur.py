@@ -16,7 +16,6 @@ from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.worker.broker import held_messages
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
@@ -89,7 +88,7 @@ def apply(sabotage: Sabotage) -> None:
         case "popped":
             before(kombu_redis.QoS, "append", lambda *_: die())
     if sabotage.stand_in:
-        ModelRunner.run = stand_in.run_without_model  # type: ignore[assignment, method-assign]
+        stand_in.serve_no_model()
     if sabotage.clock_s:
         shift_clock(sabotage.clock_s)
 

@@ -1,34 +1,37 @@
-"""Replaces the model: ids depend only on a job's seed and their position, and cost next to nothing.
+"""In place of the model: the scripted engine, and words that depend on nothing but a job's seed.
 
 With it a worker of a thousand rows runs on a small machine. Everything else is as in any worker.
 """
 
-from collections.abc import Mapping, Sequence as Rows
+from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 from llama_herd.tasks.protocol.job import seed_of
-from llama_herd.worker.engine.interface import SampledToken
-from llama_herd.worker.engine.model_runner import ModelRunner
-from llama_herd.worker.engine.runner import Reading
-from llama_herd.worker.engine.sampling.noise import hash_prefix
-from llama_herd.worker.engine.scheduler import Row
-
-#: The bytes of a to z in the vocabulary of a Llama.
-FIRST_ID, NUM_IDS = 3 + ord("a"), 26
+from llama_herd.testing.answer import Answer
+from llama_herd.testing.script import AskedJob
+from llama_herd.testing.scripted_pool import ScriptedPool
+from llama_herd.testing.vocabulary import Vocabulary
+from llama_herd.worker.pool import EnginePool
 
 
-def token_id(seed: int, choice: int, position: int) -> int:
-    return FIRST_ID + hash_prefix(seed, choice, position) % NUM_IDS
+def words(seed: int, num: int) -> str:
+    """So many words of one id each."""
+    random = Random(seed)
+    return "".join(f" {random.randrange(1 << 16):04x}" for _ in range(num))
 
 
-def run_without_model(_: ModelRunner, rows: Rows[Row]) -> list[Reading]:
-    """Replaces `ModelRunner.run`: draw the next token of each row whose prompt is complete."""
-    return [Reading(row, [], _drawn(row) if row.is_complete else None) for row in rows]
+def answer(asked: AskedJob) -> Answer:
+    sampling = asked.job.sampling
+    return Answer.of(
+        words(seed_of(asked.id) if sampling.seed is None else sampling.seed, sampling.max_tokens)
+    )
 
 
-def _drawn(row: Row) -> SampledToken:
-    one = row.sequence
-    return SampledToken(token_id(one.seed, one.choice, len(one.ids)))
+def serve_no_model() -> None:
+    """Let this worker's pool run the scripted engine."""
+    EnginePool.ask = staticmethod(answer)
+    EnginePool.start_service = ScriptedPool.start_service  # type: ignore[method-assign]
 
 
 class StandInReference:
@@ -36,4 +39,4 @@ class StandInReference:
 
     def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
         sampling = {"seed": seed_of(job_id), **fields["sampling"]}
-        return tuple(token_id(sampling["seed"], 0, position) for position in range(sampling["max_tokens"]))
+        return tuple(Vocabulary().encode(words(sampling["seed"], sampling["max_tokens"])))

@@ -61,6 +61,32 @@ def test_those_who_wait_rise_when_enough_has_gone_ahead_of_them() -> None:
     assert order(line) == ["high-0", "high-1", "low", "high-2"]
 
 
+def test_who_has_lost_its_place_waits_a_level_higher_each_time_and_before_later_ones() -> None:
+    line = WaitQueue()
+    line.join(low := sequence("low"))
+    for num_preemptions in range(1, 4):
+        assert admit_first(line) is low
+        low.num_preemptions = num_preemptions
+        line.join(sequence(f"above {num_preemptions}", priority=num_preemptions + 1))
+        line.join(sequence(f"level {num_preemptions}", priority=num_preemptions))
+        line.join(low)
+        assert admit_first(line).job_id == f"above {num_preemptions}"
+    assert order(line) == ["low", "level 3", "level 2", "level 1"]
+
+
+def test_text_that_is_resumed_is_not_charged_again() -> None:
+    line = WaitQueue()
+    line.join(resumed := sequence("resumed", priority=2, num_tokens=RISE_TOKENS))
+    admit_first(line)
+    resumed.ids += [1] * (RISE_TOKENS - 10)
+    resumed.num_preemptions = 1
+    for one in (sequence("low"), resumed):
+        line.join(one)
+    assert admit_first(line) is resumed
+    line.join(sequence("higher", priority=1))
+    assert order(line) == ["higher", "low"], "it was passed by ten tokens, and does not rise for these"
+
+
 @pytest.mark.long
 @for_any(
     tenants,
