@@ -138,12 +138,7 @@ class BatchExecution:
     def run(self) -> None:
         """Run the batch to its end. Raises Fenced, BatchLeft, and what Redis and the storage raise."""
         try:
-            if self.lease.record.is_final:
-                pass
-            elif self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
-                # It stops one gateway after the other: name the last long line that they have begun.
-                self._break_off(LineError("batch_poison", _IN_VAIN, self.lease.record.line or None))
-            else:
+            if not self.lease.record.is_final:
                 self._run_to_end()
         except FileLost:
             self._break_off(_FILE_LOST)
@@ -159,7 +154,10 @@ class BatchExecution:
         self.storage.delete(parts_place(self.settings.tenant, self.lease.record))
 
     def _run_to_end(self) -> None:
-        if not self.lease.has_started and self.lease.state == "cancelling":
+        if self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
+            # It stops one gateway after the other: name the last long line that they have begun.
+            self._break_off(LineError("batch_poison", _IN_VAIN, self.lease.record.line or None))
+        elif not self.lease.has_started and self.lease.state == "cancelling":
             self.lease.end("cancelled")
         elif not self.lease.has_started and (errors := self._check_and_start()):
             self._fail(errors)
