@@ -150,19 +150,18 @@ def _choose_folder(listing: RepoListing) -> ChosenFiles:
             f"{listing.repo}: holds no {_TOKENIZER}, which a worker needs. Fix: name a repository with one, "
             "or with GGUF files of the model"
         )
-    index = [] if _WHOLE in files else [_INDEX]
-    beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE, *index) if one in files]
+    beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE) if one in files]
     return ChosenFiles("", (*beside, *weights), "safetensors, as there is no GGUF file")
 
 
 def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:
-    """The shards of a model in several files; none where one is missing."""
+    """The index and the shards of a model in several files; none where one is missing."""
     if _INDEX not in files:
         return []
     named = _names_in_index(listing)
     if named is None:  # the index is not here yet: what is listed is all that there is
-        return [file for name, file in files.items() if _SHARD.fullmatch(name)]
-    return [files[name] for name in sorted(named)] if named <= files.keys() else []
+        named = set(filter(_SHARD.fullmatch, files))
+    return [files[name] for name in (_INDEX, *sorted(named))] if named and named <= files.keys() else []
 
 
 def _names_in_index(listing: RepoListing) -> set[str] | None:
