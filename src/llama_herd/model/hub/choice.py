@@ -62,6 +62,10 @@ class ChosenFiles:
         match = _TYPE.search(PurePosixPath(PART.sub("", self.name)).stem)
         return match["type"].upper() if match else ""
 
+    def has(self, name: str) -> bool:
+        """Whether a file has this name; its folder may be left out."""
+        return any(name in (file.name, PurePosixPath(file.name).name) for file in self.files)
+
 
 def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> ChosenFiles:
     """Choose what a name asks for. Raises ModelFileError, which lists what there is.
@@ -94,14 +98,10 @@ def _is_whole(group: Sequence[HubFile]) -> bool:
 
 
 def _choose_named(found: Sequence[ChosenFiles], name: HubName) -> ChosenFiles:
-    """The model of the type that is named, or that has the file; its folder may be left out."""
+    """The model of the type that is named, or that has the file."""
     if name.file:
         wanted, why, several = name.file, "named", "several"
-        fits = [
-            one
-            for one in found
-            if any(name.file in (file.name, PurePosixPath(file.name).name) for file in one.files)
-        ]
+        fits = [one for one in found if one.has(name.file)]
     else:
         wanted, why = f"of type {name.type}", "the type that was named"
         fits = [one for one in found if one.type == name.type.upper()]

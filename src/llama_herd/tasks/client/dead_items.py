@@ -57,6 +57,10 @@ class DeadItems:
             raise JobRunning(f"job {name} has not ended. Fix: wait for its end, or cancel it first")
         if record is not None:
             return await self._run_again(name, record.queue, check_priority)
+        return await self._push_back(name)
+
+    async def _push_back(self, name: str) -> Retried:
+        """Push a letter back into the queue that it came from."""
         letter = await self.letter(name)
         if letter is not None and not letter.is_whole:
             message = f"only {len(letter.raw)} of its {letter.num_bytes} bytes were kept"

@@ -35,20 +35,18 @@ def max_line_bytes(max_prompt_bytes: int) -> int:
     return min(MAX_LINE_BYTES, _BYTES_OF_LINE * max_prompt_bytes + _OTHER_BYTES)
 
 
-def input_rows(file: LineStream, lease: BatchLease, max_prompt_bytes: int) -> Iterator[SourceRow]:
+def input_rows(file: LineStream, lease: BatchLease, max_bytes: int) -> Iterator[SourceRow]:
     """The rows of a file. Raises what a call of the lease raises.
 
     A long line is noted in the batch's record before it is parsed: if it ends this process, that names it.
     """
-    max_bytes = max_line_bytes(max_prompt_bytes)
     lines, has_long = read_lines(file, max_bytes), False
     try:
         while (line := _next_line(lines)) is not None:
             if len(line.text or b"") >= LONG_BYTES:
                 has_long = True
                 lease.renew(line=line.number)
-            row = _parsed(line, max_bytes)
-            if row is not None:
+            if (row := _parsed(line, max_bytes)) is not None:
                 yield row
     finally:
         if has_long:
