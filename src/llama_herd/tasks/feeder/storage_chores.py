@@ -34,6 +34,7 @@ GRACE_S = 600.0
 _MOST = 10_000
 #: Where nothing lies. To ask how much that is takes a storage that can be reached.
 _NOWHERE = StoragePlace("nobody", "nothing")
+#: Why a batch of a lost storage fails.
 _LOST = (
     "no gateway has reached the storage of its files for {:g} s. Fix: upload the input again; "
     "HERD_GATEWAY_STORAGE_LOST_S says how long batches wait for a storage"
