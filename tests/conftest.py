@@ -33,8 +33,10 @@ os.environ.setdefault("HERD_DTYPE", "float32")
 os.environ.setdefault("HERD_DEVICE", "cpu")
 os.environ.setdefault("HERD_KERNELS_DIR", "/nowhere")  # not what somebody has built for his own use
 
-# Processes share few cores here: a thread of torch that waits for another one leaves them to the others.
+# Processes share few cores here: a thread of torch that waits for another one leaves them to the others, and
+# tiny models would wait more than compute. Workers, and tests of threads, set the number themselves.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # structlog's own way to write an exception, with colours and all locals, takes a third of a second.
 structlog.configure(

@@ -11,8 +11,8 @@ from hypothesis import is_hypothesis_test
 
 T = TypeVar("T")
 
-#: What starts a Redis, clients and threads of its own, or the compiler.
-COSTLY_FIXTURES = frozenset({"redis_url", "own_redis", "kernels_folder"})
+#: What starts a Redis, clients and threads of its own, or the compiler; and what a law of `for_any` takes.
+COSTLY_ARGUMENTS = frozenset({"redis_url", "own_redis", "kernels_folder", "num_examples"})
 
 
 def leave_out(items: Iterable[pytest.Item]) -> None:
@@ -41,7 +41,7 @@ def mark_cost(items: Iterable[pytest.Item]) -> None:
         if item.get_closest_marker("slow"):
             continue
         function = getattr(item, "function", None)
-        if COSTLY_FIXTURES & {*getattr(item, "fixturenames", ())} or is_hypothesis_test(function):
+        if COSTLY_ARGUMENTS & {*getattr(item, "fixturenames", ())} or is_hypothesis_test(function):
             item.add_marker(pytest.mark.long)
         if function in seen:
             item.add_marker(pytest.mark.again)

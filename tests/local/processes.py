@@ -22,7 +22,7 @@ class ForkedWorker(TendedWorker):
     """No new Python: it is forked off a process that has loaded torch."""
 
     def start(self) -> Self:
-        forked = start_forked(self._command, self._env, self.log_path, self._cwd)
+        forked = start_forked(self.command, self.environment, self.log_path, self.cwd)
         self.process = forked  # type: ignore[assignment]
         return self
 

@@ -39,7 +39,7 @@ class TendedWorker(WorkerProcess):
         """include: another module for Celery to import."""
         arguments = ["-A", "llama_herd.tasks.app", "worker", "--without-gossip", "--without-mingle"]
         arguments += ["-n", name, *(["-I", include] if include else [])]
-        super().__init__(settings, name, log_path, command or ["celery", *arguments], env=env, cwd=cwd)
+        super().__init__(settings, name, log_path, command or ["celery", *arguments], env or {}, cwd)
 
     def wait_until_ready(self, redis_url: str | None = None) -> Self:
         """Wait until the worker is ready. redis_url: the Redis to ask about it, if not the worker's own."""

@@ -12,28 +12,34 @@ if TYPE_CHECKING:
     from llama_herd.tasks.security.acl import Role
 
 
+Tenant = Annotated[
+    list[str] | None, typer.Option(help="Tenant of the users; absent: HERD_TENANT. May be repeated.")
+]
+Model = Annotated[
+    list[str] | None,
+    typer.Option(help="Model whose queue they use; absent: HERD_MODEL_NAME. May be repeated."),
+]
+User = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Write this user alone, NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; may be "
+        "repeated. Absent: <tenant>-<role> for each role and tenant, and one gatekeeper."
+    ),
+]
+RedisVersion = Annotated[
+    Literal["6", "7"],
+    typer.Option(
+        help="Server that reads the file: 6 for Redis 6.2, with wider rights; 7 for Redis 7 or Valkey."
+    ),
+]
+
+
 def acl(
     folder: Annotated[Path, typer.Argument(help="Folder of users.acl and the passwords; created if absent.")],
-    tenant: Annotated[
-        list[str] | None, typer.Option(help="Tenant of the users; absent: HERD_TENANT. May be repeated.")
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="Model whose queue they use; absent: HERD_MODEL_NAME. May be repeated."),
-    ] = None,
-    user: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Write this user alone, NAME=ROLE or NAME=ROLE+ROLE, for all these tenants; may be "
-            "repeated. Absent: <tenant>-<role> for each role and tenant, and one gatekeeper."
-        ),
-    ] = None,
-    redis: Annotated[
-        Literal["6", "7"],
-        typer.Option(
-            help="Server that reads the file: 6 for Redis 6.2, with wider rights; 7 for Redis 7 or Valkey."
-        ),
-    ] = "7",
+    tenant: Tenant = None,
+    model: Model = None,
+    user: User = None,
+    redis: RedisVersion = "7",
 ) -> None:
     """Write Redis users with no more rights than their roles need.
 

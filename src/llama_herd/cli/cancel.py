@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
 
 
+Queue = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Cancel all jobs of this model that wait or run.")
+]
+Batch = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Cancel all jobs of this batch that wait or run.")
+]
+
+
 def cancel(
     job: Annotated[str | None, typer.Argument(help="Id of the job.")] = None,
-    queue: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Cancel all jobs of this model that wait or run.")
-    ] = None,
-    batch: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Cancel all jobs of this batch that wait or run.")
-    ] = None,
+    queue: Queue = None,
+    batch: Batch = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Cancel a job, or all jobs of a queue or a batch; their texts so far are kept."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.connection import open_client
-from llama_herd.cli.job_options import parse_duration
+from llama_herd.cli.job_options import EndsAfter, parse_duration
 from llama_herd.cli.terminal import show
 from llama_herd.errors import BadInput
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 POLL_S, BEGIN_S = 0.2, 10.0
 
 
+Tenant = Annotated[
+    list[str] | None,
+    typer.Option(help="Tenant whose jobs it leaves; absent: HERD_TENANT. May be repeated."),
+]
+
+
 def drain(
     worker: Annotated[str, typer.Argument(help="Name of the worker, as herd status shows it.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let it take jobs again.")] = False,
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="TIME", help="It ends by itself after this time: 90s, 5m, 2h."),
-    ] = None,
+    for_: EndsAfter = None,
     wait: Annotated[bool, typer.Option("--wait", help="Return once the worker has no job left.")] = False,
-    tenant: Annotated[
-        list[str] | None,
-        typer.Option(help="Tenant whose jobs it leaves; absent: HERD_TENANT. May be repeated."),
-    ] = None,
+    tenant: Tenant = None,
 ) -> None:
     """Let a worker take no more jobs. It ends those that it has, or hands them back, and stays up.
 

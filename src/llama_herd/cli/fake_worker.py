@@ -12,25 +12,32 @@ if TYPE_CHECKING:
     from llama_herd.testing.script import Script
 
 
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME", help="Name of a model to stand for; may be given again."),
+]
+Answers = Annotated[
+    list[str] | None,
+    typer.Option("--answer", metavar="TEXT", help="What jobs are answered, in turn; the last one stays."),
+]
+ScriptFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A .toml or .py file that says which job gets which answer."),
+]
+TokensPerS = Annotated[
+    float, typer.Option(min=0, help="Pace of answers without --script; 0: as fast as can be.")
+]
+WithRedis = Annotated[
+    bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost at the end.")
+]
+
+
 def fake_worker(
-    models: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="NAME", help="Name of a model to stand for; may be given again."),
-    ] = None,
-    answers: Annotated[
-        list[str] | None,
-        typer.Option("--answer", metavar="TEXT", help="What jobs are answered, in turn; the last one stays."),
-    ] = None,
-    script: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A .toml or .py file that says which job gets which answer."),
-    ] = None,
-    tokens_per_s: Annotated[
-        float, typer.Option(min=0, help="Pace of answers without --script; 0: as fast as can be.")
-    ] = 0.0,
-    with_redis: Annotated[
-        bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost at the end.")
-    ] = False,
+    models: Models = None,
+    answers: Answers = None,
+    script: ScriptFile = None,
+    tokens_per_s: TokensPerS = 0.0,
+    with_redis: WithRedis = False,
 ) -> None:
     """Answer the jobs of models without a model and without torch, for tests of services.
 

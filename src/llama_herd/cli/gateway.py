@@ -4,16 +4,19 @@ from typing import Annotated
 
 import typer
 
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help="Port; absent: HERD_GATEWAY_PORT. 0: any free one.")
+]
+IsOpen = Annotated[
+    bool,
+    typer.Option("--open", help="Let everybody on this machine in without a key, as HERD_GATEWAY_OPEN."),
+]
+
 
 def gateway(
     host: Annotated[str | None, typer.Option(help="Address to listen at; absent: HERD_GATEWAY_HOST.")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, help="Port; absent: HERD_GATEWAY_PORT. 0: any free one.")
-    ] = None,
-    is_open: Annotated[
-        bool,
-        typer.Option("--open", help="Let everybody on this machine in without a key, as HERD_GATEWAY_OPEN."),
-    ] = False,
+    port: Port = None,
+    is_open: IsOpen = False,
 ) -> None:
     """Serve OpenAI's API, and jobs with their events, over the queue.
 

@@ -219,13 +219,12 @@ class ModelHabits(NamedTuple):
 
         may_chat: a prompt may become a message.
         """
-        taken = dict(fields)
+        given = fields.get("sampling", {})
+        own = {name: value for name, value in self.sampling.items() if name not in given}
+        taken = {**fields, "sampling": own | given}
         is_chat = may_chat and self.chats and "prompt" in taken
         if is_chat:
             taken["messages"] = [{"role": "user", "content": taken.pop("prompt")}]
-        given = fields.get("sampling", {})
-        own = {name: value for name, value in self.sampling.items() if name not in given}
-        taken["sampling"] = own | given
         told = ["as a chat (--text: as a text to go on with)"] if is_chat else []
         told += ["its own " + ", ".join(f"{name} {value:g}" for name, value in own.items())] if own else []
         if told:

@@ -9,12 +9,14 @@ import typer
 from llama_herd.cli.health_port import complaint_at, port_in_use
 from llama_herd.cli.terminal import HELP_OPTIONS, say
 
+Name = Annotated[
+    str | None,
+    typer.Option(help="Name of the worker, as given to `herd worker`; absent: any worker here."),
+]
+
 
 def health(
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the worker, as given to `herd worker`; absent: any worker here."),
-    ] = None,
+    name: Name = None,
 ) -> None:
     """Tell whether a worker of this machine is up.
 

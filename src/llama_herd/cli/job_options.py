@@ -40,6 +40,10 @@ Chat = Annotated[
     bool, typer.Option("--chat", help="Send a prompt as a message, through the model's chat template.")
 ]
 System = Annotated[str | None, typer.Option(help="System message before it; implies --chat.")]
+EndsAfter = Annotated[
+    str | None,
+    typer.Option("--for", metavar="TIME", help="It ends by itself after this time: 90s, 5m, 2h."),
+]
 
 
 def sampling_of(given: Mapping[str, Any], others: Iterable[str] | None) -> dict[str, Any]:

@@ -11,21 +11,26 @@ from llama_herd.cli.terminal import say, show, table_console
 STATES = ("running", "queued", "unserved", "delayed", "ended", "done", "failed", "cancelled")
 
 
+OlderThan = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only jobs that have been due for this long: 90s, 5m, 2h."),
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only jobs that ended within this time: 90s, 5m, 2h.")
+]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Only ended jobs with this note; may be repeated."),
+]
+
+
 def jobs(
     model: Annotated[str | None, typer.Option(help="Only jobs of this model.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Jobs of this tenant; absent: HERD_TENANT.")] = None,
     state: Annotated[str | None, typer.Option(help=f"Only jobs in this state: {', '.join(STATES)}.")] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Only jobs that have been due for this long: 90s, 5m, 2h."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only jobs that ended within this time: 90s, 5m, 2h.")
-    ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Only ended jobs with this note; may be repeated."),
-    ] = None,
+    older_than: OlderThan = None,
+    since: Since = None,
+    metadata: Metadata = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most jobs to show.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a job.")] = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from llama_herd.cli.connection import run_in_redis
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.cli.terminal import say, show
-from llama_herd.errors import NotPermitted
+from llama_herd.errors import BadInput, NotPermitted
 
 if TYPE_CHECKING:
     from llama_herd.tasks.ledger.redis_call import Dialogue
@@ -26,24 +26,27 @@ BE_GATEKEEPER = (
 keys = typer.Typer(no_args_is_help=True, help="Keys by which others come in at the gateway.")
 
 
+Role = Annotated[
+    str,
+    typer.Option(
+        help="subscriber: reads. producer: also submits and cancels. operator: also purges and pauses."
+    ),
+]
+Expires = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="It opens nothing after this time, such as 12h or 30d."),
+]
+
+
 @keys.command("create")
 def print_new_key(
     name: Annotated[str, typer.Argument(help="Whose key it is, such as billing-service.")],
     tenant: Annotated[str | None, typer.Option(help="Tenant of its jobs; absent: HERD_TENANT.")] = None,
-    role: Annotated[
-        str,
-        typer.Option(
-            help="subscriber: reads. producer: also submits and cancels. operator: also purges and pauses."
-        ),
-    ] = "producer",
+    role: Role = "producer",
     max_priority: Annotated[int, typer.Option(help="Highest priority of its jobs, -10 to 10.")] = 10,
-    expires: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="It opens nothing after this time, such as 12h or 30d."),
-    ] = None,
+    expires: Expires = None,
 ) -> None:
     """Make a key and print it. It is stored as a hash: nobody can see it again."""
-    from llama_herd.errors import BadInput
     from llama_herd.tasks.security.api_keys import KeyRole, create_key
     from llama_herd.tasks.settings import Settings
 

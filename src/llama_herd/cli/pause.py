@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.connection import open_client
-from llama_herd.cli.job_options import parse_duration
+from llama_herd.cli.job_options import EndsAfter, parse_duration
 from llama_herd.cli.terminal import say, show
 from llama_herd.errors import BadInput
 
@@ -20,10 +20,7 @@ Tenant = Annotated[str | None, typer.Option(help="Tenant of the queue; absent: H
 def pause(
     queue: Queue = None,
     model: Model = None,
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="TIME", help="It ends by itself after this time: 90s, 5m, 2h."),
-    ] = None,
+    for_: EndsAfter = None,
     tenant: Tenant = None,
 ) -> None:
     """Let no worker take another job of a queue. Jobs are still accepted and wait, and running ones go on."""

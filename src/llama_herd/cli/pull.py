@@ -6,11 +6,13 @@ import typer
 
 from llama_herd.cli.terminal import say, show
 
+Name = Annotated[
+    str, typer.Argument(help="OWNER/NAME, with :FILE.gguf or a type such as :Q4_K_M behind it if wanted.")
+]
+
 
 def pull(
-    name: Annotated[
-        str, typer.Argument(help="OWNER/NAME, with :FILE.gguf or a type such as :Q4_K_M behind it if wanted.")
-    ],
+    name: Name,
 ) -> None:
     """Fetch a model from Hugging Face, or what is new of it.
 

@@ -10,18 +10,21 @@ import typer
 
 from llama_herd.cli.terminal import say, show
 
+Port = Annotated[
+    int | None,
+    typer.Option(min=0, max=65_535, help="Port; absent: that of HERD_REDIS_URL, 6379. 0: any free one."),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", metavar="FOLDER", help="Keep its data in this folder; absent: it is lost at the end."
+    ),
+]
+
 
 def redis(
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_535, help="Port; absent: that of HERD_REDIS_URL, 6379. 0: any free one."),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir", metavar="FOLDER", help="Keep its data in this folder; absent: it is lost at the end."
-        ),
-    ] = None,
+    port: Port = None,
+    folder: Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in one line.")] = False,
 ) -> None:
     """Run a Redis server on this machine until Ctrl-C, and say how to reach it.

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from llama_herd.tasks.client.tenant_status import Status
 
 
+Job = Annotated[str | None, typer.Argument(help="Id of a job: show what has become of it instead.")]
+Model = Annotated[str | None, typer.Option(help="Show this model's queue and workers only; absent: all.")]
+
+
 def status(
-    job: Annotated[
-        str | None, typer.Argument(help="Id of a job: show what has become of it instead.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Show this model's queue and workers only; absent: all.")
-    ] = None,
+    job: Job = None,
+    model: Model = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
@@ -33,11 +33,7 @@ def status(
     from llama_herd.cli.environment import override_settings
 
     override_settings(model_name=model)
-    with (
-        open_client() as client,
-        suppress(KeyboardInterrupt),
-        _display(as_json, model) as show,
-    ):
+    with open_client() as client, suppress(KeyboardInterrupt), _display(as_json, model) as show:
         look = partial(client.job, job) if job else client.status
         show(look())
         while watch:

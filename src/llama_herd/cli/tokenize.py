@@ -16,21 +16,24 @@ if TYPE_CHECKING:
     from llama_herd.worker.settings import WorkerSettings
 
 
+Text = Annotated[str | None, typer.Argument(help="Text of a prompt; - reads it from standard input.")]
+Chat = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file with a list of messages, or with a job that has messages; - is standard input.",
+        metavar="FILE",
+    ),
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(help="GGUF file, also only a vocabulary, or Hugging Face folder; absent: HERD_MODEL."),
+]
+
+
 def tokenize(
-    text: Annotated[
-        str | None, typer.Argument(help="Text of a prompt; - reads it from standard input.")
-    ] = None,
-    chat: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSON file with a list of messages, or with a job that has messages; - is standard input.",
-            metavar="FILE",
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="GGUF file, also only a vocabulary, or Hugging Face folder; absent: HERD_MODEL."),
-    ] = None,
+    text: Text = None,
+    chat: Chat = None,
+    model: Model = None,
     no_bos: Annotated[bool, typer.Option("--no-bos", help="The text alone: no BOS, no EOS.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -23,25 +23,27 @@ SecretFile = Annotated[Path | None, typer.Option(help="File with the secret, whs
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
+Host = Annotated[list[str] | None, typer.Option(help="Further host that jobs may name. May be repeated.")]
+Jobs = Annotated[
+    bool,
+    typer.Option("--jobs/--no-jobs", help="Tell of all jobs, or only of those that name an address."),
+]
+NewSecret = Annotated[
+    bool,
+    typer.Option("--new-secret", help="Make another secret. The one before signs beside it for a day."),
+]
+AtOnce = Annotated[bool, typer.Option("--at-once", help="The secret before signs no more: others know it.")]
+
+
 @webhooks.command("set")
 def configure_webhooks(
     url: Annotated[str, typer.Argument(help="Where to tell of ends, such as https://example.com/hook.")],
     tenant: Tenant = None,
-    host: Annotated[
-        list[str] | None, typer.Option(help="Further host that jobs may name. May be repeated.")
-    ] = None,
-    jobs: Annotated[
-        bool,
-        typer.Option("--jobs/--no-jobs", help="Tell of all jobs, or only of those that name an address."),
-    ] = True,
+    host: Host = None,
+    jobs: Jobs = True,
     secret_file: SecretFile = None,
-    new_secret: Annotated[
-        bool,
-        typer.Option("--new-secret", help="Make another secret. The one before signs beside it for a day."),
-    ] = False,
-    at_once: Annotated[
-        bool, typer.Option("--at-once", help="The secret before signs no more: others know it.")
-    ] = False,
+    new_secret: NewSecret = False,
+    at_once: AtOnce = False,
 ) -> None:
     """Say where to tell of ends. A new secret is printed: nobody can see it again."""
     from llama_herd.tasks.webhooks import setup

@@ -22,6 +22,9 @@ from llama_herd.worker.settings import WorkerSettings
 #: The claim of a job that has never run.
 _FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
 
+#: The fields of a job as a model is meant to be asked.
+Suit = Callable[[SequenceMaker], Mapping[str, Any]]
+
 
 class LocalJob(AbstractContextManager["LocalJob"]):
     """One job and a model, which is closed with it.
@@ -41,12 +44,7 @@ class LocalJob(AbstractContextManager["LocalJob"]):
         self._attempt = Attempt(stream, deliveries=[])
 
     @classmethod
-    def load(
-        cls,
-        fields: Mapping[str, Any],
-        settings: WorkerSettings,
-        suit: Callable[[SequenceMaker], Mapping[str, Any]] | None = None,
-    ) -> Self:
+    def load(cls, fields: Mapping[str, Any], settings: WorkerSettings, suit: Suit | None = None) -> Self:
         """Check the job, then load the model with room for its sequences. Raises BadInput.
 
         suit: the fields as this model is meant to be asked; None: as they are.

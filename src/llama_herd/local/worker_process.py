@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
 from typing import Self
@@ -26,42 +27,38 @@ class WorkerDied(HerdError):
     """A worker has ended by itself. The message includes the end of its log."""
 
 
+@dataclass(eq=False)
 class WorkerProcess:
     """A command that runs a worker, as a child process. Its log is a file that may be read at any time.
 
-    On Linux it ends with the thread that started it.
+    On Linux it ends with the thread that started it. Only `settings` count: the environment and a .env here
+    change nothing.
+
+    name: name@host. command: a module for Python and its arguments. env: what else is in its environment.
+    cwd: its working folder, if not ours.
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        name: str,
-        log_path: Path,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> None:
-        """Make a process; only `settings` count: the environment and a .env here change nothing.
+    settings: WorkerSettings
+    name: str
+    log_path: Path
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
 
-        name: name@host. command: a module for Python and its arguments. cwd: its working folder, if not ours.
-        """
-        self.name = name
-        self.settings = settings
-        self.log_path = log_path
-        self._command = command
+    @property
+    def environment(self) -> dict[str, str]:
+        """The whole environment of the process."""
         # The number of OMP's threads too, which start before torch is asked.
-        threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
-        self._env = {**child_environment(settings), **threads, **(env or {})}
-        self._cwd = cwd
+        threads = {"OMP_NUM_THREADS": str(self.settings.threads)} if self.settings.threads else {}
+        return {**child_environment(self.settings), **threads, **self.env}
 
     def start(self) -> Self:
         """Start the process, and do not wait until it is ready."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *self._command],
-                env=self._env,
-                cwd=self._cwd,
+                [sys.executable, "-m", *self.command],
+                env=self.environment,
+                cwd=self.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

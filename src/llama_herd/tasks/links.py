@@ -96,16 +96,13 @@ def _routed(app: Celery, links: Any) -> Any:
 
 
 def _place_of(app: Celery, link: Mapping[str, Any]) -> dict[str, str]:
-    """Where this app would send a task, as options of a message; a generation without a route: nothing.
-
-    The worker sends that into its own queue.
-    """
+    """Where this app would send a task, as options of a message; for a generation without a route none."""
     name, task = link["task"], app.tasks.get(link["task"])
     given = {place: value for place in _PLACES if (value := getattr(task, place, None))}
     args, kwargs = link.get("args") or (), link.get("kwargs") or {}
     router = app.amqp.router
     if name == TASK_NAME and not given and router.lookup_route(name, args, kwargs, {}, task) is None:
-        return {}
+        return {}  # the worker sends it into its own queue
     route = router.route(given, name, args, kwargs, task)
     found = {place: route[place] for place in _PLACES if route.get(place)}
     return {

@@ -103,22 +103,19 @@ def _exposure(path: Path) -> str:
 
 
 def _content(name: str, path: str) -> str:
+    given = f"{name}={path}"
     try:
         if not Path(path).is_file():
             Path(path).stat()
-            raise SettingsError(
-                f"{name}={path}: is not a regular file. Fix: name a file that holds the secret"
-            )
+            raise SettingsError(f"{given}: is not a regular file. Fix: name a file that holds the secret")
         with Path(path).open("rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
         if len(content) > MAX_SECRET_BYTES:
-            raise SettingsError(
-                f"{name}={path}: is longer than {MAX_SECRET_BYTES:,} bytes, the limit for a secret"
-            )
+            raise SettingsError(f"{given}: is longer than {MAX_SECRET_BYTES:,} bytes, the limit for a secret")
         return content.decode().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise SettingsError(f"{name}={path}: cannot be read: {reason}") from None
+        raise SettingsError(f"{given}: cannot be read: {reason}") from None
 
 
 MAX_BYTES = 1 << 20

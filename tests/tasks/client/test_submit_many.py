@@ -14,7 +14,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client, GenerationJob, SubmitOutcome
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES, Lots, PreparedJob, cut_into_lots
-from llama_herd.tasks.client.submission import new_job
+from llama_herd.tasks.client.submission import Beside, new_job
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.settings import Settings
@@ -142,7 +142,7 @@ def test_lots_are_bounded_in_bytes_as_they_travel_and_a_longer_job_goes_alone() 
     """A control character of a prompt travels as six bytes."""
     mebibyte, longer = "é" * 2**19, "\x01" * 2**20
     settings = Settings(max_prompt_bytes=2**20)
-    new = [new_job({"prompt": one}, settings) for one in ("x", *[mebibyte] * 5, longer, "x", "x")]
+    new = [new_job({"prompt": one}, settings, Beside()) for one in ("x", *[mebibyte] * 5, longer, "x", "x")]
     posts = [PreparedJob.prepare(one, Ledger()) for one in new]
     lots = list(cut_into_lots(posts))
     assert [one for lot in lots for one in lot] == posts

@@ -132,7 +132,7 @@ def test_an_error_that_no_retry_mends_ends_the_batch(
 
     monkeypatch.setattr(batch_feeder, "REST_S", 0.0)
     monkeypatch.setattr(batch_feeder, "LOOK_S", 0.05)
-    monkeypatch.setattr(BatchExecution, "_run_to_end", stumble)
+    monkeypatch.setattr(BatchExecution, "_check_and_start", stumble)
     api = BatchApi(lambda: other.url)
     with GatewayThread(redis_url, files=str(files)):
         ended = api.end_of(api.begin(rows(3)))

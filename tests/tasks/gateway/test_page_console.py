@@ -19,7 +19,11 @@ from tests.tasks.gateway.test_identity import made
 from tests.tasks.herd import FAILURE, JOB, QUEUE, Herd, end, ids, started, token
 from tests.tasks.ledger.test_dead_letters import poison
 
-pytestmark = [pytest.mark.redis, pytest.mark.skipif(not shutil.which("node"), reason="no node")]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.long,
+    pytest.mark.skipif(not shutil.which("node"), reason="no node"),
+]
 
 
 BEGIN = """

@@ -90,7 +90,7 @@ def test_one_feeder_has_it_at_a_time(records: Records) -> None:
     assert records(BATCHES.note(BATCH, 1, LEASE_MS)) is None
     assert records(BATCHES.start(first.record, LEASE_MS, 5, "m", NONE)) is None
     assert not records(BATCHES.end(first.record, "completed"))
-    assert records(BATCHES.note(BATCH, 2, LEASE_MS, "in_progress", {"num_done": 3})) == "in_progress"
+    assert records(BATCHES.note(BATCH, 2, LEASE_MS, "in_progress", num_done=3)) == "in_progress"
     assert records(BATCHES.get(BATCH)).num_done == 3
 
 
@@ -125,7 +125,7 @@ def test_who_cancels_is_not_overruled(records: Records) -> None:
 def test_an_outcome_is_not_cancelled_any_more(records: Records) -> None:
     records.create()
     epoch = records.claimed().record.epoch
-    records(BATCHES.note(BATCH, epoch, LEASE_MS, "finalizing", {"outcome": "completed"}))
+    records(BATCHES.note(BATCH, epoch, LEASE_MS, "finalizing", outcome="completed"))
     assert records(BATCHES.cancel(BATCH)) == "finalizing"
     assert records(BATCHES.cancel("batch_2")) is None
 
@@ -138,7 +138,7 @@ def test_it_ends_once_with_its_files(records: Records) -> None:
     assert records(FILES.drop("file-1")) == "in_use"
     out = NewFile("file-2", "out.jsonl", "batch_output", 10, "key")
     for _ in range(2):  # the answer to the first one may be lost
-        assert records(BATCHES.end(record, "completed", [out], {"num_done": 7}))
+        assert records(BATCHES.end(record, "completed", [out], num_done=7))
     assert records.quota() == {"files": 2, "files:key": 1, "bytes": 11, "bytes:key": 10}
     ended = records(BATCHES.get(BATCH))
     assert (ended.state, ended.num_done, "completed" in ended.times) == ("completed", 7, True)

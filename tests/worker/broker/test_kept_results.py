@@ -13,7 +13,7 @@ from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tiny import write_tiny_gguf
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
 MAX_MEMORY = 64 << 20
 DAY_S = 86_400

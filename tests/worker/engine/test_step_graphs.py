@@ -136,6 +136,7 @@ def test_a_card_without_room_for_all_graphs_captures_the_rest_when_it_has(
     assert len(graphs._replays) == noted[-1] - 1
 
 
+@pytest.mark.long
 def test_what_forwards_take_is_measured_in_trash(model: LoadedModel, cache: Cache, slots: Slots) -> None:
     cache.storage.fill_(1.0)
     graphs = StepGraphs(model.llama, cache, slots, StandInDevice(), 5)

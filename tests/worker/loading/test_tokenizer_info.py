@@ -11,6 +11,8 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import write_tiny_gguf
 
+pytestmark = pytest.mark.long  # to import transformers takes seconds
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -9,6 +9,7 @@ import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -111,15 +112,12 @@ def _lines(files: "Sequence[AnswerFile]", run_id: str) -> Iterator[tuple[int, Ma
             rows.append(row)
             starts.append(start)
         ends.append(len(rows))
-    opened = [file.path.open("rb") for file in files]
-    try:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(file.path.open("rb")) for file in files]
         for place in sorted(range(len(rows)), key=rows.__getitem__):
             stream = opened[next(at for at, end in enumerate(ends) if place < end)]
             stream.seek(starts[place])
             yield rows[place], json.loads(stream.readline())
-    finally:
-        for stream in opened:
-            stream.close()
 
 
 def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

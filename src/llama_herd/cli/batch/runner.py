@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from time import sleep
 from typing import TYPE_CHECKING
 
@@ -64,56 +65,52 @@ class Interruption:
         return answer.strip().lower().startswith("c")
 
 
+@dataclass(eq=False)
 class BatchRunner:
-    """Owns a run from file to file, and shows it; `run` returns the exit code."""
+    """Owns a run from file to file, and shows it; `run` returns the exit code.
 
-    flush_s = 0.0
+    command: it continues this run. own: the worker that was started for it, if any.
+    """
 
-    def __init__(
-        self,
-        files: BatchFiles,
-        batch: ClientBatch,
-        client: Client,
-        screen: BatchScreen,
-        *,
-        command: str,
-        max_errors: int | None = None,
-        own: "WorkerProcess | None" = None,
-    ) -> None:
-        """`command` continues this run; `own` is the worker that was started for it, if any."""
-        self._files = files
-        self._client = client
-        self._screen = screen
-        self._command = command
-        self._own = own
-        self._hits_before: Mapping[str, int] = {}
-        self._hint = (
-            ". Fix: mend that; or give --max-errors, and the other rows run" if max_errors is None else ""
-        )
-        self._interruption = Interruption()
-        self._num_heeded = 0
-        self._is_away = False
-        self._named: set[str] = set()
-        self._is_ended_elsewhere = self._is_cancelled = False
-        progress = BatchProgress(files.run.run_id, files.run.input_name, files.num_rows, files.done)
-        self._run = BatchRun(client, batch, progress, self, max_errors=max_errors)
+    files: BatchFiles
+    batch: ClientBatch
+    client: Client
+    screen: BatchScreen
+    command: str
+    max_errors: int | None = None
+    own: "WorkerProcess | None" = None
+    flush_s: float = 0.0
+    _hits_before: Mapping[str, int] = field(default_factory=dict)
+    _interruption: Interruption = field(default_factory=Interruption)
+    _num_heeded: int = 0
+    _is_away: bool = False
+    _named: set[str] = field(default_factory=set)
+    _is_ended_elsewhere: bool = False
+    _is_cancelled: bool = False
+
+    def __post_init__(self) -> None:
+        is_strict = self.max_errors is None
+        self._hint = ". Fix: mend that; or give --max-errors, and the other rows run" if is_strict else ""
+        files, run = self.files, self.files.run
+        progress = BatchProgress(run.run_id, run.input_name, files.num_rows, files.done)
+        self._run = BatchRun(self.client, self.batch, progress, self, self.max_errors)
 
     def run(self) -> int:
         """Run the batch; return the exit code.
 
         Raises CannotWrite, WorkerDied, and RedisUnavailable when Redis is not there at the start.
         """
-        self._hits_before = {one.name: one.prefix_cache_hits for one in self._client.workers()}
-        with self._interruption.listening(), self._screen:
-            run_id, num_before = self._files.run.run_id, len(self._files.done)
+        self._hits_before = {one.name: one.prefix_cache_hits for one in self.client.workers()}
+        with self._interruption.listening(), self.screen:
+            run_id, num_before = self.files.run.run_id, len(self.files.done)
             how = f"continues, {num_before:,} rows are done" if num_before else "begins"
-            where = "" if self._own is None else f"HERD_REDIS_URL={self._own.settings.redis_url} "
+            where = "" if self.own is None else f"HERD_REDIS_URL={self.own.settings.redis_url} "
             # On a line of its own the command fits into 80 columns, and can be copied whole.
-            self._screen.say(
+            self.screen.say(
                 f"run {run_id} {how}; to watch it from elsewhere:\n  {where}herd batch --watch {run_id}"
             )
-            for name in self._files.renamed:
-                self._screen.say(name)
+            for name in self.files.renamed:
+                self.screen.say(name)
             try:
                 state = self._run.run()
             except BatchLeft:
@@ -123,22 +120,22 @@ class BatchRunner:
 
     def attend(self, run: BatchRun) -> None:
         """Heed signals, and who ends the batch from elsewhere. Raises BatchLeft, WorkerDied."""
-        if self._own is not None:
-            self._own.check()
+        if self.own is not None:
+            self.own.check()
         self._tell_outage(run.outage)
         if self._interruption.num_signals > self._num_heeded:
             self._num_heeded = self._interruption.num_signals
             self._heed_signal()
         elif run.is_asked_to_end and not self._is_cancelled:
-            self._screen.pause()
+            self.screen.pause()
             self._is_ended_elsewhere = self._is_cancelled = True
         if self._is_cancelled:
             run.cancel()
 
     def _heed_signal(self) -> None:
         """Let the batch be cancelled, or leave it, even if it waits for jobs that were cancelled."""
-        self._screen.pause()
-        may_cancel = self._own is None and not self._is_cancelled
+        self.screen.pause()
+        may_cancel = self.own is None and not self._is_cancelled
         if not (may_cancel and self._interruption.wants_cancel(self._run.window.num_under_way)):
             raise BatchLeft
         self._is_cancelled = True
@@ -146,18 +143,18 @@ class BatchRunner:
     def _tell_outage(self, outage: RedisUnavailable | None) -> None:
         """Say once that Redis is away, and once that it is back."""
         if outage is not None and not self._is_away:
-            self._screen.say(f"{outage}. Retrying; nothing is lost")
+            self.screen.say(f"{outage}. Retrying; nothing is lost")
         elif outage is None and self._is_away:
-            self._screen.say("Redis is back")
+            self.screen.say("Redis is back")
         self._is_away = outage is not None
 
     def write(self, items: Sequence[BatchItem]) -> None:
         """Raises CannotWrite."""
-        self._files.write(items)
+        self.files.write(items)
 
     def show(self, status: BatchStatus) -> None:
-        self._screen.show(status)
-        if self._own is None and status.is_running:
+        self.screen.show(status)
+        if self.own is None and status.is_running:
             self._name_unserved()
 
     def _name_unserved(self) -> None:
@@ -165,7 +162,7 @@ class BatchRunner:
         unserved = self._run.window.unserved
         for model in sorted(unserved.keys() - self._named):
             meant = unserved[model] or "."
-            self._screen.say(
+            self.screen.say(
                 f"no worker serves {model}: its rows wait{meant} Fix: start one, or set --model for all rows"
             )
             self._named.add(model)
@@ -174,23 +171,23 @@ class BatchRunner:
         """Say what becomes of the rows that are left, whose jobs were left or cancelled."""
         if state == "cancelled":
             where = " from elsewhere" if self._is_ended_elsewhere else ""
-            self._screen.say(f"cancelled{where}; the same command runs the remaining rows")
+            self.screen.say(f"cancelled{where}; the same command runs the remaining rows")
         else:
             how = (
-                "continue on the workers" if self._own is None else "end with this run; they will begin again"
+                "continue on the workers" if self.own is None else "end with this run; they will begin again"
             )
             num_jobs = self._run.window.num_under_way
-            self._screen.say(f"{num_jobs} jobs {how}. To continue: {self._command}")
+            self.screen.say(f"{num_jobs} jobs {how}. To continue: {self.command}")
         return 1 if self._is_ended_elsewhere else self._interruption.exit_code
 
     def _end(self, state: str) -> int:
         progress, stop_reason = self._run.progress, self._run.stop_reason
         if stop_reason:
-            self._screen.say(f"stopped: {stop_reason}{self._hint}")
-        if table := self._files.write_table():
-            self._screen.say(table)
+            self.screen.say(f"stopped: {stop_reason}{self._hint}")
+        if table := self.files.write_table():
+            self.screen.say(table)
         hits = self._prefix_cache_hits()
-        self._screen.show_summary(Summary(self._run.status(state), progress.ttft, hits, self._failures()))
+        self.screen.show_summary(Summary(self._run.status(state), progress.ttft, hits, self._failures()))
         return int(progress.num_failed > 0)
 
     def _failures(self) -> str:
@@ -199,13 +196,13 @@ class BatchRunner:
         if not progress.num_failed:
             return ""
         why = progress.commonest_failure
-        return f"in {self._files.plan.errors}" + (f", most of them by {why}" if why else "")
+        return f"in {self.files.plan.errors}" + (f", most of them by {why}" if why else "")
 
     def _prefix_cache_hits(self) -> int | None:
         """Hits since the start, of all jobs that the workers ran meanwhile."""
         with suppress(RedisUnavailable):
             models = self._run.window.models
-            workers = [one for one in self._client.workers() if one.model in models]
+            workers = [one for one in self.client.workers() if one.model in models]
             hits = [one.prefix_cache_hits - self._hits_before.get(one.name, 0) for one in workers]
             return sum(max(0, num) for num in hits) if hits else None
         return None

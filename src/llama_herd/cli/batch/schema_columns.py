@@ -28,8 +28,13 @@ class SchemaColumn:
     is_needed: bool
     may_be_null: bool
 
-    def value(self, value: Any) -> Any:
-        """A value of an answer as one of the kind. Raises ValueError, with what it should be."""
+    def value_in(self, answer: Mapping[str, Any]) -> Any:
+        """Its value in an answer; None if it may lack. Raises ValueError, with what it should be."""
+        if self.name not in answer:
+            if self.is_needed:
+                raise ValueError(f"{self.name} is missing")
+            return None
+        value = answer[self.name]
         if value is None and self.may_be_null:
             return None
         if not self._fits(value):
@@ -118,13 +123,10 @@ def read_answer(columns: Sequence[SchemaColumn], text: str | None) -> tuple[dict
         return values, "the answer is not a JSON object"
     complaints = []
     for column in columns:
-        if column.name in found:
-            try:
-                values[column.name] = column.value(found[column.name])
-            except ValueError as error:
-                complaints.append(str(error))
-        elif column.is_needed:
-            complaints.append(f"{column.name} is missing")
+        try:
+            values[column.name] = column.value_in(found)
+        except ValueError as error:
+            complaints.append(str(error))
     return values, "; ".join(complaints)
 
 

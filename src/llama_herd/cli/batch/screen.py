@@ -52,10 +52,8 @@ class Summary:
             pairs["failed rows"] = self.failures
         if self.ttft.p50_s is not None:
             pairs["first token"] = f"p50 {self.ttft.p50_s:.2f} s, p95 {self.ttft.p95_s:.2f} s"
-        if self.prefix_cache_hits is not None:
-            pairs["prefix cache"] = (
-                f"{self.prefix_cache_hits:,} prompt tokens found, by the workers' last reports"
-            )
+        if (hits := self.prefix_cache_hits) is not None:
+            pairs["prefix cache"] = f"{hits:,} prompt tokens found, by the workers' last reports"
         return [f"{name:<13}{value}" for name, value in pairs.items()]
 
 

@@ -70,10 +70,7 @@ def demo(
 
 
 def next_steps(settings: "WorkerSettings") -> dict[str, str]:
-    """Commands to copy after the demo, each with what it is good for: one without a queue, then three more.
-
-    They work unchanged in the folder where the demo was started.
-    """
+    """Commands to copy in the folder where the demo was started, each with what it is good for."""
     from llama_herd.ops.settings import BUNDLED_MODEL
 
     herd, prompt = _program(), '"Once upon a time"'

@@ -60,11 +60,7 @@ def check_redis(url: str) -> list[Finding]:
     """Findings about the Redis at `url`; if none answers, whether one could be started there."""
     try:
         with connect(url, tries=0) as redis, redis_errors(url):
-            greeting = _greeting(redis)
-            try:
-                info: Mapping[str, Any] | None = redis.info()
-            except NoPermissionError:  # only some users may see Redis's own figures
-                info = None
+            greeting, info = _greeting(redis), _info(redis)
     except HerdError as error:
         return [Finding.told(error, "redis"), *_check_port(url)]
     if unfit := _UNFIT.get(greeting["mode"]) or _UNFIT.get(greeting["role"]):
@@ -95,6 +91,14 @@ def _greeting(redis: Redis) -> Mapping[str, Any]:
     reply: Any = redis.execute_command("HELLO")  # type: ignore[no-untyped-call]
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {text(name): text(value) for name, value in pairs if isinstance(value, bytes)}
+
+
+def _info(redis: Redis) -> Mapping[str, Any] | None:
+    """Redis's own figures, which only some users may see; None: this one may not."""
+    try:
+        return redis.info()
+    except NoPermissionError:
+        return None
 
 
 def _check_version(url: str, greeting: Mapping[str, Any], info: Mapping[str, Any] | None) -> Finding:

@@ -9,31 +9,38 @@ import typer
 
 from llama_herd.cli.job_options import ModelFile
 
+ServedModelName = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
+]
+Gpus = Annotated[
+    str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
+]
+WithRedis = Annotated[
+    bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
+]
+WaitForRedis = Annotated[
+    bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
+]
+
 
 def worker(
     model: ModelFile = None,
-    served_model_name: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, or cuda:N with the number that nvidia-smi shows."),
-    ] = None,
+    served_model_name: ServedModelName = None,
+    device: Device = None,
     slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="Start one worker on each of these GPUs: all, or numbers such as 0,1.")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Port of Prometheus metrics; with --gpus the next GPU takes the next.")
-    ] = None,
-    with_redis: Annotated[
-        bool, typer.Option("--with-redis", help="Also start a Redis. Its data is lost when the worker ends.")
-    ] = False,
-    wait_for_redis: Annotated[
-        bool, typer.Option("--wait-for-redis", help="Wait for a Redis that is away, as workers of --gpus do.")
-    ] = False,
+    gpus: Gpus = None,
+    metrics_port: MetricsPort = None,
+    with_redis: WithRedis = False,
+    wait_for_redis: WaitForRedis = False,
 ) -> None:
     """Take jobs from the model's queue and run them.
 

@@ -62,6 +62,10 @@ class ChosenFiles:
         match = _TYPE.search(PurePosixPath(PART.sub("", self.name)).stem)
         return match["type"].upper() if match else ""
 
+    def has(self, name: str) -> bool:
+        """Whether a file has this name; its folder may be left out."""
+        return any(name in (file.name, PurePosixPath(file.name).name) for file in self.files)
+
 
 def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> ChosenFiles:
     """Choose what a name asks for. Raises ModelFileError, which lists what there is.
@@ -94,14 +98,10 @@ def _is_whole(group: Sequence[HubFile]) -> bool:
 
 
 def _choose_named(found: Sequence[ChosenFiles], name: HubName) -> ChosenFiles:
-    """The model of the type that is named, or that has the file; its folder may be left out."""
+    """The model of the type that is named, or that has the file."""
     if name.file:
         wanted, why, several = name.file, "named", "several"
-        fits = [
-            one
-            for one in found
-            if any(name.file in (file.name, PurePosixPath(file.name).name) for file in one.files)
-        ]
+        fits = [one for one in found if one.has(name.file)]
     else:
         wanted, why = f"of type {name.type}", "the type that was named"
         fits = [one for one in found if one.type == name.type.upper()]
@@ -150,19 +150,18 @@ def _choose_folder(listing: RepoListing) -> ChosenFiles:
             f"{listing.repo}: holds no {_TOKENIZER}, which a worker needs. Fix: name a repository with one, "
             "or with GGUF files of the model"
         )
-    index = [] if _WHOLE in files else [_INDEX]
-    beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE, *index) if one in files]
+    beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE) if one in files]
     return ChosenFiles("", (*beside, *weights), "safetensors, as there is no GGUF file")
 
 
 def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:
-    """The shards of a model in several files; none where one is missing."""
+    """The index and the shards of a model in several files; none where one is missing."""
     if _INDEX not in files:
         return []
     named = _names_in_index(listing)
     if named is None:  # the index is not here yet: what is listed is all that there is
-        return [file for name, file in files.items() if _SHARD.fullmatch(name)]
-    return [files[name] for name in sorted(named)] if named <= files.keys() else []
+        named = set(filter(_SHARD.fullmatch, files))
+    return [files[name] for name in (_INDEX, *sorted(named))] if named and named <= files.keys() else []
 
 
 def _names_in_index(listing: RepoListing) -> set[str] | None:

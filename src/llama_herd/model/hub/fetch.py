@@ -199,12 +199,9 @@ def _check_digest(path: Path, file: HubFile) -> None:
 
     A digest of 64 digits is the SHA-256, one of 40 the SHA-1 by which git calls the file.
     """
+    of_git = partial(hashlib.sha1, b"blob %d\0" % file.num_bytes)
     with path.open("rb") as content:
-        if len(file.digest) == 64:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        else:
-            head = b"blob %d\0" % file.num_bytes
-            found = hashlib.file_digest(content, lambda: hashlib.sha1(head)).hexdigest()
+        found = hashlib.file_digest(content, hashlib.sha256 if len(file.digest) == 64 else of_git).hexdigest()
     if found != file.digest:
         path.unlink()
         raise ModelFileError(

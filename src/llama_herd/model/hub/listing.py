@@ -102,12 +102,11 @@ def _listed_file(one: object) -> HubFile | None:
     lfs = one.get("lfs")
     digest = lfs.get("sha256") if isinstance(lfs, dict) else one.get("blobId")
     name, num_bytes = one.get("rfilename"), one.get("size")
-    if not (isinstance(name, str) and isinstance(digest, str)):
-        return None
-    if not isinstance(num_bytes, int) or isinstance(num_bytes, bool) or not 0 <= num_bytes < 1 << 63:
+    if not (isinstance(name, str) and isinstance(digest, str) and type(num_bytes) is int):
         return None
     is_safe = (
-        name.isprintable()
+        0 <= num_bytes < 1 << 63
+        and name.isprintable()
         and len(name.encode(errors="replace")) <= MAX_NAME_BYTES
         and _SAFE_NAME.fullmatch(name)
     )

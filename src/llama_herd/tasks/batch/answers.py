@@ -94,19 +94,25 @@ class AnswerFile:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written: {error.strerror}") from None
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+        try:
+            self._lock()
+        except BadInput:
             os.close(self._descriptor)
+            raise
+        return self
+
+    def _lock(self) -> None:
+        """Keep others from writing. Raises BadInput."""
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             raise BadInput(
                 f"{self.path} is not a plain file, so no run could continue from it. Fix: choose another -o"
             )
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._descriptor)
             raise BadInput(
                 f"{self.path}: another process writes it. Fix: wait until that one ends, or choose another -o"
             ) from None
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)

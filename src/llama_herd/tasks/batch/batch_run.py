@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Protocol
 
@@ -55,39 +56,33 @@ def is_cancelled(item: BatchItem) -> bool:
     return item.failure is not None and item.failure.code == ErrorCode.CANCELLED
 
 
+@dataclass(eq=False)
 class BatchRun:
     """Runs the rows that are left, until all are answered, or the batch is to end early.
 
     Items are written before the round after them, which lets Redis forget their jobs. So a kill at any moment
     loses nothing and repeats nothing.
 
+    batch: of the rows without an answer. progress: it knows of the others.
     outage: why the last round came to nothing; None: it did not. is_asked_to_end: by `Client.end_batch`, as
     of the last report.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        batch: ClientBatch,
-        progress: BatchProgress,
-        owner: BatchOwner,
-        *,
-        max_errors: int | None = None,
-    ) -> None:
-        """batch: of the rows without an answer. progress: it knows of the others."""
-        self.window = batch.window
-        self.progress = progress
-        self.outage: RedisUnavailable | None = None
-        self.is_asked_to_end = False
-        self._client = client
-        self._batch = batch
-        self._owner = owner
-        self._max_errors = max_errors
-        self._has_cancelled = False
-        self._unwritten: list[BatchItem] = []
-        self._flushed_s = monotonic()
-        self._report_at_s = 0.0
-        self._give_up_s: float | None = None
+    client: Client
+    batch: ClientBatch
+    progress: BatchProgress
+    owner: BatchOwner
+    max_errors: int | None = None
+    outage: RedisUnavailable | None = None
+    is_asked_to_end: bool = False
+    _has_cancelled: bool = False
+    _unwritten: list[BatchItem] = field(default_factory=list)
+    _flushed_s: float = field(default_factory=monotonic)
+    _report_at_s: float = 0.0
+    _give_up_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.window = self.batch.window
         self._stop_if_due()
 
     def run(self) -> str:
@@ -98,8 +93,8 @@ class BatchRun:
         """
         while not self.window.is_over and (self._give_up_s is None or monotonic() < self._give_up_s):
             try:
-                self._owner.attend(self)
-                self._take(self._batch.poll(forgets=not self._unwritten))
+                self.owner.attend(self)
+                self._take(self.batch.poll(forgets=not self._unwritten))
                 self.outage = None
             except RedisUnavailable as error:
                 self.outage = error
@@ -118,7 +113,7 @@ class BatchRun:
         Raises RedisUnavailable: ask again. Asking once more changes nothing.
         """
         if self._give_up_s is None:
-            self._batch.cancel()
+            self.batch.cancel()
             self._give_up_s = monotonic() + drain_s
 
     def _take(self, items: Sequence[BatchItem]) -> None:
@@ -127,11 +122,11 @@ class BatchRun:
         self.progress.count(kept)
         self._stop_if_due()
         self._unwritten += kept
-        if len(self._unwritten) >= MAX_UNWRITTEN or monotonic() - self._flushed_s >= self._owner.flush_s:
+        if len(self._unwritten) >= MAX_UNWRITTEN or monotonic() - self._flushed_s >= self.owner.flush_s:
             self._flush()
 
     def _flush(self) -> None:
-        self._owner.write(self._unwritten)
+        self.owner.write(self._unwritten)
         self._unwritten = []
         self._flushed_s = monotonic()
 
@@ -150,9 +145,9 @@ class BatchRun:
     def stop_reason(self) -> str:
         """The reason to take no more rows: too many have failed, or all of many; empty: there is none."""
         progress = self.progress
-        if self._max_errors is not None:
-            has_too_many = progress.num_failed > self._max_errors
-            return f"more than {self._max_errors} rows failed" if has_too_many else ""
+        if self.max_errors is not None:
+            has_too_many = progress.num_failed > self.max_errors
+            return f"more than {self.max_errors} rows failed" if has_too_many else ""
         if progress.num_here >= HOPELESS_ROWS and not progress.num_done_here:
             return f"all of the first {progress.num_here:,} rows failed"
         return ""
@@ -164,10 +159,10 @@ class BatchRun:
     def report(self, state: str) -> None:
         """Show the batch's status, and let `Client.batches` show it; `state` as in BatchStatus."""
         status = self.status(state)
-        self._owner.show(status)
+        self.owner.show(status)
         if self.outage is None:
             with suppress(RedisUnavailable):
-                self.is_asked_to_end = self._client.report_batch(status)
+                self.is_asked_to_end = self.client.report_batch(status)
 
     def status(self, state: str) -> BatchStatus:
         """The batch's status now."""

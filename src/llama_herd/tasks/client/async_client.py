@@ -22,7 +22,7 @@ from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_qu
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.submission import checked_job_id, checked_run_id, submit_job
+from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.ledger import CancelReason
@@ -76,10 +76,8 @@ class AsyncClient:
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job and return its id."""
-        core = self._core
-        accepted = await self._run(
-            submit_job(core.ledger, core.settings, job, fields, job_id, idempotency_key, traceparent)
-        )
+        beside = Beside(job_id, idempotency_key, traceparent)
+        accepted = await self._run(self._core.submit(job, fields, beside))
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id
@@ -240,10 +238,7 @@ class AsyncClient:
         on_progress: ProgressHook | None = None,
         total: int | None = None,
     ) -> AsyncBatch:
-        """Run many jobs, a limited number at a time, and iterate over their results.
-
-        on_progress is called in the event loop, as by `Client.batch`.
-        """
+        """Run many jobs as `Client.batch` does; on_progress is called in the event loop."""
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
         teller = ProgressTeller.make(on_progress, with_window, jobs, total)
         return AsyncBatch(self._run, with_window, teller)

@@ -21,7 +21,7 @@ from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_queue, undo_drain
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
-from llama_herd.tasks.client.submission import checked_job_id, checked_run_id, submit_job
+from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.connect import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
@@ -97,10 +97,8 @@ class Client(AbstractContextManager["Client"]):
         (UnservedModel) if no worker serves the job's model while some serve others, unless HERD_MODELS names
         it.
         """
-        core = self._core
-        accepted = self._run(
-            submit_job(core.ledger, core.settings, job, fields, job_id, idempotency_key, traceparent)
-        )
+        beside = Beside(job_id, idempotency_key, traceparent)
+        accepted = self._run(self._core.submit(job, fields, beside))
         if accepted.note:
             warnings.warn(accepted.note, UnservedModel, stacklevel=2)
         return accepted.job_id

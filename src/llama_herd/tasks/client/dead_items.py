@@ -57,6 +57,10 @@ class DeadItems:
             raise JobRunning(f"job {name} has not ended. Fix: wait for its end, or cancel it first")
         if record is not None:
             return await self._run_again(name, record.queue, check_priority)
+        return await self._push_back(name)
+
+    async def _push_back(self, name: str) -> Retried:
+        """Push a letter back into the queue that it came from."""
         letter = await self.letter(name)
         if letter is not None and not letter.is_whole:
             message = f"only {len(letter.raw)} of its {letter.num_bytes} bytes were kept"
@@ -77,11 +81,7 @@ class DeadItems:
         await purge_job(self.ledger, name, queue)
 
     async def _run_again(self, job_id: str, queue: str, check_priority: Callable[[int], None]) -> Retried:
-        """Run a job under a new id, with the old one in its metadata.
-
-        The id is derived from the old one, so a retry may be repeated. The job's times are dropped, since
-        they are over.
-        """
+        """Run a job under an id derived from its own, so a retry may be repeated. Its times are over."""
         body, secret = await both(self.ledger.body(job_id), self.ledger.webhook_secret(job_id))
         changed: dict[str, object] = {"deadline_ms": None, "not_before": None, "webhook_secret": secret}
         job = GenerationJob.parse(body_fields(job_id, body) | changed, self.settings)

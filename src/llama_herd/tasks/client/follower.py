@@ -38,12 +38,7 @@ class Follower:
     """
 
     def __init__(
-        self,
-        job_id: str,
-        *,
-        after: int = 0,
-        timeout_s: float | None = None,
-        waits: bool = True,
+        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, waits: bool = True
     ) -> None:
         """Make a follower. Raises InvalidJob if `job_id` cannot be an id."""
         self.job_id = checked_job_id(job_id)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Any, TypeVar
@@ -20,34 +21,34 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, each
 from llama_herd.tasks.protocol.events import Event
 
 
+@dataclass(eq=False)
 class Reader:
     """Goes on when a live message comes, or when the `Readers` wakes it.
 
+    silence_s: without an event for so long it counts as silent. tick_s: it is woken about so often.
     place: the job's place in the queue when it was last looked up, if the reader asks for it.
     """
 
-    def __init__(
-        self, follower: Follower, inbox: Inbox, silence_s: float, *, asks_place: bool, tick_s: float
-    ) -> None:
-        """silence_s: without an event for so long it counts as silent. tick_s: it is woken about so often."""
-        self.follower = follower
-        self.job_id = follower.job_id
-        self.inbox = inbox
-        self.place: Place | None = None
-        #: Whether the place was looked up at least once.
-        self.is_place_known = False
-        self._asks_place = asks_place
-        self._silence_s = silence_s
-        self._tick_s = tick_s
-        #: Its last event when a check saw a later one in the stream.
-        self._lagged_at: int | None = None
-        self._was_there = True
+    follower: Follower
+    inbox: Inbox
+    silence_s: float
+    asks_place: bool
+    tick_s: float
+    place: Place | None = None
+    #: Whether the place was looked up at least once.
+    is_place_known: bool = False
+    #: Its last event when a check saw a later one in the stream.
+    _lagged_at: int | None = None
+    _was_there: bool = True
+
+    def __post_init__(self) -> None:
+        self.job_id = self.follower.job_id
         self._restart_timers()
 
     @property
     def is_waiting(self) -> bool:
         """Whether the reader asks for its job's place, and the job has not begun."""
-        return self._asks_place and not self.follower.last
+        return self.asks_place and not self.follower.last
 
     async def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
         """The events as they come, up to the end; an empty list each time that there is none."""
@@ -83,7 +84,7 @@ class Reader:
 
     def _restart_timers(self) -> None:
         now_s = monotonic()
-        self.due_s, self.tick_at_s = now_s + self._silence_s, now_s + self._tick_s
+        self.due_s, self.tick_at_s = now_s + self.silence_s, now_s + self.tick_s
 
 
 #: How often a Redis that is away is asked.
@@ -153,7 +154,7 @@ class Readers:
     ) -> AsyncIterator[Reader]:
         """A reader of a job, for the block. For the arguments see `Reader`."""
         async with self.connections.hub.listening(self._ledger.channel(follower.job_id)) as inbox:
-            reader = Reader(follower, inbox, self._silence_s, asks_place=asks_place, tick_s=tick_s)
+            reader = Reader(follower, inbox, self._silence_s, asks_place, tick_s)
             self._readers.add(reader)
             if reader.is_waiting:
                 self._has_newcomers.set()

@@ -30,9 +30,6 @@ MAX_KEY_CHARS = 255
 #: Longest name of a batch, which is part of its jobs' ids.
 MAX_RUN_CHARS = 100
 
-#: What a job may have beside its fields; `job` in place of them.
-_OTHER_ARGUMENTS = ("job", "job_id", "idempotency_key", "traceparent")
-
 #: Bounds of `QueueFull.retry_after_s`.
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -44,6 +41,14 @@ class AcceptedJob(NamedTuple):
     note: str
 
 
+class Beside(NamedTuple):
+    """What may be given beside a job's fields: its id, or a name of the client's own, and its trace."""
+
+    job_id: str | None = None
+    idempotency_key: str | None = None
+    traceparent: str | None = None
+
+
 class NewJob(NamedTuple):
     """A valid job to submit. `name`: which argument its id came from, for error messages."""
 
@@ -53,66 +58,36 @@ class NewJob(NamedTuple):
     job: GenerationJob
 
 
-def new_job(
-    given: GenerationJob | Mapping[str, Any],
-    settings: Settings,
-    *,
-    job_id: str | None = None,
-    idempotency_key: str | None = None,
-    traceparent: str | None = None,
-) -> NewJob:
+def new_job(given: GenerationJob | Mapping[str, Any], settings: Settings, beside: Beside) -> NewJob:
     """Check and name a job. Raises InvalidJob."""
     job = GenerationJob.parse(given, settings)
     job.check_deadline()
     model = job.model or settings.default_model
-    job = job.model_copy(update={"model": model})
-    name = "job_id"
-    if idempotency_key is not None:
-        name, job_id = "idempotency_key", id_of_key(settings.tenant, idempotency_key)
+    name, job_id = "job_id", beside.job_id
+    if beside.idempotency_key is not None:
+        name, job_id = "idempotency_key", id_of_key(settings.tenant, beside.idempotency_key)
     elif job_id is None:
         job_id = str(uuid.uuid4())
-    trace = known_traceparent(traceparent)
-    if traceparent is not None and trace is None:
+    trace = known_traceparent(beside.traceparent)
+    if beside.traceparent is not None and trace is None:
         message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
         raise InvalidJob([FieldError("traceparent", message)])
     envelope = Envelope.for_job(job_id, queue_name(model, settings.tenant), traceparent=trace)
-    return NewJob(checked_job_id(job_id), name, envelope, job)
+    return NewJob(checked_job_id(job_id), name, envelope, job.model_copy(update={"model": model}))
 
 
 def new_job_from_arguments(given: GenerationJob | Mapping[str, Any], settings: Settings) -> NewJob:
     """`new_job` of a job, or of all arguments of `submit` in one mapping. Raises InvalidJob."""
     if not isinstance(given, Mapping):
-        return new_job(given, settings)
-    beside = {name: given[name] for name in _OTHER_ARGUMENTS if given.get(name) is not None}
-    fields = {name: value for name, value in given.items() if name not in _OTHER_ARGUMENTS}
-    job = beside.pop("job", None)
+        return new_job(given, settings, Beside())
+    beside = Beside(*map(given.get, Beside._fields))
+    job = given.get("job")
+    fields = {name: value for name, value in given.items() if name not in ("job", *Beside._fields)}
     if job is not None and fields:
         raise InvalidJob([FieldError("job", "cannot be combined with fields of its own: give one of them")])
-    if "job_id" in beside and "idempotency_key" in beside:
+    if None not in (beside.job_id, beside.idempotency_key):
         raise InvalidJob([FieldError("job_id", "cannot be combined with idempotency_key: give one of them")])
-    return new_job(fields if job is None else job, settings, **beside)
-
-
-async def submit_job(
-    ledger: Ledger,
-    settings: Settings,
-    job: GenerationJob | None,
-    fields: Mapping[str, Any],
-    job_id: str | None,
-    idempotency_key: str | None,
-    traceparent: str | None,
-) -> AcceptedJob:
-    """Check, name and enqueue a job, given whole or by its fields.
-
-    Raises TypeError for both at once, InvalidJob, JobConflict, QueueFull, NotReplicated.
-    """
-    if job is not None and fields:
-        raise TypeError("give a GenerationJob or its fields, not both")
-    if job_id is not None and idempotency_key is not None:
-        raise TypeError("give a job_id or an idempotency_key, not both")
-    given = fields if job is None else job
-    named = new_job(given, settings, job_id=job_id, idempotency_key=idempotency_key, traceparent=traceparent)
-    return await enqueue(ledger, named, settings)
+    return new_job(fields if job is None else job, settings, beside)
 
 
 async def enqueue(ledger: Ledger, named: NewJob, settings: Settings) -> AcceptedJob:

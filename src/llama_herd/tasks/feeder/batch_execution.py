@@ -20,7 +20,7 @@ from llama_herd.tasks.client.batch.row_feed import forget_jobs
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.feeder.answer_parts import PART_KINDS, AnswerParts, parts_place
-from llama_herd.tasks.feeder.batch_input import check_input, input_rows
+from llama_herd.tasks.feeder.batch_input import check_input, input_rows, max_line_bytes
 from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits, Fenced
 from llama_herd.tasks.ledger.batch_records import BatchOutcome, LineError
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -138,12 +138,7 @@ class BatchExecution:
     def run(self) -> None:
         """Run the batch to its end. Raises Fenced, BatchLeft, and what Redis and the storage raise."""
         try:
-            if self.lease.record.is_final:
-                pass
-            elif self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
-                # It stops one gateway after the other: name the last long line that they have begun.
-                self._break_off(LineError("batch_poison", _IN_VAIN, self.lease.record.line or None))
-            else:
+            if not self.lease.record.is_final:
                 self._run_to_end()
         except FileLost:
             self._break_off(_FILE_LOST)
@@ -159,7 +154,10 @@ class BatchExecution:
         self.storage.delete(parts_place(self.settings.tenant, self.lease.record))
 
     def _run_to_end(self) -> None:
-        if not self.lease.has_started and self.lease.state == "cancelling":
+        if self.lease.record.vain_claims > MAX_VAIN_CLAIMS:
+            # It stops one gateway after the other: name the last long line that they have begun.
+            self._break_off(LineError("batch_poison", _IN_VAIN, self.lease.record.line or None))
+        elif not self.lease.has_started and self.lease.state == "cancelling":
             self.lease.end("cancelled")
         elif not self.lease.has_started and (errors := self._check_and_start()):
             self._fail(errors)
@@ -229,13 +227,7 @@ class BatchExecution:
         """Give every row its line, make the files of the lines, and end the batch."""
         self.lease.renew("finalizing", outcome=outcome)
         if outcome != "completed":
-            with self._rows() as rows:
-                left = self._reader().rows_left(rows, parts.done)
-                why = _UNDONE_FAILURES[outcome]
-                items = (BatchItem(row, rejection=why) for row in left if row is not None)
-                while lot := list(islice(items, _LOT)):
-                    parts.write(lot)
-                    self.lease.yield_turn()
+            self._write_undone(parts, _UNDONE_FAILURES[outcome])
         files = {kind: parts.write_file(kind) for kind in PART_KINDS if parts.num_lines(kind)}
         self.lease.end(
             outcome,
@@ -247,6 +239,15 @@ class BatchExecution:
             output_file_id=files["output"].id if "output" in files else "",
             error_file_id=files["errors"].id if "errors" in files else "",
         )
+
+    def _write_undone(self, parts: AnswerParts, why: Failure) -> None:
+        """Give the rows that were not done their lines."""
+        with self._rows() as rows:
+            left = self._reader().rows_left(rows, parts.done)
+            items = (BatchItem(row, rejection=why) for row in left if row is not None)
+            while lot := list(islice(items, _LOT)):
+                parts.write(lot)
+                self.lease.yield_turn()
 
     def _break_off(self, error: LineError) -> None:
         """End a batch, which may have begun, without its answers."""
@@ -261,7 +262,7 @@ class BatchExecution:
         """The rows of the input. Raises FileLost."""
         place = StoragePlace(self.settings.tenant, self.lease.record.request.input_file_id)
         with self.storage.read(place) as file:
-            yield input_rows(file, self.lease, self.settings.max_prompt_bytes)
+            yield input_rows(file, self.lease, max_line_bytes(self.settings.max_prompt_bytes))
 
     def _reader(self) -> RequestReader:
         return RequestReader(self.settings, RowOptions(), self.lease.record.run_id)

@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 from redis.exceptions import ResponseError
@@ -70,27 +70,30 @@ class RunningBatch:
     lease: BatchLease
 
 
+@dataclass(eq=False)
 class BatchFeeder:
     """The batches that this process runs, from `start` to `stop`."""
 
-    def __init__(self, settings: Settings, storage: Storage, limits: FeederLimits, count: BatchCount) -> None:
-        self._count = count
-        self._settings = settings
-        self._storage = storage
-        self._limits = limits
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
-        self._running: dict[DueItem, RunningBatch] = {}
-        self._clients: dict[str, Client] = {}
+    settings: Settings
+    storage: Storage
+    limits: FeederLimits
+    count: BatchCount
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _running: dict[DueItem, RunningBatch] = field(default_factory=dict)
+    _clients: dict[str, Client] = field(default_factory=dict)
+    _live: dict[str, frozenset[str]] = field(default_factory=dict)
+    _is_crowded: bool = False
+    #: Batches for which Redis has refused a call.
+    _refused: set[DueItem] = field(default_factory=set)
+    #: What was wrong at the last look: it is logged once, as long as it lasts.
+    _complaints: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        url = self.settings.redis_url
+        self._redis = connect(url)
+        self._chores = StorageChores(self._redis, url, self.storage, self.limits, self._client_of)
         self._look_thread = threading.Thread(target=self._look_until_stopped, name="feeder", daemon=True)
-        self._redis = connect(settings.redis_url)
-        self._chores = StorageChores(self._redis, settings.redis_url, storage, limits, self._client_of)
-        self._live: dict[str, frozenset[str]] = {}
-        self._is_crowded = False
-        #: Batches for which Redis has refused a call.
-        self._refused: set[DueItem] = set()
-        #: What was wrong at the last look: it is logged once, as long as it lasts.
-        self._complaints: set[str] = set()
 
     def start(self) -> None:
         self._look_thread.start()
@@ -137,15 +140,15 @@ class BatchFeeder:
     def _look(self) -> None:
         """Take batches that are due, as long as there is room, and delete the files that are."""
         self._running = {due: batch for due, batch in self._running.items() if batch.thread.is_alive()}
-        with redis_errors(self._settings.redis_url):
+        with redis_errors(self.settings.redis_url):
             try:
                 self._chores.end_lost()
             except ResponseError as error:  # which does not keep this storage's batches from running
-                self._complaints.add(str(unavailable(error, self._settings.redis_url)))
-            if not self._storage.is_there:
+                self._complaints.add(str(unavailable(error, self.settings.redis_url)))
+            if not self.storage.is_there:
                 return
-            key = BatchRecords(storage=self._storage.id).due_key
-            due_batches = run_call(self._redis, due_items(key, _MOST, int(1000 * self._limits.lease_s)))
+            key = BatchRecords(storage=self.storage.id).due_key
+            due_batches = run_call(self._redis, due_items(key, _MOST, int(1000 * self.limits.lease_s)))
             self._fill_free_slots([due for due in due_batches if due not in self._running])
             self._chores.delete_due()
 
@@ -153,14 +156,16 @@ class BatchFeeder:
         """Run batches that wait. If no more may run, stalled ones give way, or one to another tenant's."""
         self._live = {}
         wanting = set(waiting) - self._refused
-        self._is_crowded = len(wanting) > self._limits.max_batches - len(self._running)
-        if len(self._running) < self._limits.max_batches:
+        self._is_crowded = len(wanting) > self.limits.max_batches - len(self._running)
+        if len(self._running) < self.limits.max_batches:
             self._refused = set()
             for due in order_fairly(waiting, self._running):
+                if len(self._running) >= self.limits.max_batches:
+                    break
                 try:
                     self._take(due)
                 except ResponseError as error:  # a right lacks, or its record is damaged
-                    why = unavailable(error, self._settings.redis_url)
+                    why = unavailable(error, self.settings.redis_url)
                     self._complaints.add(f"tenant {due.tenant}: {why}")
                     self._refused.add(due)
         elif wanting and (stalled := [one for one in self._running.values() if one.lease.waits]):
@@ -173,20 +178,17 @@ class BatchFeeder:
 
     def _take(self, due: DueItem) -> None:
         """Run a batch in a thread, unless another feeder was faster."""
-        if len(self._running) >= self._limits.max_batches:
-            return
-        records = BatchRecords(due.tenant, self._storage.id)
-        claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        records = BatchRecords(due.tenant, self.storage.id)
+        claimed = run_call(self._redis, records.claim(due.id, int(1000 * self.limits.lease_s)))
         if claimed is not None:
-            lease = BatchLease(self._redis, self._settings.redis_url, records, claimed, self._limits.lease_s)
+            lease = BatchLease(self._redis, self.settings.redis_url, records, claimed, self.limits.lease_s)
             if self._is_crowded and lease.is_stalled(self._live_models(due.tenant)):
                 self._give_back(lease, STALLED_REST_S, is_stalled=True)
                 return
-            settings = self._settings.model_copy(update={"tenant": due.tenant})
-            client, limits = self._client_of(due.tenant), self._limits
-            execution = BatchExecution(lease, client, settings, self._storage, limits, self._count)
-            args = (due.id, execution)
-            thread = threading.Thread(target=self._run_in_thread, args=args, name=due.id, daemon=True)
+            settings = self.settings.model_copy(update={"tenant": due.tenant})
+            client = self._client_of(due.tenant)
+            execution = BatchExecution(lease, client, settings, self.storage, self.limits, self.count)
+            thread = threading.Thread(target=self._run_in_thread, args=(execution,), name=due.id, daemon=True)
             self._running[due] = RunningBatch(thread, lease)
             thread.start()
 
@@ -197,9 +199,9 @@ class BatchFeeder:
             self._live[tenant] = frozenset(worker.model for worker in workers)
         return self._live[tenant]
 
-    def _run_in_thread(self, batch_id: str, execution: BatchExecution) -> None:
-        lease = execution.lease
-        self._count.begin()
+    def _run_in_thread(self, execution: BatchExecution) -> None:
+        lease, batch_id = execution.lease, execution.lease.record.id
+        self.count.begin()
         try:
             execution.run()
         except Fenced:
@@ -214,14 +216,14 @@ class BatchFeeder:
             log.error("batch %s rests: %s", batch_id, error_place(error))
             self._give_back(lease, REST_S, in_vain=True)
         else:
-            self._count.end(lease.state)
+            self.count.end(lease.state)
             log.info("batch %s: %s", batch_id, lease.state)
         finally:
-            self._count.leave()
+            self.count.leave()
 
     def _client_of(self, tenant: str) -> Client:
         if tenant not in self._clients:
-            self._clients[tenant] = Client(settings=self._settings, tenant=tenant)
+            self._clients[tenant] = Client(settings=self.settings, tenant=tenant)
         return self._clients[tenant]
 
     def _give_back(self, lease: BatchLease, delay_s: float, **why: bool) -> None:

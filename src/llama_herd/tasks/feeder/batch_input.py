@@ -16,6 +16,7 @@ from llama_herd.tasks.batch.source_row import (
     parse_row,
     read_lines,
 )
+from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.feeder.batch_lease import BatchLease
 from llama_herd.tasks.ledger.batch_records import LineError
 
@@ -34,20 +35,18 @@ def max_line_bytes(max_prompt_bytes: int) -> int:
     return min(MAX_LINE_BYTES, _BYTES_OF_LINE * max_prompt_bytes + _OTHER_BYTES)
 
 
-def input_rows(file: LineStream, lease: BatchLease, max_prompt_bytes: int) -> Iterator[SourceRow]:
+def input_rows(file: LineStream, lease: BatchLease, max_bytes: int) -> Iterator[SourceRow]:
     """The rows of a file. Raises what a call of the lease raises.
 
     A long line is noted in the batch's record before it is parsed: if it ends this process, that names it.
     """
-    max_bytes = max_line_bytes(max_prompt_bytes)
     lines, has_long = read_lines(file, max_bytes), False
     try:
         while (line := _next_line(lines)) is not None:
             if len(line.text or b"") >= LONG_BYTES:
                 has_long = True
                 lease.renew(line=line.number)
-            row = _parsed(line, max_bytes)
-            if row is not None:
+            if (row := _parsed(line, max_bytes)) is not None:
                 yield row
     finally:
         if has_long:
@@ -94,6 +93,16 @@ class InputCheck:
             told = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 3]}..."
             self.errors.append(LineError(code, told, line, param))
 
+    def note(self, read: BatchRow, endpoint: str) -> None:
+        """Note what a row asks for, or why that cannot be. endpoint: the batch's."""
+        if read.failure is not None:
+            self.refuse(read.failure.code, read.failure.message, read.index)
+        elif read.tag.endpoint != endpoint:
+            message = f"must be {endpoint}, the endpoint of the batch, got {read.tag.endpoint}"
+            self.refuse(ErrorCode.INVALID_LINE, message, read.index, "url")
+        elif read.job is not None and len(self.models) < 2:
+            self.models.add(str(getattr(read.job, "model", None) or ""))
+
 
 def check_input(
     rows: Iterable[SourceRow],
@@ -111,14 +120,7 @@ def check_input(
             message = f"the file has more than {max_rows:,} rows. Fix: split it, or HERD_GATEWAY_BATCH_ROWS"
             found.refuse("too_many_rows", message, row.line)
             return found
-        read = reader.read(row)
-        if read.failure is not None:
-            found.refuse(read.failure.code, read.failure.message, row.line)
-        elif read.tag.endpoint != endpoint:
-            message = f"must be {endpoint}, the endpoint of the batch, got {read.tag.endpoint}"
-            found.refuse(ErrorCode.INVALID_LINE, message, row.line, "url")
-        elif read.job is not None and len(found.models) < 2:
-            found.models.add(str(getattr(read.job, "model", None) or ""))
+        found.note(reader.read(row), endpoint)
     if not found.num_rows:
         found.refuse("empty_file", "the file has no rows")
     return found

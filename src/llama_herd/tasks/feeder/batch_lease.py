@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event as Flag
 from time import monotonic, sleep
 from typing import TypeVar
 
-import redis
+from redis import Redis
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.batch.batch_run import BatchLeft
@@ -45,6 +45,7 @@ class Fenced(HerdError):
     """Another feeder has the batch, or it is over."""
 
 
+@dataclass(eq=False)
 class BatchLease:
     """The record as it was claimed, and all that its holder may do with it. Calls raise RedisUnavailable.
 
@@ -54,23 +55,24 @@ class BatchLease:
     leaving: set, by another thread, when the batch is to be left to another feeder.
     """
 
-    def __init__(
-        self, connection: redis.Redis, url: str, records: BatchRecords, claimed: ClaimedBatch, lease_s: float
-    ) -> None:
-        self.record = claimed.record
-        self.state: BatchState = claimed.record.state
-        self.num_rows = claimed.record.num_rows
-        self._redis = connection
-        self._url = url
-        self.records = records
-        self._lease_ms = int(1000 * lease_s)
-        self._renew_s = min(RENEW_S, lease_s / 3)
+    redis: Redis
+    url: str
+    records: BatchRecords
+    claimed: ClaimedBatch
+    lease_s: float
+    waits: bool = False
+    leaving: Flag = field(default_factory=Flag)
+
+    def __post_init__(self) -> None:
+        record = self.record = self.claimed.record
+        self.state: BatchState = record.state
+        self.num_rows = record.num_rows
+        self.unserved: Collection[str] = record.unserved
+        self._vain_claims = record.vain_claims
+        self._lease_ms = int(1000 * self.lease_s)
+        self._renew_s = min(RENEW_S, self.lease_s / 3)
         self._renewed_s = self._paused_s = monotonic()
-        self.unserved: Collection[str] = claimed.record.unserved
-        self.waits = False
-        self.leaving = Flag()
-        self._vain_claims = claimed.record.vain_claims
-        self._expires_s = monotonic() + (claimed.record.expires_ms - claimed.now_ms) / 1000
+        self._expires_s = monotonic() + (record.expires_ms - self.claimed.now_ms) / 1000
 
     @property
     def is_expired(self) -> bool:
@@ -129,8 +131,8 @@ class BatchLease:
         record = self.record
         asked_s = monotonic()
         unserved = json.dumps(sorted(self.unserved)[:MAX_UNSERVED])
-        known = {"vain_claims": self._vain_claims, "unserved": unserved, **fields}
-        state = self.run(self.records.note(record.id, record.epoch, lease_ms, enters, known))
+        known: dict[str, Argument] = {"vain_claims": self._vain_claims, "unserved": unserved, **fields}
+        state = self.run(self.records.note(record.id, record.epoch, lease_ms, enters, **known))
         if state is None:
             raise Fenced
         self.state, self._renewed_s = state, asked_s
@@ -148,11 +150,11 @@ class BatchLease:
 
     def end(self, final: BatchState, files: Sequence[NewFile] = (), **fields: Argument) -> None:
         """End the batch, and record its files. Raises Fenced."""
-        if not self.run(self.records.end(self.record, final, files, fields)):
+        if not self.run(self.records.end(self.record, final, files, **fields)):
             raise Fenced
         self.state = final
 
     def run(self, dialogue: Dialogue[T]) -> T:
         """Make the calls of a dialogue."""
-        with redis_errors(self._url):
-            return run_dialogue(self._redis, dialogue)
+        with redis_errors(self.url):
+            return run_dialogue(self.redis, dialogue)

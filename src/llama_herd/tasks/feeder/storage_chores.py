@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import monotonic
 
-import redis
+from redis import Redis
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import StorageUnavailable
@@ -32,49 +34,47 @@ GRACE_S = 600.0
 _MOST = 10_000
 #: Where nothing lies. To ask how much that is takes a storage that can be reached.
 _NOWHERE = StoragePlace("nobody", "nothing")
+#: Why a batch of a lost storage fails.
+_LOST = (
+    "no gateway has reached the storage of its files for {:g} s. Fix: upload the input again; "
+    "HERD_GATEWAY_STORAGE_LOST_S says how long batches wait for a storage"
+)
 
 
+@dataclass
 class StorageChores:
     """Call both chores often. client_of: of a tenant."""
 
-    def __init__(
-        self,
-        connection: redis.Redis,
-        url: str,
-        storage: Storage,
-        limits: FeederLimits,
-        client_of: Callable[[str], Client],
-    ) -> None:
-        self._redis = connection
-        self._url = url
-        self._storage = storage
-        self._limits = limits
-        self._client_of = client_of
-        #: Files of which Redis has refused a call in the last round, and will refuse it again.
-        self._num_refused = 0
-        self._last_look_s = float("-inf")
-        self._lost_since_s: dict[str, float] = {}
+    redis: Redis
+    url: str
+    storage: Storage
+    limits: FeederLimits
+    client_of: Callable[[str], Client]
+    #: Files of which Redis has refused a call in the last round, and will refuse it again.
+    _num_refused: int = 0
+    _last_look_s: float = -inf
+    _lost_since_s: dict[str, float] = field(default_factory=dict)
 
     def delete_due(self) -> None:
         """Delete the bytes of files that are due. A file that cannot be deleted holds up no other.
 
         Raises RedisError, StorageUnavailable.
         """
-        key = StoredFiles(storage=self._storage.id).files_due_key
-        due = run_call(self._redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
+        key = StoredFiles(storage=self.storage.id).files_due_key
+        due = run_call(self.redis, due_items(key, _MOST_DUE_FILES + self._num_refused))
         refusals = _refusals(self._delete, due)
         self._num_refused = len(refusals)
         if refusals:
             raise refusals[0]
 
     def _delete(self, due: DueItem) -> None:
-        files = StoredFiles(due.tenant, self._storage.id)
+        files = StoredFiles(due.tenant, self.storage.id)
         try:
-            if run_call(self._redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
-                self._storage.delete(StoragePlace(due.tenant, due.id))
-                run_call(self._redis, files.note_deleted(due.id))
+            if run_call(self.redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
+                self.storage.delete(StoragePlace(due.tenant, due.id))
+                run_call(self.redis, files.note_deleted(due.id))
         except StorageUnavailable:
-            run_call(self._redis, files.put_off(due.id))
+            run_call(self.redis, files.put_off(due.id))
             raise
 
     def end_lost(self) -> None:
@@ -84,12 +84,12 @@ class StorageChores:
         """
         if monotonic() - self._last_look_s < SEEN_S:
             return
-        own, lost_in_ms = self._storage, int(1000 * self._limits.storage_lost_s)
+        own, lost_in_ms = self.storage, int(1000 * self.limits.storage_lost_s)
         try:
             # Note that this gateway reaches its storage. Without any batch there it writes nothing.
-            if own.is_there and run_call(self._redis, BatchRecords(storage=own.id).num_open()):
+            if own.is_there and run_call(self.redis, BatchRecords(storage=own.id).num_open()):
                 own.extent(_NOWHERE)
-                run_call(self._redis, storage_seen(own.id, lost_in_ms))
+                run_call(self.redis, storage_seen(own.id, lost_in_ms))
         finally:
             self._end_all_lost()
         self._last_look_s = monotonic()
@@ -97,29 +97,25 @@ class StorageChores:
     def _end_all_lost(self) -> None:
         """Let all their batches fail. These stay due: if a storage comes back, their parts are deleted."""
         now_s, before = monotonic(), self._lost_since_s
-        self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self._redis, lost_storages())}
+        self._lost_since_s = {one: before.get(one, now_s) for one in run_call(self.redis, lost_storages())}
         for storage, since_s in self._lost_since_s.items():
             if now_s - since_s >= GRACE_S:
-                due = run_call(self._redis, due_items(BatchRecords(storage=storage).due_key, _MOST))
+                due = run_call(self.redis, due_items(BatchRecords(storage=storage).due_key, _MOST))
                 if refusals := _refusals(partial(self._fail_batch, storage), due):
                     raise refusals[0]
 
     def _fail_batch(self, storage: str, due: DueItem) -> None:
         records = BatchRecords(due.tenant, storage)
-        record = run_call(self._redis, records.get(due.id))
+        record = run_call(self.redis, records.get(due.id))
         if record is None:
-            run_call(self._redis, records.note_cleaned(due.id))
+            run_call(self.redis, records.note_cleaned(due.id))
         if record is None or record.is_final:
             return
-        claimed = run_call(self._redis, records.claim(due.id, int(1000 * self._limits.lease_s)))
+        claimed = run_call(self.redis, records.claim(due.id, int(1000 * self.limits.lease_s)))
         if claimed is not None:
-            self._client_of(due.tenant).cancel_jobs(run_id=record.run_id)
-            lease = BatchLease(self._redis, self._url, records, claimed, self._limits.lease_s)
-            message = (
-                f"no gateway has reached the storage of its files for {self._limits.storage_lost_s:g} s. "
-                "Fix: upload the input again; HERD_GATEWAY_STORAGE_LOST_S says how long batches wait for a "
-                "storage"
-            )
+            self.client_of(due.tenant).cancel_jobs(run_id=record.run_id)
+            lease = BatchLease(self.redis, self.url, records, claimed, self.limits.lease_s)
+            message = _LOST.format(self.limits.storage_lost_s)
             lease.end("failed", errors=json.dumps([LineError("storage_lost", message)]))
 
 

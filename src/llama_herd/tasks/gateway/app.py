@@ -99,6 +99,7 @@ ROUTES = (
     *(Route(one.path, _admitted(one.endpoint, one.role), methods=[one.method.upper()]) for one in OPERATIONS),
 )
 
+_BUG = "the gateway has failed at this request"
 _WRONG_ROUTES = {
     404: ("not_found", "there is no such route: see /docs"),
     405: ("method_not_allowed", "this route has no such method: see /docs"),
@@ -174,8 +175,7 @@ class ErrorMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return await self._app(scope, receive, send)
         has_begun = False
 
         async def pass_on(message: Message) -> None:
@@ -186,8 +186,7 @@ class ErrorMiddleware:
         try:
             await self._app(scope, receive, pass_on)
         except Exception as error:
-            message = "the gateway has failed at this request"
-            answer = _answer(scope, Problem(500, "internal_error", message, cause=error_place(error)))
+            answer = _answer(scope, Problem(500, "internal_error", _BUG, cause=error_place(error)))
             if not has_begun:  # else the server cuts it off, since it is not whole
                 await answer(scope, receive, send)
 

@@ -92,10 +92,7 @@ async def _read_pieces(storage: Storage, place: StoragePlace) -> AsyncGenerator[
 
 
 async def _file_of(call: Call) -> tuple[StoredFiles, StoredFile]:
-    """The file in the path, if the caller may see it. Raises Problem.
-
-    Subscribers see output files only. Another tenant's file counts as not there, as does an expired one.
-    """
+    """The file in the path, if it is there and the caller may see it: a subscriber sees outputs alone."""
     file_id: str = call.path_params["id"]
     if not _FILE_ID.fullmatch(file_id):
         raise no_file()

@@ -138,13 +138,12 @@ async def stream_body(
             yield error_event(Problem.from_error(error), facts)
 
 
-async def merge_streams(streams: Sequence[AsyncGenerator[list[Event]]]) -> AsyncGenerator[list[Event]]:
+def merge_streams(streams: Sequence[AsyncGenerator[list[Event]]]) -> AsyncGenerator[list[Event]]:
     """The events of several jobs as they come, those of each in order; little is read ahead."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:
-            async for found in only:
-                yield found
-        return
+    return streams[0] if len(streams) == 1 else _merged(streams)
+
+
+async def _merged(streams: Sequence[AsyncGenerator[list[Event]]]) -> AsyncGenerator[list[Event]]:
     arrived: asyncio.Queue[list[Event] | Exception | None] = asyncio.Queue(maxsize=len(streams))
     forwarding = [asyncio.create_task(_forward(stream, arrived)) for stream in streams]
     try:

@@ -14,7 +14,7 @@ from llama_herd.tasks.client.lots import JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.submission import submit_job
+from llama_herd.tasks.client.submission import Beside
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import Dialogue, together
@@ -93,15 +93,7 @@ class TenantClient:
         self, job: GenerationJob, job_id: str | None, key: str | None, traceparent: str | None
     ) -> str:
         """Put a job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
-        sent = submit_job(
-            self.core.ledger,
-            self.core.settings,
-            job,
-            {},
-            job_id=job_id,
-            idempotency_key=key,
-            traceparent=traceparent,
-        )
+        sent = self.core.submit(job, {}, Beside(job_id, key, traceparent))
         model, tenant = job.model or self.settings.default_model, self.settings.tenant
         what = f"take jobs for the model {model} of the tenant {tenant}"
         return (await self.run(sent, what, "model")).job_id
@@ -148,7 +140,6 @@ class TenantClient:
         Some seconds without one bring an empty list, and so does a start without any. An outage of Redis is
         waited out. Raises JobNotFound, RecordUnreadable, and RedisUnavailable after a long outage.
         """
-
         limit = SCORED_PAGE
 
         async def read() -> list[Event]:

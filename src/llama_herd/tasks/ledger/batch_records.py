@@ -166,6 +166,10 @@ class BatchRecords(StorageKeys):
     def due_key(self) -> str:
         return f"herd:batches@{self.storage}"
 
+    def _keys_of(self, batch_id: str) -> dict[str, str]:
+        """What the scripts about one batch need of it, by their names."""
+        return {"batch": self.batch_key(batch_id), "due": self.due_key, "member": self.member(batch_id)}
+
     def create(
         self, batch_id: str, request: BatchRequest, window_ms: int, most: int = 0, webhook_secret: str = ""
     ) -> RedisCall[BatchRecord | QuotaExceeded | BatchRefusal]:
@@ -177,12 +181,10 @@ class BatchRecords(StorageKeys):
         return call(
             _CREATE,
             _read_created,
-            batch=self.batch_key(batch_id),
+            **self._keys_of(batch_id),
             batches=self.key("stored_batches"),
             input=self.file_key(request.input_file_id),
-            due=self.due_key,
             id=batch_id,
-            member=self.member(batch_id),
             window_ms=window_ms,
             own_storage=self.storage,
             asked=request.to_json(),
@@ -212,19 +214,12 @@ class BatchRecords(StorageKeys):
         return call(
             _CLAIM,
             _read_claimed,
-            batch=self.batch_key(batch_id),
-            due=self.due_key,
-            member=self.member(batch_id),
+            **self._keys_of(batch_id),
             lease_ms=lease_ms,
         )
 
     def note(
-        self,
-        batch_id: str,
-        epoch: int,
-        lease_ms: int,
-        state: BatchState | None = None,
-        fields: Mapping[str, Argument] | None = None,
+        self, batch_id: str, epoch: int, lease_ms: int, state: BatchState | None = None, **fields: Argument
     ) -> RedisCall[BatchState | None]:
         """Renew the lease, enter a state, note what is known. None: another feeder has it, or it is over.
 
@@ -233,13 +228,11 @@ class BatchRecords(StorageKeys):
         return call(
             _NOTE,
             _read_noted,
-            batch=self.batch_key(batch_id),
-            due=self.due_key,
-            member=self.member(batch_id),
+            **self._keys_of(batch_id),
             epoch=epoch,
             lease_ms=lease_ms,
             entered=state,
-            fields=fields or {},
+            fields=fields,
         )
 
     def start(
@@ -249,38 +242,29 @@ class BatchRecords(StorageKeys):
         return call(
             _START,
             lambda reply: QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else _read_noted(reply),
-            batch=self.batch_key(record.id),
-            due=self.due_key,
+            **self._keys_of(record.id),
             quota=self.key("quota"),
-            member=self.member(record.id),
             epoch=record.epoch,
             lease_ms=lease_ms,
             num_rows=num_rows,
             model=model,
             owner=record.request.owner,
-            most=rows.of_tenant,
-            most_of_key=rows.of_key,
+            **rows.named("most"),
         )
 
     def end(
-        self,
-        record: BatchRecord,
-        final: BatchState,
-        files: Sequence[NewFile] = (),
-        fields: Mapping[str, Argument] | None = None,
+        self, record: BatchRecord, final: BatchState, files: Sequence[NewFile] = (), **fields: Argument
     ) -> RedisCall[bool]:
         """End a batch, record its files, note its webhook, all at once. False: another feeder has it."""
         return call(
             _END,
             lambda reply: reply == b"ok",
-            batch=self.batch_key(record.id),
-            due=self.due_key,
+            **self._keys_of(record.id),
             input=self.file_key(record.request.input_file_id),
             files=self.key("stored_files"),
             quota=self.key("quota"),
             files_due=self.files_due_key,
             **self.outbox_keys,
-            member=self.member(record.id),
             epoch=record.epoch,
             final=final,
             owner=record.request.owner,
@@ -299,7 +283,7 @@ class BatchRecords(StorageKeys):
                 }
                 for one in files
             ],
-            fields=fields or {},
+            fields=fields,
         )
 
     def num_open(self) -> RedisCall[int]:

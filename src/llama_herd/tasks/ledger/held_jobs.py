@@ -120,24 +120,22 @@ def renew(owner: str, held: Sequence[HeldJob], terms: "Ledger") -> RedisCall[lis
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
     return call(
         _RENEW,
-        lambda reply: [
-            Renewed(Renewal(text(kind)), text(reason))
-            for kind, reason in zip(reply[::2], reply[1::2], strict=True)
-        ],
+        read_renew,
         owner=owner,
         lease_ms=terms.lease_ms,
         tenants=[one.key("leases") for one in tenants.values()],
-        jobs=[
-            {
-                "job": one.keys.job_key(one.job_id),
-                "tenant": numbers[one.keys.tenant],
-                "id": one.job_id,
-                "epoch": one.epoch,
-                "preemptions": one.num_preemptions,
-            }
-            for one in held
-        ],
+        jobs=[_renewed(one, numbers[one.keys.tenant]) for one in held],
     )
+
+
+def _renewed(one: HeldJob, tenant: int) -> dict[str, Argument]:
+    return {
+        "job": one.keys.job_key(one.job_id),
+        "tenant": tenant,
+        "id": one.job_id,
+        "epoch": one.epoch,
+        "preemptions": one.num_preemptions,
+    }
 
 
 def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> RedisCall[list[bool]]:
@@ -164,3 +162,8 @@ def read_emit(reply: list[Any]) -> list[Emitted]:
         else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
         for answer in reply
     ]
+
+
+def read_renew(reply: list[bytes]) -> list[Renewed]:
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return [Renewed(Renewal(text(kind)), text(reason)) for kind, reason in pairs]

@@ -344,6 +344,9 @@ _NUMBERS = range(10**16)
 #: Longest wait before a job that another worker owns is asked for again.
 _MAX_BUSY_MS = 5_000
 
+#: The answers to a claim that say nothing but their name.
+_PLAIN: dict[str, ClaimAnswer] = {"early": Early(), "settled": Settled(), "unknown": Unknown()}
+
 
 def _number(raw: bytes | int) -> int:
     """Raises ValueError."""
@@ -354,8 +357,7 @@ def _number(raw: bytes | int) -> int:
 
 
 def read_claim(reply: list[Any]) -> ClaimAnswer:
-    kind = text(reply[0])
-    match kind:
+    match kind := text(reply[0]):
         case "yours" | "adopt":
             now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
             deadline_ms = _number(reply[8]) if reply[8] else None
@@ -364,14 +366,8 @@ def read_claim(reply: list[Any]) -> ClaimAnswer:
             return claimed(epoch, n, seq, attempts, starts, due_ms, body, now_ms, deadline_ms, lane, retries)
         case "busy":
             return Busy(min(int(reply[1]), _MAX_BUSY_MS))
-        case "early":
-            return Early()
-        case "settled":
-            return Settled()
-        case "unknown":
-            return Unknown()
         case _:
-            return Ended(kind)
+            return _PLAIN.get(kind) or Ended(kind)
 
 
 def read_settling(reply: list[Any]) -> Settling | Busy | Settled:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
@@ -68,23 +69,24 @@ class Reports(Keys):
         return self._reports(BatchStatus, "batches", "batch:", None)
 
     def _reports(self, kind: type[S], index: str, prefix: str, longest_ms: int | None) -> RedisCall[list[S]]:
-
-        def parse(reply: list[list[bytes]]) -> list[S]:  # those of another version may not fit
-            reports = []
-            for flat in reply:
-                texts = [text(part) for part in flat]
-                with suppress(ValueError):
-                    reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
-            return reports
-
         return call(
             _REPORTS,
-            parse,
+            partial(_read_reports, kind),
             index=self.key(index),
             prefix=self.key(prefix),
             longest_ms=longest_ms,
             most=MAX_REPORTS,
         )
+
+
+def _read_reports(kind: type[S], reply: list[list[bytes]]) -> list[S]:
+    """Without those of another version that do not fit."""
+    reports = []
+    for flat in reply:
+        texts = [text(part) for part in flat]
+        with suppress(ValueError):
+            reports.append(kind.model_validate(dict(zip(texts[::2], texts[1::2], strict=True))))
+    return reports
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The records of files. Their bytes lie in a storage, which has an id of its own."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from llama_herd.tasks.ledger.keys import Keys
@@ -39,6 +39,10 @@ class Quota(NamedTuple):
 
     of_tenant: int
     of_key: int
+
+    def named(self, name: str) -> dict[str, int]:
+        """Both, by their names in scripts."""
+        return {name: self.of_tenant, f"{name}_of_key": self.of_key}
 
 
 class QuotaExceeded(NamedTuple):
@@ -148,8 +152,7 @@ class StoredFiles(StorageKeys):
             id=file_id,
             owner=owner,
             num_bytes=num_bytes,
-            most=quota.of_tenant,
-            most_of_key=quota.of_key,
+            **quota.named("most"),
         )
 
     def add(self, file: NewFile, files: Quota, num_bytes: Quota) -> RedisCall[StoredFile | QuotaExceeded]:
@@ -158,18 +161,11 @@ class StoredFiles(StorageKeys):
             _ADD,
             _read_added,
             **self._keys_of(file.id),
-            id=file.id,
+            **asdict(file),
             member=self.member(file.id),
-            name=file.name,
-            purpose=file.purpose,
             storage=self.storage,
-            num_bytes=file.num_bytes,
-            owner=file.owner,
-            life_ms=file.life_ms,
-            most_files=files.of_tenant,
-            most_files_of_key=files.of_key,
-            most_bytes=num_bytes.of_tenant,
-            most_bytes_of_key=num_bytes.of_key,
+            **files.named("most_files"),
+            **num_bytes.named("most_bytes"),
         )
 
     def get(self, file_id: str) -> RedisCall[StoredFile | None]:

@@ -112,16 +112,16 @@ def gather_strays(queues: Sequence[str]) -> RedisCall[list[Gathered]]:
 
     Only separators are known that a producer has declared the queue with, as Celery does when it sends.
     """
-
-    def parse(reply: Sequence[Any]) -> list[Gathered]:
-        rows = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
-        return [Gathered(text(queue), text(sep), num, more == 1) for queue, sep, num, more in rows]
-
     return call(
         _GATHER,
-        parse,
+        _read_gathered,
         max_moves=MAX_MOVES,
         max_bytes=MAX_BYTES,
         queues=queues,
         bindings=list(map(binding_key, queues)),
     )
+
+
+def _read_gathered(reply: Sequence[Any]) -> list[Gathered]:
+    rows = zip(reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True)
+    return [Gathered(text(queue), text(sep), num, more == 1) for queue, sep, num, more in rows]

@@ -41,6 +41,22 @@ _STREAM = {
         "additionalProperties": False,
     },
 }
+_CHAT = {
+    "reasoning_effort": {
+        "enum": list(EFFORTS),
+        "description": "How much to think, for templates that know `reasoning_effort`; `none` also sets "
+        "their `enable_thinking` to false.",
+    },
+}
+_COMPLETION = {
+    "echo": {
+        "type": "boolean",
+        "default": False,
+        "description": "The text begins with the prompt, and the scores with those of its tokens.",
+    },
+    "best_of": {"type": "integer", "description": "Must be the same as n."},
+    "tools": {"const": [], "description": "Only chats have some."},
+}
 
 
 def body_schema(endpoint: Endpoint) -> dict[str, Any]:
@@ -57,29 +73,19 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
         fields |= {name: sampling[ours] for name, ours in CHAT_NAMES.items()}
         fields |= {name: job[name] for name in ("tools", *sorted(CHAT_SAME))}
         fields |= {name: sampling[name] for name in ("logprobs", "top_logprobs")}
-        fields["reasoning_effort"] = {
-            "enum": list(EFFORTS),
-            "description": "How much to think, for templates that know `reasoning_effort`; `none` also sets "
-            "their `enable_thinking` to false.",
-        }
+        fields |= _CHAT
     else:
         prompt = [job["prompt"], job["prompt_ids"]]
         fields["prompt"] = {
             "anyOf": [*prompt, {"type": "array", "minItems": 1, "items": {"anyOf": prompt}}],
             "description": "The text to continue, or its token ids; or a list of these, each a job.",
         }
-        fields["echo"] = {
-            "type": "boolean",
-            "default": False,
-            "description": "The text begins with the prompt, and the scores with those of its tokens.",
-        }
-        fields["best_of"] = {"type": "integer", "description": "Must be the same as n."}
         fields |= {name: job[name] for name in sorted(COMPLETION_SAME)}
         fields["logprobs"] = {
             **sampling["top_logprobs"],
             "description": "Report each token's log-probability, and as many of the likeliest tokens.",
         }
-        fields["tools"] = {"const": [], "description": "Only chats have some."}
+        fields |= _COMPLETION
     source = "messages" if endpoint == CHAT else "prompt"
     # In the order in which people write them.
     first = ("model", source, "max_tokens", "stream")

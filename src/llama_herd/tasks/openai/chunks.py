@@ -1,6 +1,7 @@
 """Events of jobs as the chunks of an OpenAI stream."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
@@ -20,37 +21,37 @@ from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, 
 GOOD_ENDS = ("stop", "length")
 
 
+@dataclass(eq=False)
 class Chunks:
     """Turns one job's events, in order, into chunks.
 
     Each output begins with its role, in a chat, and ends with its `finish_reason`. With `has_usage` the last
-    chunk has no outputs, but the tokens of the whole job.
+    chunk has no outputs, but the tokens of the whole job. first: number of the job's first output.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, job_id: str, model: str | None, *, first: int = 0, has_usage: bool = False
-    ) -> None:
-        """first: number of the job's first output."""
-        is_chat = endpoint == CHAT
-        self._endpoint = endpoint
-        self._has_usage = has_usage
+    endpoint: Endpoint
+    job_id: str
+    model: str | None
+    first: int = 0
+    has_usage: bool = False
+    _begun: set[int] = field(default_factory=set)
+    _ended: set[int] = field(default_factory=set)
+    _calling: set[int] = field(default_factory=set)  # outputs that have called a tool
+    _cached_tokens: int | None = None
+    _num_choices: int = 1
+    _offsets: dict[int, Offsets] = field(default_factory=dict)
+    _prompt: Started | None = None  # its prompt is still to be written, in front of the outputs
+    _held: list[Token] = field(default_factory=list)  # events to be written after the prompt
+
+    def __post_init__(self) -> None:
         self._head = {
-            "id": answer_id(endpoint, job_id),
-            "object": "chat.completion.chunk" if is_chat else "text_completion",
+            "id": answer_id(self.endpoint, self.job_id),
+            "object": "chat.completion.chunk" if self.endpoint == CHAT else "text_completion",
             "created": int(time()),
-            "model": model,
+            "model": self.model,
             "system_fingerprint": FINGERPRINT,
         }
-        self._tail: dict[str, Any] = {"usage": None} if has_usage else {}
-        self._begun: set[int] = set()
-        self._ended: set[int] = set()
-        self._calling: set[int] = set()  # outputs that have called a tool
-        self._cached_tokens: int | None = None
-        self._num_choices = 1
-        self._offsets: dict[int, Offsets] = {}
-        self._first = first
-        self._prompt: Started | None = None  # its prompt is still to be written, in front of the outputs
-        self._held: list[Token] = []  # events to be written after the prompt
+        self._tail: dict[str, Any] = {"usage": None} if self.has_usage else {}
 
     def from_event(self, event: Event) -> Iterator[dict[str, Any]]:
         """The chunks of the next event. An end that is an error has none."""
@@ -89,7 +90,7 @@ class Chunks:
         if words or event.logprobs is not None:
             yield from self._begin(index)
             offsets = self._offsets.setdefault(index, Offsets())
-            scores = logprobs_of(self._endpoint, event, event.pieces, offsets)
+            scores = logprobs_of(self.endpoint, event, event.pieces, offsets)
             yield self._chunk(index, words, scores)
         if event.finish_reason:
             yield from self._finish(index, event.finish_reason, event.stop_reason)
@@ -98,14 +99,14 @@ class Chunks:
         for index in range(self._num_choices):
             if index not in self._ended:
                 yield from self._finish(index, end.finish_reason, end.stop_reason)
-        if self._has_usage:
+        if self.has_usage:
             yield {**self._head, "choices": [], "usage": usage_object(end.usage, self._cached_tokens)}
 
     def _begin(self, index: int) -> Iterator[dict[str, Any]]:
         """An output's first chunk: in a chat it says who speaks."""
         if index not in self._begun:
             self._begun.add(index)
-            if self._endpoint == CHAT:
+            if self.endpoint == CHAT:
                 yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
 
     def _finish(self, index: int, reason: FinishReason, stop_reason: StopReason) -> Iterator[dict[str, Any]]:
@@ -118,7 +119,7 @@ class Chunks:
 
     def _words(self, event: Token) -> dict[str, Any]:
         """The fields that an event adds to its output; empty if it adds none."""
-        is_read = self._endpoint == CHAT and event.content is not None
+        is_read = self.endpoint == CHAT and event.content is not None
         calls = [{"index": call.index, **call_object(call)} for call in event.tool_calls or ()]
         words = {
             "reasoning_content": event.reasoning,
@@ -130,8 +131,8 @@ class Chunks:
     def _chunk(
         self, index: int, words: dict[str, Any], scores: dict[str, Any] | None = None, **ends: Any
     ) -> dict[str, Any]:
-        said = {"delta": words} if self._endpoint == CHAT else {"text": words.get("content", "")}
-        choice = {"index": self._first + index, **said, "logprobs": scores, "finish_reason": None, **ends}
+        said = {"delta": words} if self.endpoint == CHAT else {"text": words.get("content", "")}
+        choice = {"index": self.first + index, **said, "logprobs": scores, "finish_reason": None, **ends}
         return {**self._head, "choices": [choice], **self._tail}
 
 

@@ -89,6 +89,11 @@ _LOOKUPS = ThreadPoolExecutor(32, "webhook-lookup")
 _READ_AHEAD = 16_384
 _TLS_CLOSE_S = 2.0
 _PORTS = {"https": 443, "http": 80}
+#: What is wrong with a host, by the scheme, if no address of it is allowed.
+_REFUSALS = {
+    "http": "needs TLS. Fix: https, or HERD_GATEWAY_WEBHOOK_PRIVATE if it is a private address",
+    "https": "has no public address. Fix: HERD_GATEWAY_WEBHOOK_PRIVATE if a private one is meant",
+}
 
 
 @cache
@@ -118,14 +123,8 @@ class Connector:
             for address in await self._addresses(host)
             if (self._allows_private if is_private(address) else is_public(address) and url.scheme == "https")
         ]
-        if not allowed and url.scheme == "http":
-            raise AddressRefused(
-                f"{host} needs TLS. Fix: https, or HERD_GATEWAY_WEBHOOK_PRIVATE if it is a private address"
-            )
         if not allowed:
-            raise AddressRefused(
-                f"{host} has no public address. Fix: HERD_GATEWAY_WEBHOOK_PRIVATE if a private one is meant"
-            )
+            raise AddressRefused(f"{host} {_REFUSALS[url.scheme]}")
         for address in allowed[:-1]:
             try:
                 return await self._open(address, port, host, url.scheme)

@@ -294,15 +294,14 @@ def _refusal(config: WebhookConfig, entry: WebhookEntry) -> str:
     """Why a job's own address may not be called; empty if it may. It and its secret may be any text."""
     if entry.url is None:
         return ""
+    what = "address"
     try:
         check_webhook_url(entry.url)
-    except ValueError as error:
-        return f"the job's address {error}"
-    try:
+        what = "secret"
         if entry.secret is not None:
             check_webhook_secret(entry.secret)
     except ValueError as error:
-        return f"the job's secret {error}"
+        return f"the job's {what} {error}"
     host = host_of(entry.url)
     if host in (host_of(config.url), *config.hosts):
         return ""

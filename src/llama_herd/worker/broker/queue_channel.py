@@ -184,16 +184,13 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Read the answer to BRPOP; an item that cannot be read is put aside, and the loop goes on."""
         try:
             super()._brpop_read(**options)
-        except DataError as error:  # what stands for its tag is nothing that Redis takes
+        except (*UNREADABLE, DataError) as error:  # as of a tag that Redis does not take
             self.put_aside(type(error).__name__)
             raise redis_transport.Empty from None
         except RedisError as error:
             if not is_wrong_type(error):
                 raise
             self._look_for_spoilt()
-            raise redis_transport.Empty from None
-        except UNREADABLE as error:
-            self.put_aside(type(error).__name__)
             raise redis_transport.Empty from None
         self._take_lot()
         return True

@@ -40,6 +40,17 @@ class ToolRule:
     field: str  # the request field to blame in errors
     must_hold: bool  # else a schema that no grammar can express is ignored
 
+    @classmethod
+    def of(cls, function: Mapping[str, Any], field: str, must_call: bool) -> Self:
+        """The rule of a tool's function, which stands in this field of the request."""
+        schema = function.get("parameters")
+        if schema is None:
+            schema = NO_ARGUMENTS
+        elif schema is True:
+            schema = ANY_OBJECT
+        must_hold = must_call or function.get("strict") is True
+        return cls(function["name"], schema, f"{field}.parameters", must_hold)
+
 
 @dataclass(frozen=True)
 class WholeOutput:
@@ -122,15 +133,9 @@ def _rules(
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, Mapping):
             continue  # in a form of the template's own: never read as a call
-        name, schema = function["name"], function.get("parameters")
-        if isinstance(choice, Mapping) and name != choice["function"]["name"]:
+        if isinstance(choice, Mapping) and function["name"] != choice["function"]["name"]:
             continue
-        must_hold = must_call or function.get("strict") is True
-        if schema is None:
-            schema = NO_ARGUMENTS
-        elif schema is True:
-            schema = ANY_OBJECT
-        rules.append(ToolRule(name, schema, f"tools.{number}.function.parameters", must_hold))
+        rules.append(ToolRule.of(function, f"tools.{number}.function", must_call))
     return rules
 
 

@@ -4,7 +4,7 @@ import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from time import monotonic
 from typing import NamedTuple, Self
 
@@ -71,25 +71,31 @@ class _Mark(NamedTuple):
     num_tokens: int
 
 
+@dataclass(eq=False)
 class BatchProgress:
     """Counts the rows of a batch as they end. done: the rows that ended before this start."""
 
-    def __init__(self, run_id: str, input_name: str, num_rows: int | None, done: DoneRows) -> None:
+    run_id: str
+    input_name: str
+    num_rows: int | None
+    done: InitVar[DoneRows]
+    _codes: Counter[str] = field(default_factory=Counter)
+    _messages: dict[str, str] = field(default_factory=dict)  # the first of each code
+    _prompt_tokens: int = 0
+    _completion_tokens: int = 0
+    _ttft_s: "array[float]" = field(default_factory=lambda: array("f"))
+    _started_s: float = field(default_factory=monotonic)
+
+    def __post_init__(self, done: DoneRows) -> None:
         self._first = BatchStatus(
-            run_id=run_id,
+            run_id=self.run_id,
             state="running",
-            input_name=input_name,
-            num_rows=num_rows or 0,
+            input_name=self.input_name,
+            num_rows=self.num_rows or 0,
             num_before=len(done),
         )
         self._num_before = self._num_done = done.num_answered
         self.num_failed = done.num_failed
-        self._codes: Counter[str] = Counter()
-        self._messages: dict[str, str] = {}  # the first of each code
-        self._prompt_tokens = 0
-        self._completion_tokens = 0
-        self._ttft_s = array("f")
-        self._started_s = monotonic()
         self._marks = deque([_Mark(self._started_s, 0, 0)])
 
     @property

@@ -7,6 +7,7 @@ again names the same job, which continues from its tokens so far, or whose resul
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from redis.exceptions import ResponseError
@@ -267,20 +268,18 @@ class BatchWindow:
     def _note_submission(
         self, one: RowJob, named: NewJob, answer: Submitted | ResponseError, now_s: float
     ) -> None:
-        if isinstance(answer, ResponseError):
-            self._waiting.append(one)
-        elif answer.kind is Submission.CONFLICT:
+        kind = None if isinstance(answer, ResponseError) else answer.kind
+        if kind in (Submission.SUBMITTED, Submission.EXISTS):
+            self._under_way[one.job_id] = one
+            return
+        if kind is Submission.CONFLICT:
             # The job of this id was purged, or is a different one: the row gets its next id.
             one.number += 1
-            self._waiting.append(one)
-        elif answer.kind is Submission.KEPT_FULL:
+        elif kind is Submission.KEPT_FULL:
             self._submit_at_s = now_s + REFUSED_S
-            self._waiting.append(one)
-        elif answer.kind in (Submission.QUEUE_FULL, Submission.TOKENS_FULL):
+        elif isinstance(answer, Submitted):
             self._submit_at_s = now_s + queue_full_error(self._core.ledger, named, answer).retry_after_s
-            self._waiting.append(one)
-        else:
-            self._under_way[one.job_id] = one
+        self._waiting.append(one)
 
     async def _collect_ended(self) -> None:
         """Ask for the states of all jobs under way, and read the events of those that have ended."""
@@ -310,20 +309,18 @@ class BatchWindow:
         if not events:
             self._submit_again(one)
             return
-        job_id = one.job_id
-        del self._under_way[job_id]
+        del self._under_way[one.job_id]
+        item = BatchItem(one.row, one.job_id, one.job.model)
         try:
-            result = Result.from_events(raise_if_error(events))
+            item = replace(item, result=Result.from_events(raise_if_error(events)))
         except RecordUnreadable as error:
-            lost = Failure(code=ErrorCode.UNREADABLE, message=str(error))
-            self._ended.append(BatchItem(one.row, job_id, one.job.model, rejection=lost))
-            return
-        if one.is_worth_another(result.error):
-            self._handed_out.append(job_id)
+            item = replace(item, rejection=Failure(code=ErrorCode.UNREADABLE, message=str(error)))
+        if item.result is None or not one.is_worth_another(item.result.error):
+            self._ended.append(item)
+        else:
+            self._handed_out.append(one.job_id)
             one.number += 1
             self._waiting.append(one)
-        else:
-            self._ended.append(BatchItem(one.row, job_id, one.job.model, result))
 
     def _prepared(self, one: RowJob) -> PreparedJob:
         """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
