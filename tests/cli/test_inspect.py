@@ -54,7 +54,7 @@ SHOWN = {
     "unknown family": Shown(
         [("F8_E4M3", 1, 32, 32)],
         "model_type bert",
-        "'bert', supported are",
+        "'bert': its tokens see those after them",
         "a folder with 1 safetensors files",
         3,
     ),

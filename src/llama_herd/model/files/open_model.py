@@ -35,12 +35,15 @@ def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
         return tokenizer, ControlTokens.from_metadata(file.metadata, tokenizer)
 
 
-def open_model(path: str | PathLike[str]) -> ModelFile:
-    """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
+def open_model(path: str | PathLike[str], pooling: str = "auto") -> ModelFile:
+    """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama.
+
+    `pooling`: "auto", or one of `purpose.OVERRIDES`: what the model is for then, whatever its files say.
+    """
     path = Path(path)
     with _naming_the_path(path):
         if (path / CONFIG_NAME).is_file():
-            return SafetensorsModel.open(path)
+            return SafetensorsModel.open(path, pooling)
         if path.is_dir():
             found = [f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))]
             raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{''.join(found[:1])}")
@@ -49,7 +52,7 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
             raise ModelFileError(problem.rstrip())
         if path.suffix in _PARTS:
             raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
-        return GGUFModel.open(path)
+        return GGUFModel.open(path, pooling)
 
 
 @contextmanager
