@@ -113,6 +113,11 @@ class WorkerSettings(ServedSettings):
         description="How the model marks its reasoning, by a format's name. auto: as its chat template "
         "says. none: reasoning is text.",
     )
+    pooling: Literal["auto", "last", "mean", "cls", "rank"] = Field(
+        "auto",
+        description="What the model is for, should its files not say it: vectors by this pooling of a text's "
+        "tokens (last, mean, cls), or ranks (rank). auto: as its files say. See docs/vectors.md.",
+    )
     tokenizer_info: bool = Field(
         False,
         description="Let jobs ask for the names of control tokens and for the chat template, as "
