@@ -23,8 +23,6 @@ from llama_herd.model.texts import STEP_TOKENS, Text, TextRun
 from llama_herd.model.weights.linear import dense_matrix
 from llama_herd.model.weights.weight import Weight
 
-DENSE_NAME = "model.safetensors"
-
 
 @dataclass(frozen=True, eq=False)
 class DenseLayer:
@@ -40,7 +38,7 @@ class DenseLayer:
         shapes: dict[str, tuple[int, ...]] = {"linear.weight": (dense.out_features, dense.in_features)}
         if dense.has_bias:
             shapes["linear.bias"] = (dense.out_features,)
-        with closing(SafetensorsFile.open(dense.path / DENSE_NAME)) as file:
+        with closing(SafetensorsFile.open(dense.path)) as file:
             found = {name: info.shape for name, info in file.tensors.items()}
             if found != shapes:
                 raise ModelFileError(f"{file.path}: holds {found}, expected {shapes}. Fetch it again.")

@@ -114,8 +114,8 @@ def test_a_folder_says_layers_prompts_and_lengths(tmp_path: Path) -> None:
     folder = write_modules(tmp_path, *rows, prompts=prompts)
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 512}))
     dense = (
-        Dense(folder / "2_Dense", 64, 96, False, "Identity"),
-        Dense(folder / "3_Dense", 96, 32, True, "Tanh"),
+        Dense(folder / "2_Dense" / "model.safetensors", 64, 96, False, "Identity"),
+        Dense(folder / "3_Dense" / "model.safetensors", 96, 32, True, "Tanh"),
     )
     purpose = folder_purpose(folder, 64)
     assert purpose == Embeds(
@@ -174,6 +174,15 @@ def test_modules_of_elsewhere_are_refused(change: dict[str, Any], message: str, 
     first, second = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps([first, {**second, **change}]))
     with pytest.raises(ModelFileError, match=message):
+        folder_purpose(folder, 64)
+
+
+def test_a_dense_layer_without_weights_is_refused(tmp_path: Path) -> None:
+    folder = write_modules(tmp_path, LAST, dense_row(64, 32))
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(
+        ModelFileError, match=r"2_Dense/model.safetensors: missing. .* pickles are never opened"
+    ):
         folder_purpose(folder, 64)
 
 

@@ -22,7 +22,7 @@ from llama_herd.model.shape.purpose import Dense, Embeds, Generates, Pooling, Pu
 MODULES_NAME = "modules.json"
 PROMPTS_NAME = "config_sentence_transformers.json"
 TEXTS_NAME = "sentence_bert_config.json"  # of the first module
-CONFIG_NAME = "config.json"
+CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
 MAX_BYTES = 1 << 20
 
 #: Modules that are computed here, one after the other.
@@ -134,8 +134,13 @@ def _dense(module: Module, in_features: int) -> Dense:
         raise config.error(
             "activation_function", f"is {quoted(activation)}, supported are {known}", OTHER_MODEL
         )
+    weights = module.folder / WEIGHTS_NAME
+    if not weights.is_file():
+        raise ModelFileError(
+            f"{weights}: missing. Fetch it, or save the model anew: pickles are never opened."
+        )
     width, has_bias = config.integer("out_features", 1, MAX_HIDDEN), config.flag("bias", True)
-    return Dense(module.folder, in_features, width, has_bias, ACTIVATIONS[activation])
+    return Dense(weights, in_features, width, has_bias, ACTIVATIONS[activation])
 
 
 def _ranks(module: Module, prompts: Metadata) -> Ranks:

@@ -54,9 +54,9 @@ class Generates:
 
 @dataclass(frozen=True)
 class Dense:
-    """A layer behind the pooling: activation(W x + b). Its weights lie in a file of their own."""
+    """A layer behind the pooling: activation(W x + b)."""
 
-    path: Path
+    path: Path  # of its weights
     in_features: int
     out_features: int
     has_bias: bool
