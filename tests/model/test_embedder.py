@@ -23,7 +23,7 @@ from llama_herd.model.files.safetensors_model import CONFIG_NAME, HEAD_NAME
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.shape.purpose import Embeds, Pooling
-from llama_herd.model.tiling import FIXED
+from llama_herd.model.tiling import FIXED, FREE, Tiling
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids
 from tests.model.modules_folder import (
@@ -91,10 +91,18 @@ def write_folder(model: "PreTrainedModel", folder: Path) -> Path:
     return folder
 
 
-def load(path: Path, *, pooling: str = "auto", num_pages: int = 64, **changes: object) -> Embedder:
+def load(
+    path: Path,
+    *,
+    pooling: str = "auto",
+    num_pages: int = 64,
+    tiling: Tiling = FREE,
+    consecutive: bool = True,
+) -> Embedder:
     with open_model(path, pooling) as file:
-        llama = Llama.load(file, **changes)  # type: ignore[arg-type]
-        return Embedder.load(file, llama, Cache(llama.config, num_pages))
+        llama = Llama.load(file, tiling=tiling)
+        cache = Cache(llama.config, num_pages, consecutive=consecutive)
+        return Embedder.load(file, llama, cache)
 
 
 @torch.inference_mode()
@@ -217,13 +225,14 @@ PROMPT = "Instruct: find what answers this, however long you look for it, and le
 PROMPTS = {"prompts": {"query": PROMPT, "none": ""}, "default_prompt_name": "none"}
 
 
+@pytest.mark.parametrize("consecutive", [True, False])
 @pytest.mark.parametrize("pools_prompt", [True, False])
 @pytest.mark.parametrize("mode", ["lasttoken", "mean", "cls"])
 def test_a_prompt_comes_before_a_text_and_is_computed_once(
-    mode: str, pools_prompt: bool, folder: Path, qwen3: "PreTrainedModel"
+    mode: str, pools_prompt: bool, consecutive: bool, folder: Path, qwen3: "PreTrainedModel"
 ) -> None:
     pooling = ("Pooling", {"pooling_mode": mode, "include_prompt": pools_prompt})
-    embedder = load(write_modules(folder, pooling, prompts=PROMPTS))
+    embedder = load(write_modules(folder, pooling, prompts=PROMPTS), consecutive=consecutive)
     engine = tiny_engine()
     texts = ["Once upon a time", "there was a llama", "Once"]
     states = []

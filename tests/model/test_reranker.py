@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import gguf
 import pytest
 import torch
+from tokenizers import Tokenizer as Engine, decoders, pre_tokenizers
+from tokenizers.models import BPE
 from torch import Tensor
 
 from llama_herd.errors import BadInput, ModelFileError
@@ -17,6 +19,7 @@ from llama_herd.model.files.open_model import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.reranker import Reranker
+from llama_herd.model.shape.purpose import CARD_TEMPLATE
 from tests.closeness import assert_close
 from tests.model.modules_folder import ModuleRow, write_modules
 from tests.model.tiny_family import TINY_FAMILIES, TinyFamily
@@ -92,8 +95,8 @@ def write_folder(oracle: "PreTrainedModel", folder: Path, labels: Sequence[int])
     return write_modules(folder, row)
 
 
-def load(path: Path, num_pages: int = 64) -> Reranker:
-    with open_model(path) as file:
+def load(path: Path, num_pages: int = 64, *, pooling: str = "auto") -> Reranker:
+    with open_model(path, pooling) as file:
         llama = Llama.load(file)
         return Reranker.load(file, llama, Cache(llama.config, num_pages))
 
@@ -162,6 +165,44 @@ def test_an_instruction_of_the_folder_comes_first(oracle: "PreTrainedModel", tmp
         assert reranker._ids("a", "b") == tiny_engine().encode("system query document").ids[1:]
 
 
+def test_a_setting_makes_a_reranker_of_a_qwen_3_as_its_card_does(tmp_path: Path) -> None:
+    """The card's own code: both parts of the template and the pair between them, each encoded alone."""
+    oracle, folder = TINY_FAMILIES["qwen3"].model(), tmp_path / "folder"
+    oracle.save_pretrained(folder)
+    engine = yes_no_engine()
+    engine.save(str(folder / "tokenizer.json"))
+
+    def ids_of(text: str) -> list[int]:
+        ids: list[int] = engine.encode(text).ids
+        return ids
+
+    query, documents = "Do llamas spit?", ["Llamas spit.", "Alpacas hum. " * 5]
+    before, _, rest = CARD_TEMPLATE.partition("<Instruct>")
+    pair, end, behind = rest.partition("<|im_end|>")
+    expected = []
+    for document in documents:
+        middle = ids_of("<Instruct>" + pair.replace("{query}", query).replace("{document}", document))
+        with torch.inference_mode():
+            ids = torch.tensor([ids_of(before) + middle + ids_of(end + behind)])
+            logits = oracle(ids).logits[0, -1]
+        expected.append(logits[engine.token_to_id("yes")] - logits[engine.token_to_id("no")])
+    with load(folder, pooling="rank") as reranker:
+        logits = reranker.logits(query, documents)
+    assert_close(logits, torch.stack(expected), atol=1e-4, rtol=0)
+
+
+def yes_no_engine() -> Engine:
+    """A tokenizer of bytes with two words, and the control tokens of Qwen."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*alphabet, "ye", "yes", "no"])}
+    engine = Engine(BPE(vocab=vocabulary, merges=[("y", "e"), ("ye", "s"), ("n", "o")]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    engine.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    engine.add_tokens(["<think>", "</think>"])
+    return engine
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -193,5 +234,5 @@ def test_a_folder_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_document_that_is_too_long_is_refused_by_both_numbers(reranker: Reranker) -> None:
-    with pytest.raises(BadInput, match=r"texts\[1\] has \d+ tokens, the limit here is 512"):
+    with pytest.raises(BadInput, match=r"documents\[1\] has \d+ tokens, the limit here is 512"):
         reranker.logits("Do llamas spit?", ["Yes.", "Llamas spit. " * 200])

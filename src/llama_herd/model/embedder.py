@@ -19,7 +19,7 @@ from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.shape.purpose import Dense, Embeds
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.texts import STEP_TOKENS, Text, TextRun
+from llama_herd.model.texts import STEP_TOKENS, Text, TextRun, num_common
 from llama_herd.model.weights.linear import dense_matrix
 from llama_herd.model.weights.weight import Weight
 
@@ -115,25 +115,27 @@ class Embedder:
         """
         device = self.cache.device
         sums = torch.zeros(len(texts), self.llama.config.hidden_size, dtype=torch.float64, device=device)
-        for owners, states in TextRun(self.llama, self.cache, texts, step_tokens):
+        run = TextRun(self.llama, self.cache, texts, step_tokens, self.purpose.max_tokens)
+        for owners, states in run:
             sums.index_add_(0, owners, states.double())
         counts = torch.tensor([len(text.wanted) for text in texts], dtype=torch.float64, device=device)
         return (sums / counts.unsqueeze(-1)).float()
 
     def _encoded(self, texts: Sequence[str | Sequence[int]], prompt: str | None) -> list[Text]:
         """The ids of texts behind the prompt, with what the model's files put around them."""
-        before = self._prompt(prompt)
-        num_before = len(self.tokenizer.first_ids) + len(self.tokenizer.encode(before, add_bos=False))
-        num_skipped = num_before if before and not self.purpose.pools_prompt else 0
+        before, pooling = self._prompt(prompt), self.purpose.pooling
+        prompt_ids = (
+            [*self.tokenizer.first_ids, *self.tokenizer.encode(before, add_bos=False)] if before else []
+        )
+        num_skipped = 0 if self.purpose.pools_prompt else len(prompt_ids)
         encoded = []
         for number, text in enumerate(texts):
-            is_text = isinstance(text, str)
-            ids = (
-                self.tokenizer.encode(before + text) if isinstance(text, str) else self._checked(number, text)
-            )
-            self._check_length(number, len(ids))
-            wanted = self.purpose.pooling.wanted(len(ids), num_skipped if is_text else 0)
-            encoded.append(Text(ids, wanted, num_shared=num_before - 1 if before and is_text else 0))
+            if isinstance(text, str):
+                ids = self.tokenizer.encode(before + text)
+                wanted = pooling.wanted(len(ids), num_skipped)
+                encoded.append(Text(ids, wanted, num_common(prompt_ids, ids)))
+            else:
+                encoded.append(Text(self._checked(number, text), pooling.wanted(len(text))))
         return encoded
 
     def _checked(self, number: int, ids: Sequence[int]) -> Sequence[int]:
@@ -142,12 +144,6 @@ class Embedder:
         if wrong:
             raise BadInput(f"texts[{number}] has the id {wrong[0]}, allowed are 0 to {vocab_size - 1}")
         return ids
-
-    def _check_length(self, number: int, num_tokens: int) -> None:
-        limit = min(self.purpose.max_tokens or self.cache.max_length, self.cache.max_length)
-        if num_tokens > limit:
-            problem = f"texts[{number}] has {num_tokens} tokens, the limit here is {limit}"
-            raise BadInput(f"{problem}. Cut it into parts.")
 
     def _prompt(self, name: str | None) -> str:
         name = self.purpose.default_prompt if name is None else name

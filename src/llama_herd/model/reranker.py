@@ -19,7 +19,7 @@ from llama_herd.model.shape.purpose import Ranks
 from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.texts import STEP_TOKENS, Text, TextRun
+from llama_herd.model.texts import STEP_TOKENS, Text, TextRun, num_common
 from llama_herd.model.weights.linear import dense_matrix
 from llama_herd.model.weights.weight import Weight
 
@@ -64,10 +64,10 @@ class Reranker(AbstractContextManager["Reranker"]):
         """
         base, encoded = self._ids(query, ""), [self._ids(query, document) for document in documents]
         texts = [
-            Text(ids, range(len(ids) - 1, len(ids)), num_shared=_num_common(base, ids)) for ids in encoded
+            Text(ids, range(len(ids) - 1, len(ids)), num_shared=num_common(base, ids)) for ids in encoded
         ]
         logits = self.labels.new_empty(len(texts), len(self.labels))  # (N, L)
-        for numbers, states in TextRun(self.llama, self.cache, texts, step_tokens):
+        for numbers, states in TextRun(self.llama, self.cache, texts, step_tokens, name="documents"):
             logits[numbers] = self.llama.scaled(states.float() @ self.labels.T)
         return logits[:, 0] if len(self.labels) == 1 else logits[:, 0] - logits[:, 1]
 
@@ -85,14 +85,6 @@ class Reranker(AbstractContextManager["Reranker"]):
         )
         asked = [{"role": "query", "content": query}, {"role": "document", "content": document}]
         return self.templates.encode(Chat([*instruction, *asked]))
-
-
-def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids both begin with."""
-    return next(
-        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
-        min(len(one), len(other)),
-    )
 
 
 def _label_ids(purpose: Ranks, tokenizer: Tokenizer, source: str) -> list[int]:

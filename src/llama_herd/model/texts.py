@@ -42,6 +42,12 @@ class Text(NamedTuple):
         return digests[1:]
 
 
+def num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
 class States(NamedTuple):
     """States that were wanted: each row's text, by its number, and the state."""
 
@@ -83,17 +89,18 @@ class TextRun:
     cache: Cache
     texts: Sequence[Text]
     step_tokens: int = STEP_TOKENS
+    max_tokens: int | None = None  # of a text; None: as many as the cache takes
+    name: str = "texts"  # what errors call them
 
     def __post_init__(self) -> None:
-        """Raise BadInput for a text that is too long for the cache, or empty."""
+        """Raise BadInput for a text that is too long, or has no token whose state is wanted."""
+        limit = min(self.max_tokens or self.cache.max_length, self.cache.max_length)
         for number, text in enumerate(self.texts):
             if not 0 <= text.wanted.start < text.wanted.stop <= len(text.ids):
-                raise BadInput(f"texts[{number}] has no token of its own. Leave it out.")
-            if len(text.ids) > self.cache.max_length:
-                raise BadInput(
-                    f"texts[{number}] has {len(text.ids)} tokens, the limit here is {self.cache.max_length}. "
-                    "Cut it into parts."
-                )
+                raise BadInput(f"{self.name}[{number}] has no token of its own. Leave it out.")
+            if len(text.ids) > limit:
+                problem = f"has {len(text.ids)} tokens, the limit here is {limit}"
+                raise BadInput(f"{self.name}[{number}] {problem}. Cut it into parts.")
 
     @torch.inference_mode()
     def __iter__(self) -> Iterator[States]:
@@ -117,7 +124,7 @@ class TextRun:
             found = self.cache.prefixes.reserve(self._owner(number), text.wanted.stop, digests)
             if found is None:
                 if not rows:
-                    raise BadInput(f"texts[{number}] finds no room: others hold the cache.")
+                    raise BadInput(f"{self.name}[{number}] finds no room: others hold the cache.")
                 return
             self.cache.copy_pages(found.copies)
             waiting.popleft()
