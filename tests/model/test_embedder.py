@@ -22,7 +22,7 @@ from llama_herd.model.files.open_model import open_model
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, HEAD_NAME
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.shape.purpose import Embeds, Pooling
+from llama_herd.model.shape.purpose import Embeds, Override, Pooling
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids
@@ -94,7 +94,7 @@ def write_folder(model: "PreTrainedModel", folder: Path) -> Path:
 def load(
     path: Path,
     *,
-    pooling: str = "auto",
+    pooling: Override = "auto",
     num_pages: int = 64,
     tiling: Tiling = FREE,
     consecutive: bool = True,

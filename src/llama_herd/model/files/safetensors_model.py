@@ -20,7 +20,7 @@ from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.shape.json_shape import with_defaults
 from llama_herd.model.shape.modules_json import folder_purpose
-from llama_herd.model.shape.purpose import Embeds, overridden
+from llama_herd.model.shape.purpose import Embeds, Override, overridden
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.recommended_sampling import folder_sampling
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ class SafetensorsModel(ModelFile):
         model.weight("blk.0.attn_q.weight")
     """
 
-    def __init__(self, folder: Path, pooling: str = "auto") -> None:
+    def __init__(self, folder: Path, pooling: Override = "auto") -> None:
         self.folder = folder
         self.metadata = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
         self.config = LlamaConfig.from_json(self.metadata, self.metadata.source)
@@ -95,7 +95,7 @@ class SafetensorsModel(ModelFile):
             stack.pop_all()
 
     @classmethod
-    def open(cls, folder: str | PathLike[str], pooling: str = "auto") -> Self:
+    def open(cls, folder: str | PathLike[str], pooling: Override = "auto") -> Self:
         """Open a folder; `pooling` is that of `open_model`.
 
         Raises ModelFileError when a file is missing or damaged, or it is no known Llama.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from llama_herd.model.reading.metadata import Metadata, quoted
 
@@ -107,9 +107,8 @@ class Ranks:
 
 Purpose: TypeAlias = Generates | Embeds | Ranks
 
-#: What `HERD_POOLING` may be besides "auto".
-RANK = "rank"
-OVERRIDES = (*Pooling, RANK)
+#: What HERD_POOLING may be. "auto": the files say the purpose.
+Override: TypeAlias = Literal["auto", "last", "mean", "cls", "rank"]
 
 
 def gguf_purpose(metadata: Metadata, architecture: str) -> Purpose:
@@ -122,12 +121,12 @@ def gguf_purpose(metadata: Metadata, architecture: str) -> Purpose:
     return _gguf_ranks(metadata, architecture) if number == 4 else Generates()
 
 
-def overridden(purpose: Purpose, override: str, source: str) -> tuple[Purpose, tuple[str, ...]]:
-    """The purpose that `HERD_POOLING` gives a model, and warnings; "auto": its own."""
+def overridden(purpose: Purpose, override: Override, source: str) -> tuple[Purpose, tuple[str, ...]]:
+    """The purpose that HERD_POOLING gives a model, and a warning if that is not its own."""
     if override == "auto":
         return purpose, ()
     chosen: Purpose
-    if override == RANK:
+    if override == "rank":
         chosen = purpose if isinstance(purpose, Ranks) else Ranks(YES_NO, jinja_of(CARD_TEMPLATE))
     elif isinstance(purpose, Embeds):
         chosen = replace(purpose, pooling=Pooling(override))
