@@ -99,7 +99,7 @@ def write_tiny_gguf(
     config = tiny_config(**config_changes)
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=part_tensors)
     _add_config(writer, config)
-    _add_tokenizer(writer, tiny_vocabulary(), eos)
+    add_tokenizer(writer, tiny_vocabulary(), eos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     for name, value in (sampling or {}).items():
@@ -273,7 +273,7 @@ def _add_config(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
     writer.add_vocab_size(config.vocab_size)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: list[Piece], eos: bool) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, vocabulary: list[Piece], eos: bool) -> None:
     writer.add_tokenizer_model("llama")
     if not eos:  # an end by name ends a generation, and so does what has this id, unless it is text
         vocabulary = [*vocabulary]

@@ -17,6 +17,7 @@ from llama_herd.tasks.settings import BUNDLED_MODEL_NAME
 from llama_herd.worker.loading.model_summary import ModelSummary
 from tests.cli.herd_command import environment, invoke
 from tests.hostile.foreign_models import FOREIGN_MODELS, NUM_TOKENS
+from tests.model.modules_folder import LAST, NORMALIZE, write_modules
 from tests.model.text.templates import TEMPLATES
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import tiny_config, write_tiny_gguf
@@ -54,7 +55,7 @@ SHOWN = {
     "unknown family": Shown(
         [("F8_E4M3", 1, 32, 32)],
         "model_type bert",
-        "'bert', supported are",
+        "'bert': its tokens see those after them",
         "a folder with 1 safetensors files",
         3,
     ),
@@ -179,3 +180,38 @@ def test_a_format_that_there_is_not_is_refused_with_those_that_there_are(tmp_pat
     assert "HERD_TOOL_PARSER" in done.stderr
     assert "auto, none, mistral_v11, " in done.stderr
     assert "'hermes_2'" in done.stderr
+
+
+def test_an_embedder_is_shown_whole_and_then_refused_to_a_worker(tmp_path: Path) -> None:
+    folder = write_tiny_folder(tmp_path, write_tiny_gguf(tmp_path / "m.gguf"))
+    prompts = {"prompts": {"query": "Find: "}, "default_prompt_name": "query"}
+    write_modules(folder, LAST, NORMALIZE, prompts=prompts)
+    done = invoke("inspect", str(folder))
+    assert done.exit_code == 2
+    refusal = "it embeds texts: last token, normalised; a worker only generates text so far"
+    assert f"{refusal}. Take a model that generates." in " ".join(done.stderr.split())
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "what it does embeds texts: last token, normalised" in lines
+    assert "prompt query (by default) 'Find: '" in lines
+    assert "family Llama" in lines
+    found = json.loads(invoke("inspect", str(folder), "--json").stdout)
+    assert found["purpose"] == {
+        "kind": "embeds",
+        "sentence": "embeds texts: last token, normalised",
+        "width": found["shape"]["hidden_size"],
+        "prompts": {"query": "Find: "},
+        "default_prompt": "query",
+        "warnings": [],
+    }
+    assert found["memory"] is None
+
+
+def test_a_purpose_that_a_setting_gives_comes_with_a_warning(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf")
+    own = json.loads(invoke("inspect", str(path), "--json").stdout)["purpose"]
+    assert (own["kind"], own["warnings"]) == ("generates", [])
+    done = invoke("inspect", str(path), "--json", HERD_POOLING="rank")
+    assert "it ranks documents: by the logits of yes, no; a worker only" in " ".join(done.stderr.split())
+    assert "Leave out HERD_POOLING." in done.stderr
+    (warning,) = json.loads(done.stdout)["purpose"]["warnings"]
+    assert warning.startswith(f"{path}: by its files it generates text, but HERD_POOLING=rank, so it ranks")

@@ -140,7 +140,7 @@ BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
     "a scale of logits": ({"logit_scale": 0.5}, "logit_scale' is 0.5, which is not supported. Take another"),
     "a soft cap": ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping' is 50.0, which is not"),
     "a key of tomorrow": ({"attention__sinks": 4}, "attention.sinks' is 4, which is not supported"),
-    "not causal": ({"attention__causal": False}, "attention.causal' is False, which is not supported"),
+    "not causal": ({"attention__causal": False}, "attention.causal' is False: its tokens see those"),
     "a yarn of its own": ({"rope__scaling__yarn_ext_factor": 0.5}, "yarn_ext_factor' is 0.5, which is not"),
 }
 
@@ -183,7 +183,8 @@ def test_scaling_without_a_type_is_linear(scaling: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("architecture", "message"),
     [
-        ("bert", "'bert', supported are llama.*Take a model of one of these"),
+        ("bert", "'bert': its tokens see those after them, which is not supported. Take an embedder that"),
+        ("mamba", "'mamba', supported are llama.*Take a model of one of these"),
         ("qwen3moe", "'qwen3moe', mixtures of experts are not supported. Take a dense model"),
     ],
 )
@@ -201,7 +202,7 @@ def test_an_error_quotes_little_of_a_long_value() -> None:
 
 
 BAD_JSON: dict[str, tuple[dict[str, Any], str]] = {
-    "model type": ({"model_type": "bert"}, "model_type is 'bert', supported are llama"),
+    "model type": ({"model_type": "mamba"}, "model_type is 'mamba', supported are llama"),
     "experts": ({"model_type": "mixtral"}, "model_type is 'mixtral', mixtures of experts"),
     "images": (
         {"model_type": "llava", "text_config": {}},

@@ -95,6 +95,7 @@ def test_a_tied_model_uses_its_embedding_twice(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", tied=True)
     llama = load_tiny(path)
     ids = random_ids(40)
+    assert llama.output is not None
     assert llama.output.segments == (llama.embedding,)
     assert_close(logits_after(llama, ids), oracle_logits(path, ids), atol=5e-5, rtol=0)
 

@@ -173,6 +173,8 @@ def test_what_it_would_leave_out_is_computed_by_forwards(
         assert not is_plain(config=replace(llama.config, **scaled))
     assert not is_plain(native=None)
     assert not is_plain(tiling=FIXED)
+    assert not is_plain(output=None)
+    assert llama.output is not None
     assert not is_plain(output=replace(llama.output, bias=torch.zeros(VOCAB_SIZE)))
     assert not is_plain(cache=Cache(llama.config, num_pages=4, consecutive=False))
     assert not is_plain(cache=Cache(llama.config, num_pages=4, dtype=torch.bfloat16))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tests.model.forwards import VOCAB_SIZE
-from tests.tiny import permute_rows
+from tests.tiny import add_tokenizer, permute_rows, tiny_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -119,7 +119,7 @@ class TinyFamily:
         writer.add_head_count(config.num_attention_heads)
         writer.add_head_count_kv(config.num_key_value_heads)
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        writer.add_token_list([f"t{token_id}" for token_id in range(config.vocab_size)])
+        add_tokenizer(writer, tiny_vocabulary(), eos=True)
         if getattr(config, "head_dim", None):
             writer.add_key_length(config.head_dim)
             writer.add_value_length(config.head_dim)

@@ -13,7 +13,7 @@ from llama_herd.model.hub.choice import size_text
 if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
     from llama_herd.model.text.token_facts import TokenFacts
-    from llama_herd.worker.loading.model_summary import MemorySummary, ModelSummary, TypeShare
+    from llama_herd.worker.loading.model_summary import MemorySummary, ModelSummary, PurposeFact, TypeShare
 
 
 def inspect(
@@ -58,6 +58,7 @@ def summary_lines(summary: "ModelSummary") -> Iterator[str]:
     yield summary.path
     yield summary.kind
     yield f"{total.num_parameters:,} parameters in {total.num_tensors} tensors, {size_text(total.num_bytes)}"
+    yield from _section("purpose", _purpose_facts(summary.purpose))
     yield from _section("header", summary.header.items())
     yield from _section("shape", _shape_facts(summary.shape))
     yield from _section("tensors", _tensor_facts(summary.tensors))
@@ -80,6 +81,19 @@ def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
 
 def _one_line(value: object) -> str:
     return " ".join(str(value).split())
+
+
+def _purpose_facts(purpose: "PurposeFact | None") -> Iterator[tuple[str, object]]:
+    if purpose is None:
+        return
+    yield "what it does", purpose.sentence
+    if purpose.width is not None:
+        yield "numbers of a vector", f"{purpose.width:,}, or fewer by `dimensions`"
+    for name, prompt in purpose.prompts.items():
+        default = " (by default)" if name == purpose.default_prompt else ""
+        yield f"prompt {name}{default}", repr(prompt)
+    for warning in purpose.warnings:
+        yield "warning", warning
 
 
 def _shape_facts(shape: "LlamaConfig | None") -> Iterator[tuple[str, object]]:

@@ -19,6 +19,12 @@ from llama_herd.model.reading.metadata import (
     NotedMetadata,
     quoted,
 )
+from llama_herd.model.shape.bidirectional import (
+    BIDIRECTIONAL,
+    OTHER_EMBEDDER,
+    is_bidirectional,
+    refuse_other_heads,
+)
 from llama_herd.model.shape.families import FAMILIES, LLAMA, Family
 from llama_herd.model.shape.gguf_shape import (
     gguf_local_rope_base,
@@ -139,6 +145,7 @@ class LlamaConfig:
         Raises ModelFileError, which names `source` and the key.
         """
         config_json = Metadata(values, source)
+        refuse_other_heads(config_json.without_nulls({"is_causal"}))
         family = _family(config_json, "model_type", lambda family: family.model_type)
         noted = NotedMetadata(with_defaults(config_json, family), source)
         noted.require(family.activation_key, family.activation)
@@ -195,6 +202,8 @@ def _family(metadata: Metadata, key: str, known_as: Callable[[Family], str]) -> 
             return family
     if "moe" in named or named == "mixtral":
         raise metadata.error(key, f"is {quoted(named)}, {MOE}", MOE_HELP)
+    if is_bidirectional(named):
+        raise metadata.error(key, f"is {quoted(named)}: {BIDIRECTIONAL}", OTHER_EMBEDDER)
     if "text_config" in metadata:
         raise metadata.error(
             key, f"is {quoted(named)}, which sees more than text", "Take its text model as GGUF."

@@ -29,6 +29,7 @@ from llama_herd.model.kernels.elementwise import RowKernels
 from llama_herd.model.kernels.rotation import RotationKernel
 from llama_herd.model.loader import WeightLoader
 from llama_herd.model.native_layers import LayerParts, NativeLayers
+from llama_herd.model.shape.purpose import Generates
 from llama_herd.model.tiling import FREE, Tiling
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import Linear, Segment
@@ -232,7 +233,7 @@ class Llama:
     blocks: tuple[Block, ...]
     native: NativeLayers | None  # the blocks in native calls
     norm: RMSNorm
-    output: Linear  # C to V
+    output: Linear | None  # C to V; None: the model is for states, not for text
     mover: Thread | None = None  # moves the weights to where they are read fastest
 
     @classmethod
@@ -249,16 +250,17 @@ class Llama:
 
         `on_progress` is told bytes of the file that are done, and all. `tiling` cuts the matrix products;
         batches must be cut by the same. `form` says which matrices stay in blocks. Without
-        `output.weight` the embedding is used twice.
+        `output.weight` the embedding is used twice; a model that generates no text has no output.
         """
         loader = WeightLoader(file, torch.device(device), dtype, tiling.row_tile, form, on_progress)
-        tied = "output.weight" not in file
+        generates = isinstance(file.purpose, Generates)
+        tied = generates and "output.weight" not in file
         embedding = loader.segment("token_embd.weight", is_multiplied=tied)
         blocks = loader.side_by_side(lambda layer: Block.load(loader, layer), file.config.num_layers)
         norm = RMSNorm(
             loader.vector("output_norm.weight"), file.config.rms_eps, loader.form.kernels.elementwise
         )
-        output = Linear((embedding,)) if tied else loader.linear("output.weight")
+        output = Linear((embedding,)) if tied else loader.linear("output.weight") if generates else None
         native = NativeLayers.if_plain(file.config, [block.parts for block in blocks])
         return cls(file.config, tiling, embedding, tuple(blocks), native, norm, output, loader.finish())
 
@@ -270,7 +272,8 @@ class Llama:
     @property
     def is_native(self) -> bool:
         """Whether native kernels, which have threads of their own, multiply by all matrices."""
-        return self.output.is_native and all(block.is_native for block in self.blocks)
+        has_native_output = self.output is None or self.output.is_native
+        return has_native_output and all(block.is_native for block in self.blocks)
 
     @torch.inference_mode()
     def forward(self, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
@@ -280,6 +283,11 @@ class Llama:
         With float32 weights each is within 1e-4 of a forward in float64, whoever runs beside it.
         """
         return self.logits(self.hidden(batch, cache, on_layer)[batch.logit_rows])
+
+    @torch.inference_mode()
+    def states(self, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
+        """Run a batch and keep its keys and values: what is behind the last norm (R, C) of the same rows."""
+        return self.norm(self.hidden(batch, cache, on_layer)[batch.logit_rows])
 
     def hidden(self, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
         """Run a batch through all layers: what is behind the last one (T, C)."""
@@ -300,8 +308,12 @@ class Llama:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits (R, V) in float32 of rows (R, C) of what is behind the last layer."""
+        assert self.output is not None, "a model that generates no text has no logits"
+        return self.scaled(self.output.in_float32(self.norm(hidden)))
+
+    def scaled(self, logits: Tensor) -> Tensor:
+        """Logits (R, any) as the family scales and caps them."""
         config = self.config
-        logits = self.output.in_float32(self.norm(hidden))  # (R, V)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor
         if config.logit_cap:

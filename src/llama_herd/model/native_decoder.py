@@ -119,7 +119,9 @@ class NativeDecoder:
         is_scaled = config.embedding_scale != 1 or config.logit_divisor != 1 or config.logit_cap != 0
         if layers is None or is_scaled or llama.tiling.is_fixed:
             return None
-        if not isinstance(embedding, NativeSegment) or not output.is_native or output.bias is not None:
+        if output is None or not output.is_native or output.bias is not None:
+            return None
+        if not isinstance(embedding, NativeSegment):
             return None
         if not layers.fits(embedding.dtype, cache):
             return None

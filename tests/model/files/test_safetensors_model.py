@@ -277,7 +277,7 @@ BAD_CONFIGS = {
     "nested too deep": ("[" * 100_000, "nested more than 32 deep, which is the limit"),
     "a list": ("[]", "holds a list, an object is needed"),
     "too long": (" " * (2**20 + 1), "longer than the limit of 1048576 bytes"),
-    "another model": ('{"model_type": "bert"}', "model_type is 'bert', supported are llama"),
+    "another model": ('{"model_type": "mamba"}', "model_type is 'mamba', supported are llama"),
 }
 
 

@@ -129,6 +129,21 @@ def test_a_folder_comes_with_what_is_read_of_it_and_its_weights_last() -> None:
     assert found.name == ""
 
 
+def test_a_folder_of_an_embedder_comes_with_its_modules() -> None:
+    """Without them it would be taken for a model that generates."""
+    modules = ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"]
+    of_modules = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    others = [
+        "onnx/config.json",
+        "openvino/model.safetensors",
+        "2_Dense/pytorch_model.bin",
+        "1/2_X/config.json",
+    ]
+    found = chosen(listing(FOLDER | dict.fromkeys([*others, *of_modules, *modules], 1)))
+    top = ["config.json", "tokenizer.json", *modules]
+    assert [file.name for file in found.files] == [*top, *of_modules, "model.safetensors"]
+
+
 @pytest.mark.parametrize(
     ("lacks", "complaint"),
     [

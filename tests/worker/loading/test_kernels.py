@@ -75,6 +75,7 @@ def test_blocks_stay_where_a_kernel_multiplies_them(
         slots=2,
     )
     model = LoadedModel.load(settings, "cpu")
+    assert model.llama.output is not None
     (segment,) = model.llama.output.segments
     assert isinstance(segment, NativeSegment)
     assert model.plan.keeps_blocks
@@ -89,6 +90,7 @@ def test_a_plan_counts_whole_tiles(tmp_path: Path, native_folder: Path, type: st
         model=file_of(type, tmp_path), kernels_dir=str(native_folder), threads=1, slots=2
     )
     model = LoadedModel.load(settings, "cpu")
+    assert model.llama.output is not None
     found = [model.llama.embedding, *model.llama.output.segments]
     norms = [model.llama.norm]
     for block in model.llama.blocks:

@@ -20,6 +20,7 @@ from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, expected_sha
 from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.reading.metadata import MAX_SCALE, Metadata, quoted
+from llama_herd.model.shape.purpose import Override, gguf_purpose, overridden
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.recommended_sampling import metadata_sampling
@@ -52,20 +53,22 @@ class GGUFModel(ModelFile):
         model.weight("blk.0.attn_q.weight")
     """
 
-    def __init__(self, files: Sequence[GGUFFile]) -> None:
+    def __init__(self, files: Sequence[GGUFFile], pooling: Override = "auto") -> None:
         """Take the parts of a model; what it says about itself stands in its first one."""
         self.metadata = files[0].metadata
         self._files, self._weights = files, _gather(files)
         _check_kind(self.metadata, self._weights)
         self.config = LlamaConfig.from_metadata(self.metadata)
+        own = gguf_purpose(self.metadata, self.config.family.architecture)
+        self.purpose, self.complaints = overridden(own, pooling, self.metadata.source)
         self._check_weights()
         if ROPE_NAME in self:
             scaling = self.config.rope_scaling.slowed(self._rope_divisors())
             self.config = replace(self.config, rope_scaling=scaling)
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> Self:
-        """Open a model file, or all parts by one of them.
+    def open(cls, path: str | PathLike[str], pooling: Override = "auto") -> Self:
+        """Open a model file, or all parts by one of them; `pooling` is that of `open_model`.
 
         Raises ModelFileError, which names the part, when it is missing, damaged or not a known Llama.
         """
@@ -78,7 +81,7 @@ class GGUFModel(ModelFile):
             ]
             for number, file in enumerate(files):
                 _check_part(file, number, len(files))
-            opened = cls(files)
+            opened = cls(files, pooling)
             stack.pop_all()
             return opened
 
@@ -112,7 +115,7 @@ class GGUFModel(ModelFile):
 
     def _check_weights(self) -> None:
         """Raise ModelFileError unless they are those of such a model, in their shapes and of known types."""
-        expected, source = expected_shapes(self.config), self.metadata.source
+        expected, source = expected_shapes(self.config, self.purpose), self.metadata.source
         missing = [name for name in expected if name not in self and name not in OPTIONAL_WEIGHTS]
         if missing:
             raise ModelFileError(

@@ -7,14 +7,19 @@ from typing import Self
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.tensor_file import StoredRows, TensorFile, TensorInfo
 from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.shape.purpose import YES_NO, Generates, Purpose, Ranks
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weights.weight import Weight
 
 #: Llama 3.1's scaling: what the speed of each of RoPE's pairs is divided by.
 ROPE_NAME = "rope_freqs.weight"
+#: What a reranker's file may have instead of a head: a row for each label.
+LABELS_NAME = "cls.output.weight"
 
 Shape = tuple[int, ...]
+
+GENERATES = Generates()
 
 
 class ModelFile(ABC):
@@ -24,6 +29,8 @@ class ModelFile(ABC):
     """
 
     config: LlamaConfig
+    purpose: Purpose
+    complaints: tuple[str, ...]  # of a purpose that is not its own
     metadata: Metadata  # with keys as the format has them
     _files: Sequence[TensorFile]
     _weights: Mapping[str, StoredRows]  # by their GGUF names
@@ -74,13 +81,15 @@ class ModelFile(ABC):
         return "token_embd.weight" if name == "output.weight" and name not in self else name
 
 
-def expected_shapes(config: LlamaConfig) -> dict[str, Shape]:
+def expected_shapes(config: LlamaConfig, purpose: Purpose = GENERATES) -> dict[str, Shape]:
     """Every weight that a model of this shape has, the optional ones too, rows first."""
     shapes: dict[str, Shape] = {
         "token_embd.weight": (config.vocab_size, config.hidden_size),
         "output_norm.weight": (config.hidden_size,),
         "output.weight": (config.vocab_size, config.hidden_size),
     }
+    if isinstance(purpose, Ranks) and not purpose.labels:
+        shapes[LABELS_NAME] = (len(YES_NO), config.hidden_size)
     if config.family.interleaved:
         shapes[ROPE_NAME] = (config.rope_dim // 2,)
     for layer in range(config.num_layers):

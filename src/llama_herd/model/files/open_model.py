@@ -11,6 +11,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
 from llama_herd.model.hub.name import how_to_pull
+from llama_herd.model.shape.purpose import Override
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 
@@ -35,12 +36,15 @@ def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
         return tokenizer, ControlTokens.from_metadata(file.metadata, tokenizer)
 
 
-def open_model(path: str | PathLike[str]) -> ModelFile:
-    """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama."""
+def open_model(path: str | PathLike[str], pooling: Override = "auto") -> ModelFile:
+    """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama.
+
+    `pooling` is HERD_POOLING: what the model is for, whatever its files say.
+    """
     path = Path(path)
     with _naming_the_path(path):
         if (path / CONFIG_NAME).is_file():
-            return SafetensorsModel.open(path)
+            return SafetensorsModel.open(path, pooling)
         if path.is_dir():
             found = [f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))]
             raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{''.join(found[:1])}")
@@ -49,7 +53,7 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
             raise ModelFileError(problem.rstrip())
         if path.suffix in _PARTS:
             raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
-        return GGUFModel.open(path)
+        return GGUFModel.open(path, pooling)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,8 @@ from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.shape.json_shape import with_defaults
+from llama_herd.model.shape.modules_json import folder_purpose
+from llama_herd.model.shape.purpose import Embeds, Override, overridden
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.recommended_sampling import folder_sampling
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -30,6 +33,9 @@ MAX_CONFIG_BYTES = 1 << 20
 
 #: RoPE's frequencies in old files; they follow from config.json.
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
+
+#: What names begin with in a folder of a model without a head.
+BARE_NAMES = ("embed_tokens.", "layers.", "norm.")
 
 HEAD_NAME = "lm_head.weight"
 EMBEDDING_NAME = "model.embed_tokens.weight"
@@ -70,15 +76,17 @@ class SafetensorsModel(ModelFile):
         model.weight("blk.0.attn_q.weight")
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pooling: Override = "auto") -> None:
         self.folder = folder
         self.metadata = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
         self.config = LlamaConfig.from_json(self.metadata, self.metadata.source)
+        own = folder_purpose(folder, self.config.hidden_size)
+        self.purpose, self.complaints = overridden(own, pooling, str(folder))
         with ExitStack() as stack:
             self._files = [stack.enter_context(SafetensorsFile.open(path)) for path in weight_paths(folder)]
             self._weights = self._checked(
                 {
-                    name: file.rows(name)
+                    _full_name(name): file.rows(name)
                     for file in self._files  # later ones count for more
                     for name in file.tensors
                     if not name.endswith(IGNORED_SUFFIX)
@@ -87,9 +95,12 @@ class SafetensorsModel(ModelFile):
             stack.pop_all()
 
     @classmethod
-    def open(cls, folder: str | PathLike[str]) -> Self:
-        """Open a folder. Raises ModelFileError when a file is missing or damaged, or it is no known Llama."""
-        return cls(Path(folder))
+    def open(cls, folder: str | PathLike[str], pooling: Override = "auto") -> Self:
+        """Open a folder; `pooling` is that of `open_model`.
+
+        Raises ModelFileError when a file is missing or damaged, or it is no known Llama.
+        """
+        return cls(Path(folder), pooling)
 
     def weight(self, name: str) -> Weight:
         rows = self._weights[self._stored_name(name)]
@@ -106,10 +117,22 @@ class SafetensorsModel(ModelFile):
         if tokenizer.vocab_size > num_rows:
             complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
             raise self.metadata.error("vocab_size", complaint)
+        asked_id = self._tokenizer_json.asked_eos_id
+        if isinstance(self.purpose, Embeds) and asked_id is not None:
+            return self._with_end(tokenizer, asked_id)
         return tokenizer
 
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         return ControlTokens.from_json(self._tokenizer_json)
+
+    def _with_end(self, tokenizer: Tokenizer, eos_id: int) -> Tokenizer:
+        """The tokenizer of an embedder from before transformers 5, which made its vectors with an EOS."""
+        complaint = (
+            f"{self.folder}: add_eos_token asks for an EOS behind a text, which its vectors were made with, "
+            "so one is put; transformers 5 puts none"
+        )
+        last_ids = (*tokenizer.last_ids, eos_id)
+        return replace(tokenizer, last_ids=last_ids, complaints=(*tokenizer.complaints, complaint))
 
     @cached_property
     def _tokenizer_json(self) -> TokenizerJson:
@@ -130,7 +153,7 @@ class SafetensorsModel(ModelFile):
         if is_tied and HEAD_NAME in tensors:  # a head of its own counts, whatever the flag says
             tensors = {EMBEDDING_NAME: tensors[HEAD_NAME], **tensors}
             is_tied = _is_same(tensors[HEAD_NAME], tensors[EMBEDDING_NAME])
-        optional = {HEAD_NAME} if is_tied else set()
+        optional = {HEAD_NAME} if is_tied or isinstance(self.purpose, Embeds) else set()
         for name in names.keys() - tensors.keys() - optional:
             raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
         for name, stored in tensors.items():
@@ -155,6 +178,11 @@ def hf_name(name: str, family: Family = LLAMA) -> str:
     if family.post_norms:
         part_names = part_names | _POST_NORM_NAMES
     return f"model.layers.{layer}.{part_names[part]}.{kind}"
+
+
+def _full_name(name: str) -> str:
+    """The name of a tensor in a language model: one that was saved without its head has shorter ones."""
+    return f"model.{name}" if name.startswith(BARE_NAMES) else name
 
 
 def _plus_one(weight: Weight) -> Weight:

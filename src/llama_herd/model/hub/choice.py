@@ -34,7 +34,12 @@ _BESIDE = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
 )
+#: Files of the modules of sentence-transformers, such as 1_Pooling and 2_Dense.
+_OF_MODULE = re.compile(r"\d+_\w+/(?:config\.json|model\.safetensors)")
 
 
 class Room(NamedTuple):
@@ -150,8 +155,9 @@ def _choose_folder(listing: RepoListing) -> ChosenFiles:
             f"{listing.repo}: holds no {_TOKENIZER}, which a worker needs. Fix: name a repository with one, "
             "or with GGUF files of the model"
         )
+    of_modules = [file for name, file in sorted(files.items()) if _OF_MODULE.fullmatch(name)]
     beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE) if one in files]
-    return ChosenFiles("", (*beside, *weights), "safetensors, as there is no GGUF file")
+    return ChosenFiles("", (*beside, *of_modules, *weights), "safetensors, as there is no GGUF file")
 
 
 def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:

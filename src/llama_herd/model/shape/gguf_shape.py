@@ -14,13 +14,16 @@ from llama_herd.model.reading.metadata import (
     NotedMetadata,
     quoted,
 )
+from llama_herd.model.shape.bidirectional import BIDIRECTIONAL, OTHER_EMBEDDER
 from llama_herd.model.shape.families import Family, layer_windows, local_layers
 
-#: Keys of a GGUF file after its architecture that change no result, whatever they are.
+#: Keys of a GGUF file after its architecture that change no logit, whatever they are.
 HARMLESS_KEYS = frozenset(
     {
         "attention.layer_norm_epsilon",  # of norms with a mean, which no family here has
+        "classifier.output_labels",  # of what the model is for, as is its pooling: `purpose.py` reads both
         "expert_used_count",
+        "pooling_type",
         "rope.scaling.finetuned",
         "tensor_data_layout",
         "vocab_size",
@@ -33,7 +36,6 @@ NEUTRAL_VALUES: Mapping[str, object] = {
     "expert_count": 0,
     "attention.causal": True,
     "use_parallel_residual": True,  # written for all, read for GPT-NeoX
-    "pooling_type": 0,
     "logit_scale": 1.0,
     "residual_scale": 1.0,
     "embedding_scale": 1.0,
@@ -124,5 +126,7 @@ def refuse_unread_gguf_keys(metadata: NotedMetadata, architecture: str) -> None:
         if name in HARMLESS_KEYS or name.startswith(IMAGE_PREFIXES):
             continue
         value, neutral = metadata[key], NEUTRAL_VALUES.get(name)
+        if name == "attention.causal" and value is False:
+            raise metadata.error(quoted(key), f"is False: {BIDIRECTIONAL}", OTHER_EMBEDDER)
         if type(value) is not type(neutral) or value != neutral:
             raise metadata.error(quoted(key), f"is {quoted(value)}, which is not supported", OTHER_MODEL)

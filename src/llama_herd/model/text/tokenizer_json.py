@@ -51,6 +51,8 @@ class TokenizerJson:
         file = read_json(path, MAX_FILE_BYTES).without_nulls()
         special = SpecialTokens(file, self._folder)
         self.complaints = [*special.complaints]
+        #: EOS, if `add_eos_token` asks for one behind a text and the post_processor puts none.
+        self.asked_eos_id: int | None = None
         file = self._load(file, special)
         self.roles = {role: token for role, token in special.roles.items() if self._id(token) is not None}
         self.eos_ids = frozenset(self._read_ends())
@@ -180,6 +182,8 @@ class TokenizerJson:
                 self.complaints.append(
                     f"{config.source}: {said}, but tokenizer.json, which counts, {does} {at} a text"
                 )
+                if role == "eos" and stated:
+                    self.asked_eos_id = token_id
         return first, last
 
     def _beside(self, name: str) -> Metadata:

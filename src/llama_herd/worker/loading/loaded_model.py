@@ -59,6 +59,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
         torch.set_num_threads(num_threads(settings))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
+            servable.check_purpose()
             for warning in servable.tokenizer.complaints:
                 log.warning("something in the model's files is not used", reason=warning)
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from llama_herd.errors import BadInput, SettingsError
+from llama_herd.errors import BadInput, ModelFileError, SettingsError
 from llama_herd.model.config import LlamaConfig
+from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.sketch import Sketch, TensorFact, kind_of
 from llama_herd.model.parsers.formats import AUTO, NONE, ReasoningFormat, ToolFormat
+from llama_herd.model.shape.purpose import Embeds
 from llama_herd.model.text.token_facts import TokenFacts
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.memory_plan import MemoryPlan
@@ -108,6 +110,26 @@ class FormatFact:
 
 
 @dataclass(frozen=True)
+class PurposeFact:
+    """What a model is for, by its files or HERD_POOLING."""
+
+    kind: str  # "generates", "embeds" or "ranks"
+    sentence: str  # for a person
+    width: int | None  # numbers of a vector
+    prompts: Mapping[str, str]  # what is put before a text that is embedded, by name
+    default_prompt: str | None
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def from_file(cls, file: ModelFile) -> Self:
+        purpose, kind = file.purpose, type(file.purpose).__name__.lower()
+        if isinstance(purpose, Embeds):
+            about = purpose.width(file.config.hidden_size), purpose.prompts, purpose.default_prompt
+            return cls(kind, purpose.sentence, *about, file.complaints)
+        return cls(kind, purpose.sentence, None, {}, None, file.complaints)
+
+
+@dataclass(frozen=True)
 class ModelSummary:
     """All facts about a model file, and whether it can be served here.
 
@@ -126,6 +148,7 @@ class ModelSummary:
     #: How it writes calls of tools, and its reasoning.
     tool_format: FormatFact | None = None
     reasoning_format: FormatFact | None = None
+    purpose: PurposeFact | None = None  # of a model whose files can be read
 
     @classmethod
     def from_settings(cls, settings: WorkerSettings) -> Self:
@@ -143,7 +166,7 @@ class ModelSummary:
         file, complaint = servable.file, _complaint(servable.fitting_plan)
         formats, templates = servable.formats, servable.tokenizer.chat_templates
         memory = None
-        with suppress(SettingsError):
+        with suppress(SettingsError, ModelFileError):
             memory = MemorySummary.from_plan(servable.plan(), settings)
         return cls(
             path=str(settings.model),
@@ -160,6 +183,7 @@ class ModelSummary:
             reasoning_format=FormatFact.from_choice(
                 formats.reasoning, settings.reasoning_parser, "HERD_REASONING_PARSER", templates
             ),
+            purpose=PurposeFact.from_file(file),
         )
 
     @classmethod

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from llama_herd.errors import SettingsError
+from llama_herd.errors import ModelFileError, SettingsError
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.parsers.formats import OutputFormats
+from llama_herd.model.shape.purpose import Generates
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.template_files import DEFAULT
@@ -52,7 +53,7 @@ class ServableModel:
         `is_only_planned`: native kernels are taken as right without a trial, which would need torch.
         """
         tiling = _tiling(settings, device)
-        with open_model(settings.model) as file:
+        with open_model(settings.model, settings.pooling) as file:
             yield cls(file, file.read_tokenizer(), tiling, settings, device, is_only_planned)
 
     @cached_property
@@ -61,7 +62,11 @@ class ServableModel:
         return kernels_of(self.settings, self.device, self.file, is_only_planned=self.is_only_planned)
 
     def plan(self) -> MemoryPlan:
-        """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""
+        """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it.
+
+        Raises ModelFileError for a model that does not generate: a worker serves no other yet.
+        """
+        self.check_purpose()
         return MemoryPlan.for_model(self.settings, self.file, self.device, self.kernels)
 
     def fitting_plan(self) -> MemoryPlan:
@@ -69,6 +74,17 @@ class ServableModel:
         plan = self.plan()
         plan.check(self.settings.model.name)
         return plan
+
+    def check_purpose(self) -> None:
+        """Raise ModelFileError for a model that does not generate."""
+        purpose = self.file.purpose
+        if not isinstance(purpose, Generates):
+            fix = (
+                "Take a model that generates" if self.settings.pooling == "auto" else "Leave out HERD_POOLING"
+            )
+            raise ModelFileError(
+                f"{self.settings.model}: it {purpose.sentence}; a worker only generates text so far. {fix}."
+            )
 
     @property
     def num_helpers(self) -> int:
