@@ -14,8 +14,9 @@ from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Ended, Yours
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.job import MAX_NOTES, GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.terms import MAX_NOTES
 from tests.tasks.herd import JOB, QUEUE, Herd, ids, started, sweep
 
 pytestmark = pytest.mark.redis

@@ -9,8 +9,9 @@ import pytest
 
 from llama_herd.errors import MAX_ERROR_BYTES, MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.protocol.chat import MAX_MESSAGES
-from llama_herd.tasks.protocol.job import MAX_NOTES, PROMPT_ID_BYTES, GenerationJob
+from llama_herd.tasks.protocol.job import PROMPT_ID_BYTES, GenerationJob
 from llama_herd.tasks.protocol.sampling import MAX_BIASES, MAX_STOPS, SamplingParams
+from llama_herd.tasks.protocol.terms import MAX_NOTES
 from llama_herd.tasks.settings import Settings
 
 SETTINGS = Settings()

@@ -12,8 +12,9 @@ from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
-from llama_herd.tasks.protocol.job import MAX_BACKOFF_S, MAX_RETRIES, GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.terms import MAX_BACKOFF_S, MAX_RETRIES
 from llama_herd.worker.jobs.publisher import RefusedJob
 from llama_herd.worker.jobs.retries import DEFAULT_BACKOFF_S, Retries
 from llama_herd.worker.jobs.service import Service

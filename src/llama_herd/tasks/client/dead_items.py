@@ -14,8 +14,9 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import MAX_NOTES, GenerationJob, is_job_id
+from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
 from llama_herd.tasks.protocol.message import Envelope, is_queue_of
+from llama_herd.tasks.protocol.terms import MAX_NOTES
 from llama_herd.tasks.settings import Settings
 
 #: The note of a job that runs another one again: the id of that.

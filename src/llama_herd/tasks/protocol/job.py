@@ -6,7 +6,6 @@ messages never contain a prompt or any other text of the job.
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -32,7 +31,6 @@ from llama_herd.tasks.protocol.chat import (
     json_text,
     num_bytes,
 )
-from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, at_most, check_length
 from llama_herd.tasks.protocol.structured_outputs import (
@@ -42,29 +40,18 @@ from llama_herd.tasks.protocol.structured_outputs import (
     StructuredOutputs,
     output_form,
 )
+from llama_herd.tasks.protocol.terms import Notices, Terms
 from llama_herd.tasks.protocol.tools import Tool, ToolChoice, check_choice_among
-from llama_herd.tasks.protocol.webhook import (
-    MAX_SECRET_LENGTH,
-    MAX_URL_LENGTH,
-    check_webhook_secret,
-    check_webhook_url,
-)
 from llama_herd.tasks.protocol.wrong_fields import field_errors
-from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
+from llama_herd.tasks.settings import Settings
 
 #: Each prompt id counts as this many prompt bytes; an estimate takes this many bytes of text for one token.
 PROMPT_ID_BYTES = 4
-MAX_NOTES = 16
-#: Most retries of a job, and the longest wait before one.
-MAX_RETRIES, MAX_BACKOFF_S = 20, 3600.0
 #: Most scores of tokens that a job may ask for: of each token of prompt and outputs, and of the likely tokens
 #: beside it. They are joined and written in one go by whoever wants the whole result.
 MAX_SCORES = 262_144
 #: Most of these that a prompt may have, since all of them come in one event. A worker checks it.
 MAX_PROMPT_SCORES = 131_072
-YEAR_MS = 31_536_000_000
-#: A year: what is to be kept for longer belongs into a database.
-MAX_KEEP_S = 31_536_000
 SOURCES = ("prompt", "prompt_ids", "messages")
 CHAT_FIELDS = (
     *("tools", "tool_choice", "parallel_tool_calls"),
@@ -84,13 +71,8 @@ def seed_of(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big")
 
 
-class GenerationJob(StrictModel):
-    """One prompt to be continued.
-
-    It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `tool_choice`,
-    `parallel_tool_calls`, `documents`, `chat_template` and `chat_template_kwargs` go with `messages` only.
-    Times are unix milliseconds.
-    """
+class Prompt(StrictModel):
+    """What a job is to continue: `prompt`, `prompt_ids` or `messages`, and what goes with these."""
 
     v: Literal[1] = Field(default=1, description="Version of the protocol.")
     prompt: str | None = Field(default=None, description="The text to continue, UTF-8 without NUL.")
@@ -142,101 +124,6 @@ class GenerationJob(StrictModel):
         max_length=MAX_OPTIONS,
         description="Variables of the template's own, like `enable_thinking`.",
     )
-    model: str | None = Field(
-        default=None,
-        pattern=MODEL_PATTERN,
-        description="Absent: the model of the queue.",
-    )
-    tenant: str = Field(
-        default="default",
-        pattern=TENANT_PATTERN,
-        description="Whose job it is: that of the process that submits it.",
-    )
-    priority: int = Field(
-        default=0,
-        ge=MIN_PRIORITY,
-        le=MAX_PRIORITY,
-        description="Higher goes first. Above 0: before the jobs that wait at 0. Below 0: after them.",
-    )
-    deadline_ms: int | None = Field(
-        default=None, ge=1, lt=2**53, description="The job ends with `deadline` at this time."
-    )
-    timeout_s: float | None = Field(
-        default=None,
-        gt=0,
-        le=MAX_TTL_S,
-        description="The job ends with `deadline` this long after it was accepted, or after `not_before`.",
-    )
-    not_before: int | None = Field(
-        default=None,
-        ge=1,
-        lt=2**53,
-        description="The job is accepted now, but does not run before this time.",
-    )
-    keep_s: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_KEEP_S,
-        description="How long the job, its events and its result are kept after its end. Absent: for "
-        "HERD_STREAM_TTL_S, and the result for HERD_RESULT_TTL_S. A failed job is kept for "
-        "HERD_FAILED_TTL_S at least.",
-    )
-    retries: int | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_RETRIES,
-        description="How often the job is put back and tried again after an error that is `retriable`. It "
-        "goes on with the tokens that it has. Absent: 0.",
-    )
-    retry_backoff_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_BACKOFF_S,
-        description="How long it waits before the first retry; before each further one twice as long, up to "
-        "an hour. Up to half of that is left out by chance. Absent: 1.",
-    )
-    flush_ms: int | None = Field(
-        default=None,
-        ge=0,
-        le=60_000,
-        description="Tokens are collected for about this long, then sent in one event; below 500 the first "
-        "token is sent at once. 0: an event for each step, but one for all steps that end while Redis takes "
-        "the last event. Absent: the worker's HERD_FLUSH_MS.",
-    )
-    response_format: ResponseFormat | None = Field(
-        default=None,
-        description="The form of the output: `text`, `json_object`, or `json_schema` with a `schema`.",
-    )
-    structured_outputs: StructuredOutputs | None = Field(
-        default=None,
-        description="The form of the output, by one of `json` (a schema), `regex`, `choice` (texts) and "
-        "`grammar` (Lark or GBNF).",
-    )
-    sampling: SamplingParams = Field(
-        default=SamplingParams(), description="How tokens are drawn, and when to stop."
-    )
-    metadata: Annotated[
-        dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]],
-        at_most(MAX_NOTES),
-    ] = Field(
-        default={},
-        max_length=MAX_NOTES,
-        description="The client's own notes. They are kept with the job; nothing else is done with them.",
-    )
-
-    webhook: str | None = Field(
-        default=None,
-        max_length=MAX_URL_LENGTH,
-        description="The address that is told of the job's end, in place of the tenant's own. It needs TLS, "
-        "and a host that the tenant allows.",
-    )
-    webhook_secret: str | None = Field(
-        default=None,
-        max_length=MAX_SECRET_LENGTH,
-        repr=False,
-        description="What the webhook to this address is signed with, in place of the tenant's secret: "
-        "`whsec_` and the Base64 of 24 to 64 bytes. It goes with `webhook` only.",
-    )
 
     @field_validator("prompt_ids", mode="before")
     @classmethod
@@ -263,15 +150,14 @@ class GenerationJob(StrictModel):
         _check_prompt_bytes(length, info)
         return value
 
-    @field_validator("tools", "documents", "chat_template_kwargs", *FORM_FIELDS)
+    @field_validator("tools", "documents", "chat_template_kwargs")
     @classmethod
     def _check_json_length(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None:
             return None
         if info.field_name == "chat_template_kwargs":
             check_options(value)
-        if info.field_name not in FORM_FIELDS:  # whose own checks have seen to that
-            check_json(value)
+        check_json(value)
         _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
@@ -284,49 +170,44 @@ class GenerationJob(StrictModel):
             check_choice_among(value, info.data["tools"] or ())
         return value
 
-    @field_validator("timeout_s")
-    @classmethod
-    def _check_one_time_limit(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value is not None and info.data.get("deadline_ms") is not None:
-            raise ValueError("cannot be combined with deadline_ms: give one of them")
-        return value
 
-    @field_validator("not_before")
-    @classmethod
-    def _check_not_before(cls, value: int | None, info: ValidationInfo) -> int | None:
-        deadline_ms = info.data.get("deadline_ms")
-        if value is not None and deadline_ms is not None and value >= deadline_ms:
-            raise ValueError(f"must be before deadline_ms, {deadline_ms}, got {value}")
-        return value
+class Wanted(StrictModel):
+    """What a job is to bring: the form of its outputs, and how they are drawn."""
 
-    @field_validator("webhook")
+    response_format: ResponseFormat | None = Field(
+        default=None,
+        description="The form of the output: `text`, `json_object`, or `json_schema` with a `schema`.",
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        default=None,
+        description="The form of the output, by one of `json` (a schema), `regex`, `choice` (texts) and "
+        "`grammar` (Lark or GBNF).",
+    )
+    sampling: SamplingParams = Field(
+        default=SamplingParams(), description="How tokens are drawn, and when to stop."
+    )
+
+    @field_validator(*FORM_FIELDS)
     @classmethod
-    def _check_webhook(cls, value: str | None) -> str | None:
+    def _check_form_length(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None:
-            check_webhook_url(value)
+            _check_prompt_bytes(num_bytes([json_text(value)]), info)
         return value
 
-    @field_validator("webhook_secret")
-    @classmethod
-    def _check_webhook_secret(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None:
-            check_webhook_secret(value)
-            if info.data.get("webhook", "") is None:
-                raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
-        return value
+    @property
+    def output_form(self) -> OutputForm | None:
+        """The form that the job asks of its output; None: any text."""
+        return output_form(self.response_format, self.structured_outputs)
 
-    @field_validator("metadata")
-    @classmethod
-    def _sort_metadata(cls, value: dict[str, str]) -> dict[str, str]:
-        return dict(sorted(value.items()))
 
-    @field_validator("tenant")
-    @classmethod
-    def _check_tenant(cls, value: str, info: ValidationInfo) -> str:
-        limits: Settings | None = info.context
-        if limits is not None and value != limits.tenant:
-            raise ValueError(f"must be the tenant of this process, {limits.tenant}")
-        return value
+# The fields of its JSON stand in the order of these classes, from the right, as in older versions.
+class GenerationJob(Notices, Wanted, Terms, Prompt):
+    """One prompt to be continued.
+
+    It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `tool_choice`,
+    `parallel_tool_calls`, `documents`, `chat_template` and `chat_template_kwargs` go with `messages` only.
+    Times are unix milliseconds.
+    """
 
     @model_validator(mode="after")
     def _check_combinations(self, info: ValidationInfo) -> Self:
@@ -351,28 +232,6 @@ class GenerationJob(StrictModel):
                 "top_logprobs or prompt_logprobs"
             )
         return self
-
-    @property
-    def output_form(self) -> OutputForm | None:
-        """The form that the job asks of its output; None: any text."""
-        return output_form(self.response_format, self.structured_outputs)
-
-    def check_deadline(self) -> None:
-        """Raise InvalidJob if `deadline_ms` is in 1970: then a span was meant, or seconds."""
-        if self.deadline_ms is not None and self.deadline_ms < YEAR_MS:
-            message = (
-                f"is a time in 1970, got {self.deadline_ms}: it counts milliseconds since then. "
-                "Fix: timeout_s for a span from now, in seconds"
-            )
-            raise InvalidJob([FieldError("deadline_ms", message)])
-
-    def ends_by(self, due_ms: int) -> int | None:
-        """The time by which the job must end; None: no limit. `due_ms`: when it could first run."""
-        return self.deadline_ms if self.timeout_s is None else due_ms + self.timeout_ms
-
-    @property
-    def timeout_ms(self) -> int:
-        return math.ceil(1000 * (self.timeout_s or 0))
 
     @property
     def num_prompt_bytes(self) -> int:
@@ -434,10 +293,6 @@ class GenerationJob(StrictModel):
         if not job.sampling.max_tokens and (wrong := _empty_output_errors(job.model_dump())):
             raise InvalidJob(wrong)
         return job
-
-    def to_json(self) -> str:
-        """The job as its record holds it, without its secret. Equal jobs give equal texts."""
-        return self.model_dump_json(exclude_none=True, exclude={"webhook_secret"})
 
 
 SOURCE_MESSAGE = "exactly one of prompt, prompt_ids and messages is required"

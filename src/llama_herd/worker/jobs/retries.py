@@ -3,7 +3,8 @@
 from random import uniform
 from typing import NamedTuple, Self
 
-from llama_herd.tasks.protocol.job import MAX_BACKOFF_S, GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.terms import MAX_BACKOFF_S
 
 #: The wait before a first retry, if a job names none.
 DEFAULT_BACKOFF_S = 1.0
