@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
     from llama_herd.tasks.client.async_client import AsyncClient as AsyncClient
     from llama_herd.tasks.client.batch.batch_row import BatchItem as BatchItem, BatchRow as BatchRow
     from llama_herd.tasks.client.client import Client as Client
+    from llama_herd.tasks.client.embedding import Embeddings as Embeddings
     from llama_herd.tasks.client.herds import Herds as Herds
     from llama_herd.tasks.client.job_status import JobStatus as JobStatus
     from llama_herd.tasks.client.lots import SubmitOutcome as SubmitOutcome
@@ -37,11 +38,13 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
     from llama_herd.tasks.ledger.answers import Place as Place
     from llama_herd.tasks.protocol.batch_status import BatchStatus as BatchStatus
     from llama_herd.tasks.protocol.chat import ChatMessage as ChatMessage
+    from llama_herd.tasks.protocol.embedding_job import EmbeddingJob as EmbeddingJob
     from llama_herd.tasks.protocol.events import (
         End as End,
         Event as Event,
         Started as Started,
         Token as Token,
+        Vectors as Vectors,
     )
     from llama_herd.tasks.protocol.job import GenerationJob as GenerationJob
     from llama_herd.tasks.protocol.job_fields import SamplingFields as SamplingFields
@@ -81,7 +84,9 @@ _HOMES = {
     "tasks.client.lots": ("SubmitOutcome",),
     "tasks.client.tenant_status": ("QueueStatus", "Status"),
     "tasks.client.place_watch": ("Queued",),
-    "tasks.protocol.events": ("End", "Event", "Started", "Token"),
+    "tasks.client.embedding": ("Embeddings",),
+    "tasks.protocol.embedding_job": ("EmbeddingJob",),
+    "tasks.protocol.events": ("End", "Event", "Started", "Token", "Vectors"),
     "tasks.protocol.job": ("GenerationJob",),
     "tasks.protocol.job_fields": ("SamplingFields",),
     "tasks.ledger.answers": ("Place",),

@@ -4,52 +4,20 @@ Shapes: N texts, C hidden size, W width of a vector.
 """
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, normalize
 
 from llama_herd.errors import BadInput, ModelFileError
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.model_file import ModelFile
-from llama_herd.model.files.safetensors import SafetensorsFile
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.shape.purpose import Dense, Embeds
+from llama_herd.model.shape.purpose import Embeds
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.texts import STEP_TOKENS, Text, TextRun, num_common
-from llama_herd.model.weights.linear import dense_matrix
-from llama_herd.model.weights.weight import Weight
-
-
-@dataclass(frozen=True, eq=False)
-class DenseLayer:
-    """activation(W x + b), in float32 whatever the compute dtype."""
-
-    weight: Tensor
-    bias: Tensor | None
-    activation: str
-
-    @classmethod
-    def load(cls, dense: Dense, device: torch.device) -> Self:
-        """Read its file. Raises ModelFileError unless it holds just that layer."""
-        shapes: dict[str, tuple[int, ...]] = {"linear.weight": (dense.out_features, dense.in_features)}
-        if dense.has_bias:
-            shapes["linear.bias"] = (dense.out_features,)
-        with closing(SafetensorsFile.open(dense.path)) as file:
-            found = {name: info.shape for name, info in file.tensors.items()}
-            if found != shapes:
-                raise ModelFileError(f"{file.path}: holds {found}, expected {shapes}. Fetch it again.")
-            stored = [file.rows(name) for name in shapes]
-            weights = [Weight(rows.info.type, rows.info.shape, rows) for rows in stored]
-            weight, *bias = (dense_matrix([weight], device, torch.float32) for weight in weights)
-        return cls(weight, bias[0][0] if bias else None, dense.activation)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y = linear(x, self.weight, self.bias)
-        return y.tanh() if self.activation == "Tanh" else y
+from llama_herd.model.vector_head import VectorHead
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +36,7 @@ class Embedder:
     cache: Cache
     tokenizer: Tokenizer
     purpose: Embeds
-    dense: tuple[DenseLayer, ...]
+    head: VectorHead
 
     @classmethod
     def load(cls, file: ModelFile, llama: Llama, cache: Cache) -> Self:
@@ -77,8 +45,8 @@ class Embedder:
         if not isinstance(purpose, Embeds):
             problem = f"{purpose.sentence}, its files name no pooling"
             raise ModelFileError(f"{file.metadata.source}: {problem}. Take an embedder, or set HERD_POOLING.")
-        dense = tuple(DenseLayer.load(layer, cache.device) for layer in purpose.dense)
-        return cls(llama, cache, file.read_tokenizer(), purpose, dense)
+        head = VectorHead.load(purpose, cache.device)
+        return cls(llama, cache, file.read_tokenizer(), purpose, head)
 
     @property
     def width(self) -> int:
@@ -102,11 +70,8 @@ class Embedder:
         """
         if dimensions is not None and not 1 <= dimensions <= self.width:
             raise BadInput(f"dimensions is {dimensions}, allowed are 1 to {self.width}")
-        vectors = self._pooled(self._encoded(texts, prompt), step_tokens)
-        for layer in self.dense:
-            vectors = layer(vectors)
-        vectors = vectors[:, :dimensions]
-        return normalize(vectors, dim=-1) if self.purpose.is_normalised else vectors
+        means = self._pooled(self._encoded(texts, prompt), step_tokens)
+        return self.head.cut(self.head(means), dimensions)
 
     def _pooled(self, texts: Sequence[Text], step_tokens: int) -> Tensor:
         """The mean (N, C) of the wanted states of each text.

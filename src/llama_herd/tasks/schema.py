@@ -5,13 +5,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import EVENT
 from llama_herd.tasks.protocol.job import GenerationJob
 
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Each schema by the name of its file."""
-    return {"job.json": GenerationJob.model_json_schema(), "event.json": EVENT.json_schema()}
+    return {
+        "job.json": GenerationJob.model_json_schema(),
+        "embedding_job.json": EmbeddingJob.model_json_schema(),
+        "event.json": EVENT.json_schema(),
+    }
 
 
 def schema_text(schema: dict[str, Any]) -> str:

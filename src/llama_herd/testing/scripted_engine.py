@@ -4,6 +4,9 @@ import os
 import signal
 from collections.abc import Callable, Sequence as Rows
 from dataclasses import dataclass, fields
+from math import hypot
+from random import Random
+from struct import pack
 from time import monotonic, sleep
 from typing import Self
 
@@ -15,6 +18,9 @@ from llama_herd.worker.engine.interface import SampledToken, SequenceInfo
 from llama_herd.worker.engine.runner import Read, Reading
 from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
+
+#: Numbers of the vector of a text.
+NUM_DIMENSIONS = 64
 
 #: How long at most an engine whose rows are all paced hears of nothing else.
 POLL_S = 0.01
@@ -77,6 +83,9 @@ class ScriptedRunner:
 
     def _reading(self, row: Row) -> Reading:
         sequence = row.sequence
+        if sequence.vector is not None:
+            wanted = sequence.vector.dimensions or NUM_DIMENSIONS
+            return Reading(row, [], None, scripted_vector(sequence.prompt_ids, wanted))
         if not isinstance(sequence, ScriptedSequence):
             raise TypeError(f"{sequence.name} has no script")
         if sequence.is_deadly:
@@ -111,6 +120,13 @@ class PacedEngine(Engine):
         for row in due:
             if isinstance(row.sequence, ScriptedSequence) and row.sequence.answer.tokens_per_s:
                 row.sequence.due_s = now_s + 1 / row.sequence.answer.tokens_per_s
+
+
+def scripted_vector(ids: Rows[int], num_dimensions: int) -> bytes:
+    """A vector of length 1 that follows from the ids alone: equal texts have equal ones."""
+    drawn = Random(repr(list(ids)))
+    numbers = [drawn.gauss(0, 1) for _ in range(NUM_DIMENSIONS)][:num_dimensions]
+    return pack(f"<{num_dimensions}f", *(one / hypot(*numbers) for one in numbers))
 
 
 def _certain(token_id: int, num_top: int | None) -> SampledToken:

@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from llama_herd.errors import GenerationError
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.model.shape.purpose import Embeds, Pooling
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.testing.answer import Answer
 from llama_herd.testing.output import FORMATS, output_of
 from llama_herd.testing.script import AskedJob
-from llama_herd.testing.scripted_engine import HasRecorded, PacedEngine, ScriptedRunner, ScriptedSequence
+from llama_herd.testing.scripted_engine import (
+    NUM_DIMENSIONS,
+    HasRecorded,
+    PacedEngine,
+    ScriptedRunner,
+    ScriptedSequence,
+)
 from llama_herd.testing.vocabulary import EOS_ID, Vocabulary
 from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -20,6 +29,7 @@ from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.loading.chats import ChatOutputs
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
+from llama_herd.worker.loading.text_sequences import TextMaker
 from llama_herd.worker.settings import MAX_PREFILL_TOKENS, WorkerSettings
 
 #: Tokens of the longest sequence, unless HERD_CONTEXT_TOKENS says another number.
@@ -79,14 +89,23 @@ class ScriptedMaker(SequenceMaker):
             control_ids={},
             tokenizer_info=None,
             sampling={},
+            texts=TextMaker(
+                words,
+                Embeds(Pooling.LAST),
+                NUM_DIMENSIONS,
+                size.max_length,
+                size.kv_cache_tokens // PAGE_TOKENS,
+                generates=True,
+            ),
             model=model,
             ask=ask,
         )
 
-    def sequences(
-        self, job_id: str, job: GenerationJob, now_ms: int, due_ms: int | None = None
-    ) -> list[Sequence]:
+    def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
+        """Of texts nothing is asked: their vectors follow from them."""
         made = super().sequences(job_id, job, now_ms, due_ms)
+        if isinstance(job, EmbeddingJob):
+            return made
         answer = self.ask(AskedJob(job_id, job.tenant, self.model, job))
         if answer.error and not answer.after_tokens:
             raise GenerationError(answer.error, answer.message)

@@ -9,6 +9,7 @@ import pytest
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.shape.gguf_purpose import gguf_purpose
 from llama_herd.model.shape.modules_json import folder_purpose
 from llama_herd.model.shape.purpose import (
     Dense,
@@ -17,7 +18,6 @@ from llama_herd.model.shape.purpose import (
     Override,
     Pooling,
     Ranks,
-    gguf_purpose,
     overridden,
 )
 from tests.model.modules_folder import (

@@ -1,13 +1,15 @@
 """Token events are written without a model that validates them, as the model itself would write them."""
 
+from base64 import b64decode, b64encode
+from itertools import accumulate
 from typing import Any, get_args
 
 from hypothesis import given, strategies as st
 
 from llama_herd.model.parsers.output_parser import OutputParser
-from llama_herd.tasks.protocol.events import FinishReason, parse_event
+from llama_herd.tasks.protocol.events import End, FinishReason, Timings, Vectors, parse_event
 from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import MAX_VECTOR_CHARS, EventAuthor, EventLog, RecordedOutputs
 from tests.worker.jobs.test_output_reader import FORMATS, OUTPUT
 from tests.worker.jobs.test_suspect_gate import CLAIM
 
@@ -55,3 +57,32 @@ def test_what_is_written_is_what_the_model_writes(
         event = parse_event(entry.event)
         assert event.to_json() == entry.event
         assert (event.seq, event.epoch, event.type) == (entry.seq, entry.epoch, entry.kind)
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=60))
+def test_vectors_are_written_in_events_of_a_bounded_length(lengths: list[int]) -> None:
+    vectors = {number: bytes(4 * length) for number, length in enumerate(lengths)}
+    stream = EventLog("job", CLAIM, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
+    stream.num_texts = len(vectors)
+    for number, vector in vectors.items():
+        stream.add(StepOutput(SequenceInfo("job", choice=number), vector=vector, finish_reason="stop"))
+    entries = stream.flush()
+    events = [parse_event(entry.event) for entry in entries]
+    assert [event.to_json() for event in events] == [entry.event for entry in entries]
+    found = {
+        number: b64decode(vector)
+        for event in events
+        if isinstance(event, Vectors)
+        for number, vector in zip(event.texts, event.vectors, strict=True)
+    }
+    assert found == vectors
+    assert [entry.i for entry in entries] == [*accumulate((one.num_ids for one in entries[:-1]), initial=0)]
+    longest = max(map(len, map(b64encode, vectors.values())))
+    assert max(len(entry.event) for entry in entries) < MAX_VECTOR_CHARS + longest + 1000
+    assert RecordedOutputs.from_events(events).num == stream.num_ids == len(vectors)
+    assert not stream.flush()
+    end = parse_event(stream.end("stop", 7, Timings()).event)
+    assert isinstance(end, End)
+    assert end.usage is not None
+    usage = end.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (7, 0, 7)

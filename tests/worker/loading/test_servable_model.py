@@ -16,7 +16,6 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import invoke
 from tests.hostile.foreign_models import FOREIGN_MODELS
 from tests.model.files.test_gguf_model import BAD_SETS, Change, write_changed
-from tests.model.modules_folder import LAST, write_modules
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import write_tiny_gguf
 
@@ -61,10 +60,6 @@ def saved_without(name: str) -> Writer:
     return write
 
 
-def embedder(folder: Path) -> Path:
-    return write_modules(saved(folder), LAST)
-
-
 GOOD: Mapping[str, tuple[Writer, dict[str, str]]] = {
     "plain": (tiny(), {}),
     "quantised and tied": (tiny(type="Q8_0", tied=True), {}),
@@ -84,8 +79,7 @@ BAD: Mapping[str, tuple[Writer, dict[str, str]]] = {
     "other shape": (changed(Change("output_norm.weight", np.ones(7, "f"))), {}),
     "folder without a tokenizer": (saved_without("tokenizer.json"), {}),
     "folder without weights": (saved_without("model.safetensors"), {}),
-    "embedder": (embedder, {}),
-    "pooling": (tiny(), {"HERD_POOLING": "mean"}),
+    "ranks": (tiny(), {"HERD_POOLING": "rank"}),
     "deterministic in bfloat16": (tiny(), {"HERD_DETERMINISTIC": "true", "HERD_DTYPE": "bfloat16"}),
     "context": (tiny(), {"HERD_CONTEXT_TOKENS": "513"}),
     "cache": (tiny(), {"HERD_KV_CACHE_TOKENS": str(10**12)}),

@@ -8,10 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from llama_herd.model.reading.metadata import Metadata, quoted
-
-#: What helps a file that says of itself only a part of what ranking needs.
-WHOLE_RERANKER = "Take a file that llama.cpp has converted from the folder, or the folder itself."
 #: The tokens that Qwen3-Reranker answers with, the better one first.
 YES_NO = ("yes", "no")
 #: Qwen3-Reranker's template, as its card has it.
@@ -111,16 +107,6 @@ Purpose: TypeAlias = Generates | Embeds | Ranks
 Override: TypeAlias = Literal["auto", "last", "mean", "cls", "rank"]
 
 
-def gguf_purpose(metadata: Metadata, architecture: str) -> Purpose:
-    """The purpose of a GGUF file. Raises ModelFileError, which names the key."""
-    key = f"{architecture}.pooling_type"
-    number = metadata.integer(key, 0, 4, 0)
-    poolings = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
-    if number in poolings:
-        return Embeds(poolings[number])
-    return _gguf_ranks(metadata, architecture) if number == 4 else Generates()
-
-
 def overridden(purpose: Purpose, override: Override, source: str) -> tuple[Purpose, tuple[str, ...]]:
     """The purpose that HERD_POOLING gives a model, and a warning if that is not its own."""
     if override == "auto":
@@ -144,19 +130,3 @@ def jinja_of(template: str) -> str:
     parts = re.split(r"(\{query\}|\{document\})", template)
     written = [values.get(part, json.dumps(part, ensure_ascii=False)) for part in parts if part]
     return "".join(f"{{{{ {part} }}}}" for part in written)
-
-
-def _gguf_ranks(metadata: Metadata, architecture: str) -> Ranks:
-    """As llama.cpp's converter writes a Qwen3-Reranker; scores of a file that lacks a part say nothing."""
-    key = f"{architecture}.classifier.output_labels"
-    labels = metadata.strings(key) if key in metadata else ()
-    if labels != YES_NO:
-        problem = f"is {quoted(labels)}" if labels else "is missing"
-        raise metadata.error(key, f"{problem}, {quoted(YES_NO)} is needed to rank", WHOLE_RERANKER)
-    template_key = "tokenizer.chat_template.rerank"
-    if template_key not in metadata:
-        raise metadata.error(template_key, "is missing, which is needed to rank", WHOLE_RERANKER)
-    template = metadata.text(template_key)
-    if not {"{query}", "{document}"} <= set(re.findall(r"\{\w+\}", template)):
-        raise metadata.error(template_key, "lacks {query} or {document}", WHOLE_RERANKER)
-    return Ranks(template=jinja_of(template))

@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Self, TypeVar, Unpack
 
@@ -12,6 +12,7 @@ from llama_herd.tasks.client.batch.client_batch import AsyncBatch, ProgressHook,
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
+from llama_herd.tasks.client.embedding import EmbeddingCall, Embeddings
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
@@ -28,9 +29,10 @@ from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, P
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.embedding_job import Text
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.tasks.protocol.job_fields import SubmitFields
+from llama_herd.tasks.protocol.job_fields import EmbedFields, SubmitFields
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
@@ -68,7 +70,7 @@ class AsyncClient:
 
     async def submit(
         self,
-        job: GenerationJob | None = None,
+        job: Job | None = None,
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
@@ -164,6 +166,21 @@ class AsyncClient:
         limit_s = time_limit_s(timeout_s, timeout)
         events = self.stream(job_id, timeout_s=limit_s, wait=wait or limit_s is not None)
         return Result.from_events([event async for event in events])
+
+    async def embed(
+        self, texts: Sequence[Text], *, timeout_s: float | None = None, **fields: Unpack[EmbedFields]
+    ) -> Embeddings:
+        """Wait for the vectors of texts, and return them in their order."""
+        call = EmbeddingCall(texts, fields, self._core.settings, timeout_s)
+        try:
+            async for outcome in self.submit_many(call.jobs):
+                call.note(outcome)
+            results = [await self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
+            return Embeddings.from_results(results)
+        except BaseException:
+            for job_id in call.accepted:
+                await self.cancel(job_id)
+            raise
 
     async def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker."""

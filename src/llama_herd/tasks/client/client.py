@@ -1,7 +1,7 @@
 """The client: submit jobs, follow their tokens, fetch results, cancel."""
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import TypeVar, Unpack
 
@@ -13,6 +13,7 @@ from llama_herd.tasks.client.batch.client_batch import ClientBatch, ProgressHook
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
+from llama_herd.tasks.client.embedding import EmbeddingCall, Embeddings
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
@@ -28,9 +29,10 @@ from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, P
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.embedding_job import Text
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.tasks.protocol.job_fields import SubmitFields
+from llama_herd.tasks.protocol.job_fields import EmbedFields, SubmitFields
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
@@ -71,14 +73,14 @@ class Client(AbstractContextManager["Client"]):
 
     def submit(
         self,
-        job: GenerationJob | None = None,
+        job: Job | None = None,
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,
         traceparent: str | None = None,
         **fields: Unpack[SubmitFields],
     ) -> str:
-        """Enqueue a job, given as a GenerationJob or by its fields, and return its id.
+        """Enqueue a job, given as a GenerationJob or an EmbeddingJob, or by its fields, and return its id.
 
         Submitting the same job under the same `job_id` again changes nothing, so a call may be repeated. The
         same job is one that is equal in every field, times included. An `idempotency_key` is a name of your
@@ -110,8 +112,8 @@ class Client(AbstractContextManager["Client"]):
             for outcome in client.submit_many(jobs):
                 print(outcome.job_id, outcome.error or "accepted")
 
-        A job is a mapping of the arguments that `submit` takes, or a GenerationJob. It is accepted or refused
-        by itself: its outcome has its id, or the error that `submit` would raise.
+        A job is a mapping of the arguments that `submit` takes, or a job of either kind. It is accepted or
+        refused by itself: its outcome has its id, or the error that `submit` would raise.
 
         Jobs are read and sent as you iterate, up to `lot` of them (1 to 1,000) and 4 MiB in one round trip;
         none before the first step. If the connection is lost, the outcomes of the jobs under way have that
@@ -208,6 +210,29 @@ class Client(AbstractContextManager["Client"]):
         """
         limit_s = time_limit_s(timeout_s, timeout)
         return Result.from_events(self.stream(job_id, timeout_s=limit_s, wait=wait or limit_s is not None))
+
+    def embed(
+        self, texts: Sequence[Text], *, timeout_s: float | None = None, **fields: Unpack[EmbedFields]
+    ) -> Embeddings:
+        """Wait for the vectors of texts, or of lists of token ids, and return them in their order.
+
+            vectors = client.embed(["a llama", "an alpaca"], model="embedder").vectors
+
+        Many texts become several jobs, which are kept for a minute after their end. If the call ends early,
+        by an error or `timeout_s`, those that have not ended are cancelled.
+
+        Raises what `submit` raises, GenerationError if a job failed, and TimeoutError.
+        """
+        call = EmbeddingCall(texts, fields, self._core.settings, timeout_s)
+        try:
+            for outcome in self.submit_many(call.jobs):
+                call.note(outcome)
+            results = [self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
+            return Embeddings.from_results(results)
+        except BaseException:
+            for job_id in call.accepted:
+                self.cancel(job_id)
+            raise
 
     def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker, and for how long; None if it does not wait.

@@ -10,7 +10,7 @@ from llama_herd.tasks.client.submission import AcceptedJob, Beside, enqueue, new
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.settings import Settings
 
@@ -48,15 +48,13 @@ class ClientCore:
         """The queue of the client's own model."""
         return queue_name(self.settings.default_model, self.settings.tenant)
 
-    async def submit(
-        self, job: GenerationJob | None, fields: Mapping[str, Any], beside: Beside
-    ) -> AcceptedJob:
+    async def submit(self, job: Job | None, fields: Mapping[str, Any], beside: Beside) -> AcceptedJob:
         """Check, name and enqueue a job, given whole or by its fields.
 
         Raises TypeError for both at once, InvalidJob, JobConflict, QueueFull, NotReplicated.
         """
         if job is not None and fields:
-            raise TypeError("give a GenerationJob or its fields, not both")
+            raise TypeError("give a job or its fields, not both")
         if None not in (beside.job_id, beside.idempotency_key):
             raise TypeError("give a job_id or an idempotency_key, not both")
         named = new_job(fields if job is None else job, self.settings, beside)

@@ -14,7 +14,8 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
+from llama_herd.tasks.protocol.job import is_job_id
+from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.message import Envelope, is_queue_of
 from llama_herd.tasks.protocol.terms import MAX_NOTES
 from llama_herd.tasks.settings import Settings
@@ -85,7 +86,7 @@ class DeadItems:
         """Run a job under an id derived from its own, so a retry may be repeated. Its times are over."""
         body, secret = await both(self.ledger.body(job_id), self.ledger.webhook_secret(job_id))
         changed: dict[str, object] = {"deadline_ms": None, "not_before": None, "webhook_secret": secret}
-        job = GenerationJob.parse(body_fields(job_id, body) | changed, self.settings)
+        job = parse_job(body_fields(job_id, body) | changed, self.settings)
         check_priority(job.priority)
         if len(job.metadata) < MAX_NOTES:
             job = job.model_copy(update={"metadata": job.metadata | {RETRY_OF: job_id}})

@@ -10,8 +10,8 @@ from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.job_fields import SubmitFields
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
 
 #: Between the name of a herd and the id of its job. No id has one.
@@ -56,7 +56,7 @@ class Herds(AbstractContextManager["Herds"]):
 
     def submit(
         self,
-        job: GenerationJob | None = None,
+        job: Job | None = None,
         *,
         job_id: str | None = None,
         idempotency_key: str | None = None,

@@ -20,7 +20,7 @@ from llama_herd.tasks.ledger.answers import Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import each
 from llama_herd.tasks.ledger.submit_item import SubmitItem
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 
 #: Most jobs of a lot.
 MAX_LOT_JOBS = 1000
@@ -32,8 +32,8 @@ MAX_LOT_BYTES = 4 << 20
 #: refuse a call of more than 4,000 arguments.
 MAX_CALL_JOBS = 50
 
-#: A job as `submit` takes it: all its arguments in one mapping, or a GenerationJob.
-JobToSubmit = GenerationJob | Mapping[str, Any]
+#: A job as `submit` takes it: all its arguments in one mapping, or a job.
+JobToSubmit = Job | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
-from llama_herd.tasks.protocol.job import GenerationJob, is_job_id
+from llama_herd.tasks.protocol.job import is_job_id
+from llama_herd.tasks.protocol.kinds import Job, parse_job
 from llama_herd.tasks.protocol.message import Envelope, known_traceparent, model_of, queue_name
 from llama_herd.tasks.settings import Settings
 
@@ -55,12 +56,12 @@ class NewJob(NamedTuple):
     job_id: str
     name: str
     envelope: Envelope
-    job: GenerationJob
+    job: Job
 
 
-def new_job(given: GenerationJob | Mapping[str, Any], settings: Settings, beside: Beside) -> NewJob:
+def new_job(given: Job | Mapping[str, Any], settings: Settings, beside: Beside) -> NewJob:
     """Check and name a job. Raises InvalidJob."""
-    job = GenerationJob.parse(given, settings)
+    job = parse_job(given, settings)
     job.check_deadline()
     model = job.model or settings.default_model
     name, job_id = "job_id", beside.job_id
@@ -76,7 +77,7 @@ def new_job(given: GenerationJob | Mapping[str, Any], settings: Settings, beside
     return NewJob(checked_job_id(job_id), name, envelope, job.model_copy(update={"model": model}))
 
 
-def new_job_from_arguments(given: GenerationJob | Mapping[str, Any], settings: Settings) -> NewJob:
+def new_job_from_arguments(given: Job | Mapping[str, Any], settings: Settings) -> NewJob:
     """`new_job` of a job, or of all arguments of `submit` in one mapping. Raises InvalidJob."""
     if not isinstance(given, Mapping):
         return new_job(given, settings, Beside())

@@ -9,7 +9,7 @@ from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.protocol.events import End, Event, Token
+from llama_herd.tasks.protocol.events import End, Event, Token, Vectors
 
 if TYPE_CHECKING:
     from llama_herd.tasks.ledger.ledger import Ledger
@@ -36,23 +36,34 @@ class HeldJob(NamedTuple):
 
 
 class EmitEntry(NamedTuple):
-    """An event as EMIT takes it. event: its JSON. i: number of tokens recorded before it."""
+    """An event as EMIT takes it. event: its JSON. i: number of tokens, or vectors, recorded before it."""
 
     job_id: str
     epoch: int
     seq: int
     i: int
     num_ids: int
-    kind: Literal["started", "token", "end"]
+    kind: Literal["started", "token", "vectors", "end"]
     event: str
     state: FinalState | Literal[""] = ""
 
     @classmethod
     def from_event(cls, event: Event, i: int) -> Self:
-        """The entry of `event`, if `i` tokens are recorded before it."""
-        num_ids = len(event.ids) if isinstance(event, Token) else 0
+        """The entry of `event`, if `i` tokens or vectors are recorded before it."""
+        num_ids = num_recorded(event)
         state = final_state(event) if isinstance(event, End) else ""
         return cls(event.job, event.epoch, event.seq, i, num_ids, event.type, event.to_json(), state)
+
+
+def num_recorded(event: Event) -> int:
+    """How many tokens or vectors an event brings."""
+    match event:
+        case Token():
+            return len(event.ids)
+        case Vectors():
+            return len(event.texts)
+        case _:
+            return 0
 
 
 def final_state(end: End) -> FinalState:

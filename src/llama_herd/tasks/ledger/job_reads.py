@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import number, number_or_none, text, text_or_none
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, Event, Failure, parse_event
+from llama_herd.tasks.protocol.events import ANSWER_FIELDS, Event, Failure, parse_event
 from llama_herd.tasks.protocol.message import model_of, trace_id_of
 from llama_herd.tasks.protocol.priority import lists_of
 
@@ -55,7 +55,7 @@ class JobReads(Keys):
             start=start,
             part_bytes=part_bytes,
             most_bytes=most_bytes,
-            left_out=() if with_scores else sorted(SCORE_FIELDS | PROMPT_FIELDS),
+            left_out=() if with_scores else sorted(ANSWER_FIELDS),
         )
 
     def record(self, job_id: str) -> RedisCall[JobRecord | None]:

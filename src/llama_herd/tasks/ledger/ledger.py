@@ -41,7 +41,7 @@ from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.ledger.submit_item import SubmitItem, job_fields, read_submitted, read_submitted_many
 from llama_herd.tasks.protocol.events import Failure, FinishReason
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT, lane_of, lists_of
 from llama_herd.tasks.protocol.result import Result
@@ -114,7 +114,7 @@ class Ledger(JobReads):
             bulk_ttl_s=settings.bulk_ttl_s,
         )
 
-    def submit(self, job_id: str, job: GenerationJob, envelope: Envelope) -> RedisCall[Submitted]:
+    def submit(self, job_id: str, job: Job, envelope: Envelope) -> RedisCall[Submitted]:
         """Accept a job: make its record, pending mark and message at once. Repeating it changes nothing.
 
         The message of a job with `not_before` is pushed by the first sweep after that time.
@@ -126,9 +126,7 @@ class Ledger(JobReads):
         keys = self.keys_named("pending", "deadlines", "delayed", "waiting", "served", "kept")
         return call(_SUBMIT, read_submitted, **keys, **self._limits, **item.entry, lists=item.lists[1:])
 
-    def submit_item(
-        self, job_id: str, job: GenerationJob, envelope: Envelope, keep_s: int | None = None
-    ) -> SubmitItem:
+    def submit_item(self, job_id: str, job: Job, envelope: Envelope, keep_s: int | None = None) -> SubmitItem:
         """A job for `submit_many`. keep_s: how long it is kept after its end if it does not say so itself."""
         body = job.to_json().encode()
         entry = {"job": self.job_key(job_id), "id": job_id, **job_fields(job, envelope, body, keep_s)}
@@ -160,7 +158,7 @@ class Ledger(JobReads):
         owner: str,
         *,
         queue: str = "",
-        job: GenerationJob | None = None,
+        job: Job | None = None,
         envelope: Envelope | None = None,
     ) -> RedisCall[ClaimAnswer]:
         """Ask for a job whose message has come.

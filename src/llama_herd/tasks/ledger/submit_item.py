@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.redis_call import Argument
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import lane_of
 
@@ -26,9 +26,7 @@ class SubmitItem:
     num_bytes: int
 
 
-def job_fields(
-    job: GenerationJob, envelope: Envelope, body: bytes, keep_s: int | None = None
-) -> dict[str, Argument]:
+def job_fields(job: Job, envelope: Envelope, body: bytes, keep_s: int | None = None) -> dict[str, Argument]:
     """A new job as `record.lua` takes it. body: its JSON. keep_s: if it has none of its own."""
     keep_s = keep_s if job.keep_s is None else job.keep_s
     deadline_ms = job.deadline_ms if job.timeout_s is None else f"+{job.timeout_ms}"

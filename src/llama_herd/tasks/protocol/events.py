@@ -1,4 +1,4 @@
-"""The events of a job's stream and channel: one `started` for each attempt, `token`, and one `end`.
+"""The events of a job's stream and channel: `started` for each attempt, `token` or `vectors`, and one `end`.
 
 Every event carries `seq`, dense from 1 within the job and across attempts. So a reader notices gaps, drops
 repeated events, and resumes from any number. Readers ignore unknown fields.
@@ -120,8 +120,12 @@ class Started(_Event):
     model: str = Field(description="The model that the worker serves.")
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")
     n: int = Field(default=1, ge=1, le=1024, description="How many outputs the job has.")
+    texts: int | None = Field(
+        default=None, description="How many texts become vectors; null: the job is a generation."
+    )
     prompt_tokens: int | None = Field(
-        default=None, description="Tokens of the prompt; null if they were not counted."
+        default=None,
+        description="Tokens of the prompt, or of all texts; null if they were not counted.",
     )
     cached_tokens: int | None = Field(
         default=None,
@@ -145,7 +149,8 @@ class Started(_Event):
 
     def to_json(self) -> str:
         """The event as one line of JSON, without a prompt unless it was asked for."""
-        return self.model_dump_json(exclude=PROMPT_FIELDS if self.prompt_ids is None else None)
+        exclude = PROMPT_FIELDS if self.prompt_ids is None else set[str]()
+        return self.model_dump_json(exclude=exclude | ({"texts"} if self.texts is None else set()))
 
 
 #: Fields of Started that tell of the prompt.
@@ -223,6 +228,27 @@ def token_json(seq: int, job: str, epoch: int, fields: Mapping[str, Any]) -> str
     return to_json(event).decode()
 
 
+class Vectors(_Event):
+    """Vectors of one or more texts, in the order in which they were computed."""
+
+    type: Literal["vectors"] = Field(default="vectors", description="Kind of the event.")
+    texts: tuple[int, ...] = Field(description="Numbers of the texts, from 0.")
+    vectors: tuple[str, ...] = Field(
+        default=(),
+        description="A vector for each of them: its numbers as float32, little-endian, in Base64.",
+    )
+
+
+#: Fields of events that a worker needs no more, once they are recorded.
+ANSWER_FIELDS = SCORE_FIELDS | PROMPT_FIELDS | {"vectors"}
+
+
+def vectors_json(seq: int, job: str, epoch: int, vectors: Mapping[int, str]) -> str:
+    """What `Vectors(...).to_json()` is, without validation. vectors: Base64 by the number of its text."""
+    event = {"v": 1, "seq": seq, "job": job, "epoch": epoch, "type": "vectors"}
+    return to_json({**event, "texts": list(vectors), "vectors": list(vectors.values())}).decode()
+
+
 class End(_Event):
     """The one final event of a job."""
 
@@ -234,7 +260,7 @@ class End(_Event):
         description="With `stop`: the stop string or id that matched, null for an end of sequence. With "
         "`length`: `max_tokens` or `context`, whichever was used up. Else, and with several outputs, null.",
     )
-    n: int = Field(ge=0, description="Tokens recorded.")
+    n: int = Field(ge=0, description="Tokens recorded, or vectors.")
     usage: Usage | None = Field(
         default=None, description="Tokens of the whole job; null if no worker counted them."
     )
@@ -250,7 +276,7 @@ class End(_Event):
     )
 
 
-Event = Annotated[Started | Token | End, Field(discriminator="type")]
+Event = Annotated[Started | Token | Vectors | End, Field(discriminator="type")]
 
 #: Validates and parses any event; docs/schemas/event.json is made from it.
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -5,7 +5,6 @@ messages never contain a prompt or any other text of the job.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -40,7 +39,7 @@ from llama_herd.tasks.protocol.structured_outputs import (
     StructuredOutputs,
     output_form,
 )
-from llama_herd.tasks.protocol.terms import Notices, Terms
+from llama_herd.tasks.protocol.terms import Notices, Terms, fields_of
 from llama_herd.tasks.protocol.tools import Tool, ToolChoice, check_choice_among
 from llama_herd.tasks.protocol.wrong_fields import field_errors
 from llama_herd.tasks.settings import Settings
@@ -277,7 +276,7 @@ class GenerationJob(Notices, Wanted, Terms, Prompt):
         field of the job itself.
         Raises `InvalidJob` with one entry for each wrong field.
         """
-        fields = _with_max_tokens({"tenant": settings.tenant, "sampling": {}, **_fields_of(data)})
+        fields = _with_max_tokens({"tenant": settings.tenant, "sampling": {}, **fields_of(data)})
         if isinstance(fields["sampling"], Mapping):
             max_tokens = min(DEFAULT_MAX_TOKENS, settings.max_tokens_limit)
             fields["sampling"] = {"max_tokens": max_tokens, **fields["sampling"]}
@@ -313,20 +312,6 @@ def _check_prompt_bytes(num_bytes: int, info: ValidationInfo, what: str = "") ->
     limits: Settings | None = info.context
     if limits is not None and num_bytes > limits.max_prompt_bytes:
         raise ValueError(f"must be at most {limits.max_prompt_bytes} bytes{what}, got {num_bytes}")
-
-
-def _fields_of(data: GenerationJob | Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:
-    if isinstance(data, GenerationJob):
-        return data.model_dump(exclude_unset=True)
-    fields: Any = data
-    if isinstance(data, str | bytes):
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError):
-            fields = None
-    if not isinstance(fields, Mapping):
-        raise InvalidJob([FieldError("job", "must be a JSON object")])
-    return fields
 
 
 def _with_max_tokens(fields: dict[str, Any]) -> dict[str, Any]:

@@ -91,3 +91,18 @@ class SubmitFields(JobFields, total=False):
     """Fields of GenerationJob, and one of SamplingParams that may be given among them."""
 
     max_tokens: int
+
+
+class EmbedFields(TypedDict, total=False):
+    """Fields of EmbeddingJob beside its texts."""
+
+    prompt_name: str | None
+    dimensions: int | None
+    truncate: Literal["start", "end"] | None
+    model: str | None
+    priority: int
+    deadline_ms: int | None
+    keep_s: int | None
+    retries: int | None
+    retry_backoff_s: float | None
+    metadata: Mapping[str, str]

@@ -4,12 +4,16 @@ There is no other copy. `Client.result`, Celery's result and a redelivered messa
 job's stream.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from array import array
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from llama_herd.errors import DeadlineExceeded, GenerationError, RecordUnreadable
+from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS
 from llama_herd.tasks.protocol.events import (
     End,
     Event,
@@ -22,6 +26,7 @@ from llama_herd.tasks.protocol.events import (
     Token,
     ToolCall,
     Usage,
+    Vectors,
 )
 from llama_herd.tasks.protocol.sampling import MAX_CHOICES
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
@@ -138,6 +143,21 @@ class Result(Output):
     choices: tuple[ResultChoice, ...] | None = Field(
         default=None, description="All outputs, if there are several."
     )
+    vectors: tuple[str | None, ...] | None = Field(
+        default=None,
+        description="Of a job with texts: the vector of each, its numbers as float32, little-endian, in "
+        "Base64. Null is one that was not computed.",
+    )
+
+    @property
+    def floats(self) -> "list[array[float]]":
+        """The vectors as arrays of float32, which numpy.asarray takes without a copy.
+
+        Raises RecordUnreadable if some were not computed.
+        """
+        if self.vectors is None or None in self.vectors:
+            raise RecordUnreadable(f"job {self.job} has not all vectors: it ended with {self.finish_reason}")
+        return [floats_of(one) for one in self.vectors if one is not None]
 
     def parsed(self, kind: type[M]) -> M:
         """The output as an object of the class that the job gave as `response_format`.
@@ -162,20 +182,25 @@ class Result(Output):
         """Fold all events of one job, from the first to `end`. Raises RecordUnreadable if it has no `end`."""
         tokens: list[Token] = []
         starts: list[Started] = []
+        vectors = dict[int, str]()
         for event in events:
             match event:
                 case Started():
                     starts.append(event)
                 case Token():
                     tokens.append(event)
+                case Vectors():
+                    vectors.update(zip(event.texts, event.vectors, strict=True))
                 case End():
-                    return cls._from_parts(event, starts, tokens)
+                    return cls._from_parts(event, starts, tokens, vectors)
         raise RecordUnreadable(
             "the events of this job have no end: Redis has lost it, or somebody has deleted it"
         )
 
     @classmethod
-    def _from_parts(cls, end: End, starts: list[Started], tokens: list[Token]) -> Self:
+    def _from_parts(
+        cls, end: End, starts: list[Started], tokens: list[Token], vectors: Mapping[int, str]
+    ) -> Self:
         started = starts[-1] if starts else None
         echoed = next((one for one in starts if one.prompt_ids is not None), None)
         scored = next((one for one in tokens if one.prompt_logprobs is not None), None)
@@ -199,6 +224,7 @@ class Result(Output):
             tokenizer_info=echoed and echoed.tokenizer_info,
             pieces=pieces or None,
             choices=tuple(choices) if len(choices) > 1 else None,
+            vectors=_in_order(started, vectors),
             usage=end.usage,
             cached_tokens=starts[0].cached_tokens if starts else None,
             error=end.error,
@@ -215,6 +241,21 @@ class Result(Output):
         if self.finish_reason == "deadline":
             raise DeadlineExceeded(f"job {self.job} was not finished by its deadline")
         return self
+
+
+def floats_of(vector: str) -> "array[float]":
+    """The numbers of a vector in Base64."""
+    floats = array("f", b64decode(vector))
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return floats
+
+
+def _in_order(started: Started | None, vectors: Mapping[int, str]) -> tuple[str | None, ...] | None:
+    """The vectors of all texts; None if the job has no texts."""
+    if started is None or started.texts is None:
+        return None
+    return tuple(vectors.get(number) for number in range(min(started.texts, MAX_TEXTS)))
 
 
 def _joined_texts(parts: Iterable[str | None]) -> str | None:

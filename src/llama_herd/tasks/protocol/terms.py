@@ -1,7 +1,9 @@
 """The terms of a job of any kind: whose it is, when it runs, how long it is kept, who hears of its end."""
 
+import json
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -129,6 +131,11 @@ class Terms(StrictModel):
     def timeout_ms(self) -> int:
         return math.ceil(1000 * (self.timeout_s or 0))
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that were given, by which an equal job can be made."""
+        return self.model_dump(exclude_unset=True)
+
     def to_json(self) -> str:
         """The job as its record holds it, without its secret. Equal jobs give equal texts."""
         return self.model_dump_json(exclude_none=True, exclude={"webhook_secret"})
@@ -179,3 +186,18 @@ class Notices(StrictModel):
     @classmethod
     def _sort_metadata(cls, value: dict[str, str]) -> dict[str, str]:
         return dict(sorted(value.items()))
+
+
+def fields_of(data: Terms | Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:
+    """The fields of a job that is given as such, by its fields, or as JSON. Raises InvalidJob."""
+    if isinstance(data, Terms):
+        return data.given
+    fields: Any = data
+    if isinstance(data, str | bytes):
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError):
+            fields = None
+    if not isinstance(fields, Mapping):
+        raise InvalidJob([FieldError("job", "must be a JSON object")])
+    return fields

@@ -21,21 +21,20 @@ _PARTS: Mapping[str, type[BaseModel]] = {"sampling": SamplingParams, "messages":
 Location = tuple[int | str, ...]
 
 
-def field_errors(error: ValidationError, of_job: Iterable[str]) -> list[FieldError]:
-    """An entry for each wrong field. of_job: names of the job's own fields."""
+def field_errors(error: ValidationError, of_job: Iterable[str], source: str = "prompt") -> list[FieldError]:
+    """An entry for each wrong field. of_job: names of the job's own fields. source: what the job is about."""
     names = frozenset(of_job)
     found = (
-        FieldError(_shown_path(detail["loc"]), _message(detail["loc"], detail, names))
+        FieldError(_shown_path(detail["loc"]) or source, _message(detail["loc"], detail, names))
         for detail in error.errors(include_url=False)
     )
     return list(dict.fromkeys(found))
 
 
 def _shown_path(loc: Location) -> str:
-    """A field's name for people. Keys come from outside: one that is not a name is shown as '?'."""
-    if not loc:
-        return "prompt"
-    if loc[0] in ("metadata", "tool_choice", "chat_template_kwargs", "response_format", "structured_outputs"):
+    """A field's name for people; empty for the whole job. Keys come from outside: '?' is no name."""
+    whole = ("metadata", "tool_choice", "chat_template_kwargs", "response_format", "structured_outputs")
+    if loc and loc[0] in whole:
         return str(loc[0])
     names = [part if isinstance(part, int) or _FIELD_NAME.fullmatch(part) else "?" for part in loc]
     return ".".join(map(str, names))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
+from llama_herd.tasks.protocol.kinds import Job, parse_job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker.message_json import UnreadableJson, as_plain_json, read_json, write_json
 from llama_herd.worker.broker.request import DUE_MS, REFUSAL
@@ -28,7 +29,7 @@ _TWO_PROMPTS = f"is given beside a positional argument, which is the prompt. {_L
 class TaskMessage(NamedTuple):
     """A message of our client carries no job: it is on record. Any other carries a job, or an error."""
 
-    job: GenerationJob | None = None
+    job: Job | None = None
     envelope: Envelope | None = None
     error: InvalidJob | None = None
     embed: dict[str, Any] | None = None  # links, chain and chord: what Celery does after the job
@@ -51,7 +52,7 @@ class TaskMessage(NamedTuple):
             return cls(NO_JOB, envelope, headers[REFUSAL], embed)
         try:
             fields = _with_result(*as_plain_json([args, kwargs]))
-            job = GenerationJob.parse(_not_before(fields, headers.get(DUE_MS)), settings)
+            job = parse_job(_not_before(fields, headers.get(DUE_MS)), settings)
             return cls(job, envelope, embed=embed)
         except InvalidJob as error:
             return cls(NO_JOB, envelope, error, embed)

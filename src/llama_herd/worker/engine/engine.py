@@ -40,6 +40,11 @@ NUMERIC_ERROR = Failure(
     message="the logits contain NaN or infinity: a fault of the model, or of extreme penalties of the job",
 )
 
+VECTOR_ERROR = Failure(
+    code=ErrorCode.NUMERIC_ERROR,
+    message="the vector of a text contains NaN or infinity, which is a fault of the model",
+)
+
 NOTHING_FOLLOWS = Failure(
     code=ErrorCode.NUMERIC_ERROR,
     message="no token may follow: the vocabulary lacks what the job's schema or grammar wants, or "
@@ -68,7 +73,7 @@ class Engine:
             engine.step()
 
     `sink` gets lists of outputs: first the admitted sequences, before their prompts are computed, then the
-    tokens that the step drew. Where the runner lets steps overlap, these are the tokens of the step before.
+    tokens and vectors that the step found, or the step before where the runner lets steps overlap.
     """
 
     def __init__(
@@ -212,7 +217,7 @@ class Engine:
             return None
         sequence.has_begun = True
         sequence.note_admitted()
-        if sequence.choice == 0:  # the others share its prompt
+        if sequence.choice == 0 or sequence.vector is not None:  # other outputs share a prompt
             self._figures = self._figures.with_prompt(len(sequence.prompt_ids))
         num_cached = min(sequence.num_cached, len(sequence.prompt_ids))  # it may have recorded ids, too
         return StepOutput(sequence.info, has_started=True, num_cached=num_cached)
@@ -302,6 +307,12 @@ class Engine:
     def _advance(self, reading: Reading) -> list[StepOutput]:
         """Update a row's sequence with what was computed; return the outputs."""
         sequence, token = reading.row.sequence, reading.token
+        sequence.pooled = reading.pooled
+        if reading.vector is not None:
+            if not reading.vector:
+                return [self._failed(sequence, VECTOR_ERROR)]
+            self._remove(sequence)
+            return [StepOutput(sequence.info, vector=reading.vector, finish_reason="stop")]
         sequence.prompt_scores += reading.prompt_scores
         prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
         if token is None:

@@ -44,7 +44,7 @@ class SampledToken(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """One sequence after a step: that it has started or lost its place, its new tokens, or its end."""
+    """One sequence after a step: it has started or lost its place, has new tokens, a vector, or an end."""
 
     sequence: SequenceInfo
     tokens: tuple[SampledToken, ...] = ()
@@ -56,6 +56,7 @@ class StepOutput(NamedTuple):
     error: Failure | None = None
     prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for
     stop_reason: StopReason = None  # with its last tokens: what ended it, if nothing outside did
+    vector: bytes | None = None  # of a text: float32, little-endian
 
     @property
     def ids(self) -> tuple[int, ...]:

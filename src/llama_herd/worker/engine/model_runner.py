@@ -6,7 +6,7 @@ Letters: R rows of logits, V vocabulary.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence as Rows
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, compress
 
 import torch
 from torch import Tensor
@@ -18,7 +18,9 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_decoder import NativeDecoder, Token
 from llama_herd.model.native_layers import FEW_TOKENS
 from llama_herd.model.upload import Send, upload
+from llama_herd.model.vector_head import VectorHead
 from llama_herd.worker.engine.interface import SampledToken
+from llama_herd.worker.engine.pooler import Pooler
 from llama_herd.worker.engine.runner import Read, Reading
 from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, takes_likeliest
 from llama_herd.worker.engine.sampling.scores import Scores
@@ -49,9 +51,15 @@ class ModelRunner:
 
     overlaps = False
 
-    def __init__(self, llama: Llama, cache: Cache, draw: Draw | None = None) -> None:
-        """Make a runner; `draw` is a native library's function to draw tokens, None: sample in torch."""
+    def __init__(
+        self, llama: Llama, cache: Cache, draw: Draw | None = None, head: VectorHead | None = None
+    ) -> None:
+        """Make a runner. draw: a native library's function to draw tokens; None: sample in torch.
+
+        head: makes vectors of what texts come to; None: there are no texts.
+        """
         self._llama = llama
+        self._pooler = None if head is None else Pooler(llama.norm, head)
         self._draw = draw
         self._cache = cache
         self._is_native = llama.is_native
@@ -72,11 +80,34 @@ class ModelRunner:
         cache, tiling = self._cache, self._llama.tiling
         batch = Batch.from_chunks([chunk_of(row) for row in rows], cache.device, tiling.span_tokens)
         with one_for_few(len(batch.ids)) if self._is_native else nullcontext():
+            if any(row.sequence.vector is not None for row in rows):
+                return self._with_vectors(rows, batch)
             logits = self._llama.forward(batch, cache, self.on_layer)  # (R, V)
+        return self._drawn(rows, logits)
+
+    def _drawn(self, rows: Rows[Row], logits: Tensor) -> list[Reading]:
+        """What rows without texts have found, by their logits (R, V)."""
+        tiling = self._llama.tiling
         last, scores = split_logits(rows, logits, partial(upload, device=logits.device))
         sampled = [row.sequence.sampling_row() for row in rows if row.is_complete]
         tokens = sample_each(last, sampled) if tiling.is_fixed else sample(last, sampled, self._draw)
         return readings_of(rows, scores, tokens)
+
+    @torch.inference_mode()
+    def _with_vectors(self, rows: Rows[Row], batch: Batch) -> list[Reading]:
+        """Of a step with texts: what they have found, and what the other rows have."""
+        assert self._pooler is not None, "a text, but no way to make a vector of it"
+        hidden = self._llama.hidden(batch, self._cache, self.on_layer)[batch.logit_rows]  # (R, C)
+        is_text = [row.sequence.vector is not None for row in rows]
+        of_texts = torch.tensor(
+            [is_one for is_one, row in zip(is_text, rows, strict=True) for _ in range(row.num_logits)]
+        )
+        texts = iter(self._pooler.readings([*compress(rows, is_text)], hidden[of_texts]))
+        if all(is_text):
+            return list(texts)
+        drawing = [row for row in rows if row.sequence.vector is None]
+        others = iter(self._drawn(drawing, self._llama.logits(hidden[~of_texts])))
+        return [next(texts if is_one else others) for is_one in is_text]
 
     def _decoded(self, decoder: NativeDecoder, rows: Rows[Row]) -> list[Reading]:
         """The next tokens of rows that decode."""

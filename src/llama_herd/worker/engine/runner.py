@@ -9,11 +9,17 @@ from llama_herd.worker.engine.sequence import Sequence
 
 
 class Reading(NamedTuple):
-    """A forward's result for one row: log-probabilities of its prompt tokens, and the next token if due."""
+    """A forward's result for one row: log-probabilities of its prompt tokens, and the next token if due.
+
+    vector: of a text that is complete, float32; empty if it has NaN or infinity. pooled: of a text that is
+    not, for its next row.
+    """
 
     row: Row
     prompt_scores: list[SampledToken]
     token: SampledToken | None
+    vector: bytes | None = None
+    pooled: object = None
 
 
 #: Returns what a launched forward has found, waiting for the device if need be. To be called once.

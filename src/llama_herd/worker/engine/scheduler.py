@@ -38,12 +38,15 @@ class Row(NamedTuple):
     @property
     def decodes(self) -> bool:
         """Whether it is one token, after which the next one can be drawn."""
-        return self.is_complete and self.num_tokens == 1
+        return self.is_complete and self.num_tokens == 1 and self.sequence.vector is None
 
     @property
     def num_logits(self) -> int:
-        """How many of the row's last tokens need logits."""
-        return self.num_scores + self.is_complete
+        """How many of the row's last tokens need logits, or count in a vector."""
+        if self.sequence.vector is None:
+            return self.num_scores + self.is_complete
+        stop = self.start + self.num_tokens
+        return max(0, stop - max(self.start, self.sequence.vector.first))
 
     @property
     def scored_ids(self) -> list[int]:
@@ -197,7 +200,7 @@ class Scheduler:
 
     def publish(self, sequence: Sequence) -> None:
         """Let full pages serve others, as far as the ids in them are known."""
-        num_known = min(sequence.num_cached, sequence.length)
+        num_known = min(sequence.num_cached, sequence.length, sequence.num_shareable)
         if num_known // PAGE_TOKENS > sequence.num_published:
             digests = sequence.digest_pages(num_known)
             for page in range(sequence.num_published, len(digests)):
@@ -389,4 +392,6 @@ def _wanted_tokens(prefilling: list[Sequence]) -> dict[Sequence, int]:
 
 def _wanted_digests(sequence: Sequence) -> list[Digest]:
     """Digests of the pages worth finding: never the last token's page, since its logits are needed."""
-    return [] if sequence.scores_prompt else sequence.digest_pages(sequence.length - 1)
+    if sequence.scores_prompt:
+        return []
+    return sequence.digest_pages(min(sequence.length - 1, sequence.num_shareable))

@@ -19,11 +19,25 @@ from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
 NewParser = Callable[[], OutputParser]
 
 
+@dataclass(frozen=True, slots=True)
+class VectorForm:
+    """What the vector of a text is to be: the mean of what its tokens from `first` on come to.
+
+    dimensions: its first so many are kept; None: all. num_shared: the text's first tokens that other texts
+    have, too. No more of it serves others: pages of a whole corpus would push out all that is worth keeping.
+    """
+
+    first: int
+    dimensions: int | None = None
+    num_shared: int = 0
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """One sequence. Once it is submitted, only the engine's thread touches it; others have its `info`.
 
-    A job with several outputs has one sequence for each, and these share the prompt's prefill.
+    A job with several outputs has one sequence for each, and these share the prompt's prefill. A job with
+    texts has one for each of them, which ends with a vector and no token.
     """
 
     job_id: str
@@ -39,7 +53,8 @@ class Sequence:
     time_limit_s: float | None = None  # from admission
     tenant: str = ""  # sequences of different tenants share no pages
     priority: int = 0  # higher is admitted first
-    choice: int = 0
+    choice: int = 0  # number of the output, or of the text
+    vector: VectorForm | None = None  # of a text: what its vector is to be; None: its tokens continue
     ids: list[int] = field(init=False, default_factory=list)
     slot: int = -1  # its place in the device's table, while it holds pages
     pages: tuple[int, ...] = ()
@@ -49,6 +64,7 @@ class Sequence:
     num_published: int = 0  # pages that may serve others
     num_drawing: int = 0  # tokens that are being drawn: part of it, but not of `ids` yet
     num_flying: int = 0  # launched steps of it that were not read yet
+    pooled: object = None  # of a text that is computed in parts: what the runner has of it so far
     num_preemptions: int = 0  # how often it has lost its place to one of a higher priority
     arrival: int = -1  # which one to wait; it stays when it waits again
     prompt_scores: list[SampledToken] = field(default_factory=list)
@@ -66,7 +82,7 @@ class Sequence:
         self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
         self.line = self.line or {"job_id": self.job_id, "tenant": self.tenant}
         self.penalties = Penalties.if_any(self.params, self.prompt_ids)
-        if not self.params.max_tokens and not self.scores_prompt:
+        if not self.params.max_tokens and not self.scores_prompt and self.vector is None:
             self.end_without_output()
 
     @property
@@ -96,6 +112,21 @@ class Sequence:
         return self.params.prompt_logprobs is not None and self.choice == 0 and not self.ids
 
     @property
+    def num_shareable(self) -> int:
+        """The first tokens of which full pages may serve others, and be taken from others."""
+        return self.length if self.vector is None else min(self.vector.num_shared, self.vector.first)
+
+    @property
+    def num_dimensions(self) -> int | None:
+        """How many numbers of a text's vector are wanted; None: all."""
+        return None if self.vector is None else self.vector.dimensions
+
+    @property
+    def num_pooled(self) -> int:
+        """Of how many tokens a text's vector is the mean."""
+        return len(self.prompt_ids) - (0 if self.vector is None else self.vector.first)
+
+    @property
     def length(self) -> int:
         """Tokens of prompt and completion."""
         return len(self.prompt_ids) + len(self.ids)
@@ -120,6 +151,7 @@ class Sequence:
         """Forget what the device and the cache knew of it: it is computed again from its ids."""
         self.slot, self.pages, self.copies = -1, (), ()
         self.num_cached = self.num_published = 0
+        self.pooled = None
 
     def note_admitted(self) -> None:
         """Start the clock of its time limit."""

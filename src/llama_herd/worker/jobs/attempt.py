@@ -25,7 +25,7 @@ class Attempt:
 
     stream: EventLog
     deliveries: list[Delivery]
-    sequences: Rows[SequenceInfo] = ()  # one per output; none: the job cannot be run, only ended
+    sequences: Rows[SequenceInfo] = ()  # one per output, or text; none: the job cannot be run, only ended
     is_last: bool = False  # if this worker dies of it too, the job is given up
     urgency: int = 0  # 1: its message was in the urgent lane, -1: in the low one
     trace_id: str | None = None
@@ -65,7 +65,13 @@ class Attempt:
 
     @property
     def num_prompt_tokens(self) -> int | None:
-        return self.sequences[0].num_prompt_tokens if self.sequences else None
+        """Tokens of the prompt, which all outputs share, or of all texts."""
+        counted = self.sequences[:1] if self.stream.num_texts is None else self.sequences
+        return sum(one.num_prompt_tokens for one in counted) if self.sequences else None
+
+    @property
+    def num_drawn_tokens(self) -> int:
+        return self.stream.num_ids if self.stream.num_texts is None else 0
 
     @property
     def unended(self) -> list[SequenceInfo]:
@@ -120,7 +126,7 @@ class Attempt:
             self.num_preemptions += not self.is_preempted  # all its outputs leave together
             self.is_preempted = True
             return []
-        if output.tokens or output.text:
+        if output.tokens or output.text or output.vector is not None:
             self.is_preempted = False
             self.first_token_s = self.first_token_s or monotonic()
             self.stream.add(output)

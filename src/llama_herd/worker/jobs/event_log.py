@@ -1,8 +1,9 @@
 """One job's event stream, as its owner writes it."""
 
 import hashlib
+from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -22,9 +23,11 @@ from llama_herd.tasks.protocol.events import (
     Timings,
     Token,
     Usage,
+    Vectors,
     finite,
     parse_event,
     token_json,
+    vectors_json,
 )
 from llama_herd.worker.engine.interface import EchoedPrompt, SampledToken, StepOutput
 from llama_herd.worker.engine.sequence import NewParser
@@ -70,13 +73,21 @@ def _tick_after(time_s: float, tick_s: float) -> float:
 KEPT_S = 10.0
 
 
+#: Vectors of more characters than this go into several events.
+MAX_VECTOR_CHARS = 524_288
+
+
 class RecordedOutputs(NamedTuple):
-    """The events of earlier attempts: ids and texts by output, and a hash of all text in their order."""
+    """The events of earlier attempts: ids and texts by output, and a hash of all text in their order.
+
+    vectors: numbers of the texts whose vectors they have.
+    """
 
     ids: dict[int, list[int]]
     texts: dict[int, str]
     text_hash: "hashlib._Hash"
     said: Mapping[int, OutputCount] = {}
+    vectors: frozenset[int] = frozenset()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -84,14 +95,23 @@ class RecordedOutputs(NamedTuple):
         ids, texts = dict[int, list[int]](), dict[int, list[str]]()
         said = dict[int, OutputCount]()
         text_hash = hashlib.sha256()
+        vectors = set[int]()
         for event in events:
+            if isinstance(event, Vectors):
+                vectors.update(event.texts)
             if isinstance(event, Token):
                 choice = event.choice or 0
                 ids.setdefault(choice, []).extend(event.ids)
                 texts.setdefault(choice, []).append(event.text)
                 said[choice] = said.get(choice, OutputCount()).plus(event)
                 text_hash.update(event.text.encode())
-        return cls(ids, {choice: "".join(parts) for choice, parts in texts.items()}, text_hash, said)
+        joined = {choice: "".join(parts) for choice, parts in texts.items()}
+        return cls(ids, joined, text_hash, said, frozenset(vectors))
+
+    @property
+    def num(self) -> int:
+        """Tokens, or vectors."""
+        return len(self.vectors) or sum(map(len, self.ids.values()))
 
 
 class EventAuthor(NamedTuple):
@@ -162,7 +182,7 @@ class _SentEvent(NamedTuple):
 
 
 class EventLog:
-    """Numbers the events of a job, joins gathered tokens into one event, and can repeat sent events.
+    """Numbers the events of a job, joins gathered tokens or vectors into one, and can repeat sent events.
 
     A sent event never changes: it is repeated exactly as it was or not at all.
     """
@@ -175,6 +195,7 @@ class EventLog:
         self.num_ids = claimed.n
         self._num_recorded = claimed.n
         self.num_choices = 1
+        self.num_texts: int | None = None  # that become vectors; None: the job is a generation
         self.prompt: EchoedPrompt | None = None  # what the job's first start is to tell
         self.pace = EventPace()
         self.author = author
@@ -185,6 +206,7 @@ class EventLog:
         self._recorded = recorded
         self._outputs = {choice: _Output(len(ids)) for choice, ids in recorded.ids.items()}
         self._gathering: dict[int, _Output] = {}  # those with something for their next event
+        self._vectors: dict[int, str] = {}  # in Base64, for the next event
         self._text_hash = recorded.text_hash.copy()
         self._sent: deque[_SentEvent] = deque()
 
@@ -197,8 +219,11 @@ class EventLog:
             reader.resume(text, self._recorded.said.get(choice, OutputCount()))
 
     def add(self, step: StepOutput) -> None:
-        """Gather an output's tokens for the next event."""
+        """Gather an output's tokens, or a text's vector, for the next event."""
         choice = step.sequence.choice
+        if step.vector is not None:
+            self._vectors[choice] = b64encode(step.vector).decode()
+            return
         output = self._gathering.get(choice)
         if output is None:
             output = self._gathering[choice] = self._outputs.setdefault(choice, _Output())
@@ -221,8 +246,8 @@ class EventLog:
 
     @property
     def due_s(self) -> float:
-        """When the gathered tokens are due, on the clock of time.monotonic; never if there are none."""
-        return self.pace.due_s if self._gathering else inf
+        """When what is gathered is due, on the clock of time.monotonic; never if there are none."""
+        return self.pace.due_s if self._gathering or self._vectors else inf
 
     def start(self, seed: int, num_prompt_tokens: int | None, num_cached: int = 0) -> EmitEntry:
         """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
@@ -240,6 +265,7 @@ class EventLog:
             model=self.author.model,
             seed=seed,
             n=self.num_choices,
+            texts=self.num_texts,
             prompt_tokens=num_prompt_tokens,
             cached_tokens=num_cached,
         )
@@ -249,10 +275,18 @@ class EventLog:
         return self._keep(EmitEntry.from_event(started, self.num_ids))
 
     def flush(self, lag_s: float = 0.0) -> list[EmitEntry]:
-        """One event for each output that has gathered tokens; the next are due `lag_s` later at least."""
+        """The events of what is gathered: one for each output; the next are due `lag_s` later at least."""
         gathering, self._gathering = self._gathering, {}
+        vectors, self._vectors = self._vectors, {}
         self.pace.sent(monotonic(), lag_s)
-        return [self._tokens(choice, gathering[choice]) for choice in sorted(gathering)]
+        tokens = [self._tokens(choice, gathering[choice]) for choice in sorted(gathering)]
+        return tokens + [self._event_of(some) for some in _lots(vectors)]
+
+    def _event_of(self, vectors: Mapping[int, str]) -> EmitEntry:
+        seq = self.seq + 1
+        event = vectors_json(seq, self.job_id, self.epoch, vectors)
+        entry = EmitEntry(self.job_id, self.epoch, seq, self.num_ids, len(vectors), "vectors", event)
+        return self._keep(entry)
 
     def finish(self) -> list[EmitEntry]:
         """The last events before `end`: what is gathered, and what was withheld of outputs that are read."""
@@ -314,10 +348,9 @@ class EventLog:
         """Make the final event."""
         usage = None
         if num_prompt_tokens is not None:
-            num_tokens = num_prompt_tokens + self.num_ids
-            usage = Usage(
-                prompt_tokens=num_prompt_tokens, completion_tokens=self.num_ids, total_tokens=num_tokens
-            )
+            num_drawn = self.num_ids if self.num_texts is None else 0
+            total = num_prompt_tokens + num_drawn
+            usage = Usage(prompt_tokens=num_prompt_tokens, completion_tokens=num_drawn, total_tokens=total)
         end = End(
             seq=self.seq + 1,
             job=self.job_id,
@@ -353,6 +386,7 @@ class EventLog:
                 output.reader.rewind(chars[choice])
         self.seq, self.num_ids = seq, num_ids
         self._gathering.clear()
+        self._vectors.clear()
 
     def after(self, seq: int, num_ids: int) -> list[EmitEntry] | None:
         """The events after `seq`, exactly as sent; None if some of them are no longer kept.
@@ -371,6 +405,19 @@ class EventLog:
         self._sent.append(_SentEvent(now_s, entry, self._text_hash))
         self.seq, self.num_ids = entry.seq, self.num_ids + entry.num_ids
         return entry
+
+
+def _lots(vectors: Mapping[int, str]) -> Iterator[dict[int, str]]:
+    """The vectors in parts that are no longer than an event may be."""
+    lot, num_chars = dict[int, str](), 0
+    for number, vector in vectors.items():
+        if lot and num_chars + len(vector) > MAX_VECTOR_CHARS:
+            yield lot
+            lot, num_chars = {}, 0
+        lot[number] = vector
+        num_chars += len(vector)
+    if lot:
+        yield lot
 
 
 def _logprobs(tokens: Sequence[SampledToken] | None) -> tuple[float, ...] | None:

@@ -16,8 +16,9 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.held_jobs import prepare
 from llama_herd.tasks.ledger.redis_call import run_calls
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
@@ -186,12 +187,12 @@ class Preparer:
         """Make the job's sequences, bring each to where its stream ends, and submit them."""
         attempt, claimed, recorded = opened
         ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
-        if len(ids) != claimed.n or min(ids, default=0) < 0:
+        if recorded.num != claimed.n or min(ids, default=0) < 0:
             raise GenerationError(
                 ErrorCode.UNREADABLE, "the job's stream is broken, so the job cannot continue"
             )
         settings = self.tenancies.for_attempt(attempt).settings
-        job = GenerationJob.parse(claimed.body, settings)
+        job = parse_job(claimed.body, settings)
         attempt.retries = Retries.of(job, claimed.retries)
         if job.model not in (None, settings.served_model):
             message = f"must be {settings.served_model}, the model that this queue's workers serve"
@@ -206,15 +207,21 @@ class Preparer:
             sequence.is_confirmed = False  # until the job's start is on record
         flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
         attempt.stream.pace.gather_s = flush_ms / 1000
-        attempt.stream.num_choices = len(sequences)
-        if (new_parser := sequences[0].new_parser) is not None:
-            attempt.stream.read_outputs(new_parser)
-        attempt.stream.prompt = self.maker.echoed_prompt(job, sequences[0].prompt_ids)
+        if isinstance(job, EmbeddingJob):
+            attempt.stream.num_texts = len(sequences)
+        else:
+            attempt.stream.num_choices = len(sequences)
+            if (new_parser := sequences[0].new_parser) is not None:
+                attempt.stream.read_outputs(new_parser)
+            attempt.stream.prompt = self.maker.echoed_prompt(job, sequences[0].prompt_ids)
         attempt.sequences = [sequence.info for sequence in sequences]
         self._submit(attempt, sequences)
 
     def _resume(self, sequence: Sequence, recorded: RecordedOutputs) -> None:
         """Bring an output to where its stream ends. Raises GenerationError if ids are not its text here."""
+        if sequence.vector is not None:
+            sequence.finish_reason = "stop" if sequence.choice in recorded.vectors else None
+            return
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
         if max(ids, default=0) >= self.maker.tokenizer.vocab_size or sequence.replay(ids) != text:
             message = "the tokens so far stand for another text in this worker's model"

@@ -3,8 +3,7 @@
 from random import uniform
 from typing import NamedTuple, Self
 
-from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.tasks.protocol.terms import MAX_BACKOFF_S
+from llama_herd.tasks.protocol.terms import MAX_BACKOFF_S, Terms
 
 #: The wait before a first retry, if a job names none.
 DEFAULT_BACKOFF_S = 1.0
@@ -18,7 +17,7 @@ class Retries(NamedTuple):
     backoff_s: float = DEFAULT_BACKOFF_S
 
     @classmethod
-    def of(cls, job: GenerationJob, num_done: int) -> Self:
+    def of(cls, job: Terms, num_done: int) -> Self:
         backoff_s = DEFAULT_BACKOFF_S if job.retry_backoff_s is None else job.retry_backoff_s
         return cls(job.retries or 0, num_done, backoff_s)
 

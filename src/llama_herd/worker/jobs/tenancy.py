@@ -19,7 +19,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.ledger.reports import BeatAnswer
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
@@ -212,7 +212,7 @@ class Tenancy:
         return self.settings.queue
 
     def claim(
-        self, job_id: str, job: GenerationJob | None = None, envelope: Envelope | None = None
+        self, job_id: str, job: Job | None = None, envelope: Envelope | None = None
     ) -> RedisCall[ClaimAnswer]:
         """The call that claims a job of this tenant's queue for this worker."""
         return self.ledger.claim(job_id, self.owner, queue=self.queue, job=job, envelope=envelope)

@@ -10,7 +10,9 @@ import structlog
 
 from llama_herd.errors import GenerationError
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import JobEngine, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
@@ -73,6 +75,8 @@ class WarmUp:
 
 
 def _made(maker: SequenceMaker, number: int, sampling: Mapping[str, Any]) -> list[Sequence]:
-    job = GenerationJob(prompt=TEXT, sampling=SamplingParams.model_validate({**COMMON, **sampling}))
+    job: Job = GenerationJob(prompt=TEXT, sampling=SamplingParams.model_validate({**COMMON, **sampling}))
+    if not maker.texts.generates:
+        job = EmbeddingJob(texts=(TEXT,), truncate="end")
     made = maker.sequences(f"warm-up-{number}", job, now_ms=0)
     return [replace(sequence, tenant=NOBODY) for sequence in made]

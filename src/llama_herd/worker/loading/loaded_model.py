@@ -12,9 +12,11 @@ import torch
 from llama_herd.errors import ModelFileError
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.shape.purpose import Embeds, Generates
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.model.vector_head import VectorHead
 from llama_herd.worker.engine.device_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Sink
@@ -29,6 +31,7 @@ from llama_herd.worker.loading.own_sampling import own_sampling
 from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.loading.servable_model import ServableModel
+from llama_herd.worker.loading.text_sequences import TextMaker
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -43,6 +46,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
     plan: MemoryPlan
     tokenizer: Tokenizer
     maker: SequenceMaker
+    head: VectorHead | None  # of a model that embeds
     weights_s: float  # that reading the weights and laying them out took
     steps_note: str = ""  # how the steps of its engine go, once there is one
     needs_warm_up: bool = True
@@ -87,11 +91,20 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
             told = servable.tokenizer_info(min(plan.max_length, plan.kv_cache_tokens))
             shown = (servable.control_tokens.ids, told if settings.tokenizer_info else None)
             own = own_sampling(servable.file)
-            maker = SequenceMaker(servable.tokenizer, chat, complaint, outputs, grammars, *size, *shown, own)
-        return cls(llama, cache, plan, servable.tokenizer, maker, weights_s)
+            purpose, width = servable.file.purpose, llama.config.hidden_size
+            head = None
+            if isinstance(purpose, Embeds):
+                head, width = VectorHead.load(purpose, place), purpose.width(width)
+            texts = TextMaker(
+                servable.tokenizer, purpose, width, *size, generates=isinstance(purpose, Generates)
+            )
+            maker = SequenceMaker(
+                servable.tokenizer, chat, complaint, outputs, grammars, *size, *shown, own, texts
+            )
+        return cls(llama, cache, plan, servable.tokenizer, maker, head, weights_s)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:
-        chosen = choose_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw)
+        chosen = choose_runner(self.llama, self.cache, settings, self.plan.form.kernels.draw, self.head)
         self.steps_note = chosen.how
         return Engine(
             chosen.runner,

@@ -8,6 +8,7 @@ import structlog
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.vector_head import VectorHead
 from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import CudaDevice, UncapturedDevice
 from llama_herd.worker.engine.model_runner import ModelRunner
@@ -30,12 +31,19 @@ class ChosenRunner(NamedTuple):
 
 
 def choose_runner(
-    llama: Llama, cache: Cache, settings: WorkerSettings, draw: Draw | None = None
+    llama: Llama,
+    cache: Cache,
+    settings: WorkerSettings,
+    draw: Draw | None = None,
+    head: VectorHead | None = None,
 ) -> ChosenRunner:
     """The fastest runner that holds here.
 
-    A card computes its first steps now. `draw` is a native one.
+    A card computes its first steps now. `draw` is a native one. `head` is that of a model that embeds: its
+    steps are prompts alone.
     """
+    if head is not None:
+        return ChosenRunner(ModelRunner(llama, cache, head=head), "one by one, of whole texts")
     if cache.pages.consecutive:
         return ChosenRunner(ModelRunner(llama, cache, draw), "one by one, on a CPU")
     if settings.graphs == "off":

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
@@ -18,6 +20,7 @@ from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.loading.chats import ChatOutputs, chat_of
+from llama_herd.worker.loading.text_sequences import TextMaker
 
 NOT_SHOWN = "the worker does not show its chat template. Fix: start it with HERD_TOKENIZER_INFO=true"
 if TYPE_CHECKING:
@@ -71,22 +74,24 @@ class SequenceMaker:
     control_ids: Mapping[str, int]  # of the control tokens, by their texts
     tokenizer_info: TokenizerInfo | None  # None: jobs may not ask for it
     sampling: Mapping[str, float]  # that the model's files recommend
+    texts: TextMaker
 
-    def sequences(
-        self, job_id: str, job: GenerationJob, now_ms: int, due_ms: int | None = None
-    ) -> list[Sequence]:
-        """Prepare a job for the engine: one sequence for each of its outputs.
+    def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
+        """Prepare a job for the engine: one sequence for each of its outputs, or of its texts.
 
         `now_ms` is the current time on the clock of the job's deadline. `due_ms` is the date that a chat
         template writes, the same at each attempt; None: today. Raises InvalidJob or GenerationError when this
         model cannot run the job.
         """
+        ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
+        deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
+        if isinstance(job, EmbeddingJob):
+            return self.texts.sequences(job_id, job, deadline_s)
+        self.texts.check_generates()
         _check_vocabulary(job, self.tokenizer.vocab_size)
         if job.tokenizer_info and self.tokenizer_info is None:
             raise InvalidJob([FieldError("tokenizer_info", NOT_SHOWN)])
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
-        ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
-        deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
         form, num = self.outputs.form(job, prompt_ids), job.sampling.n
         constraints: Rows[Constraint | None] = [None] * num
         if form is not None:

@@ -10,7 +10,7 @@ from llama_herd.errors import ModelFileError, SettingsError
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.parsers.formats import OutputFormats
-from llama_herd.model.shape.purpose import Generates
+from llama_herd.model.shape.purpose import Ranks
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.template_files import DEFAULT
@@ -64,7 +64,7 @@ class ServableModel:
     def plan(self) -> MemoryPlan:
         """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it.
 
-        Raises ModelFileError for a model that does not generate: a worker serves no other yet.
+        Raises ModelFileError for a model that ranks: a worker does not serve these yet.
         """
         self.check_purpose()
         return MemoryPlan.for_model(self.settings, self.file, self.device, self.kernels)
@@ -76,14 +76,13 @@ class ServableModel:
         return plan
 
     def check_purpose(self) -> None:
-        """Raise ModelFileError for a model that does not generate."""
+        """Raise ModelFileError for a model that ranks."""
         purpose = self.file.purpose
-        if not isinstance(purpose, Generates):
-            fix = (
-                "Take a model that generates" if self.settings.pooling == "auto" else "Leave out HERD_POOLING"
-            )
+        if isinstance(purpose, Ranks):
+            is_own = self.settings.pooling == "auto"
+            fix = "Rank from Python: docs/vectors.md" if is_own else "Choose another HERD_POOLING"
             raise ModelFileError(
-                f"{self.settings.model}: it {purpose.sentence}; a worker only generates text so far. {fix}."
+                f"{self.settings.model}: it {purpose.sentence}; a worker generates or embeds so far. {fix}."
             )
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
 
 
@@ -18,13 +18,13 @@ class BatchRow:
     """
 
     index: int
-    job: GenerationJob | Mapping[str, Any] | None = None
+    job: Job | Mapping[str, Any] | None = None
     failure: Failure | None = None
     tag: Any = None
 
 
 #: Input of a batch: a job in any form, or None if the next one is not known yet.
-BatchJob = GenerationJob | Mapping[str, Any] | BatchRow | None
+BatchJob = Job | Mapping[str, Any] | BatchRow | None
 
 
 @dataclass(frozen=True, slots=True)

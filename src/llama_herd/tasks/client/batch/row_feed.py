@@ -10,7 +10,8 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRo
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job, parse_job
+from llama_herd.tasks.protocol.terms import fields_of
 from llama_herd.tasks.settings import Settings
 
 #: Defaults of a batch's jobs: all other jobs go first, and few events are enough.
@@ -25,7 +26,7 @@ class RowJob:
     """A row's job under one of the row's ids: the first id that is free, and the next one for each retry."""
 
     row: BatchRow
-    job: GenerationJob
+    job: Job
     run_id: str
     number: int = 1
     num_failed: int = 0
@@ -89,11 +90,8 @@ class RowFeed:
         """The row's job, with defaults for absent fields."""
         if row.failure is not None:
             return BatchItem(row, rejection=row.failure)
-        given = row.job or {}
-        if isinstance(given, GenerationJob):
-            given = given.model_dump(exclude_unset=True)
         try:
-            job = GenerationJob.parse({**BULK, **given}, self._settings)
+            job = parse_job({**BULK, **fields_of(row.job or {})}, self._settings)
         except InvalidJob as error:
             return BatchItem(row, rejection=Failure(code=ErrorCode.INVALID_JOB, message=str(error)))
         job = job.model_copy(update={"model": job.model or self._settings.default_model})

@@ -1,0 +1,145 @@
+"""A job without tokens: texts whose vectors are wanted, each by itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, check_length
+from llama_herd.tasks.protocol.terms import Notices, Terms, fields_of
+from llama_herd.tasks.protocol.wrong_fields import field_errors
+from llama_herd.tasks.settings import Settings
+
+#: Most texts of a job. Who has more submits several.
+MAX_TEXTS = 256
+#: Each id counts as this many bytes of text; an estimate takes this many bytes for one token.
+ID_BYTES = 4
+TEXT_SOURCES = ("texts", "text_ids")
+_SOURCE_MESSAGE = "exactly one of texts and text_ids is required"
+
+_Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
+
+
+class Texts(StrictModel):
+    """What is to become vectors, and which vectors."""
+
+    v: Literal[1] = Field(default=1, description="Version of the protocol.")
+    kind: Literal["embed"] = Field(default="embed", description="The kind of the job: vectors of texts.")
+    texts: Annotated[tuple[str, ...], MaxItems(MAX_TEXTS)] | None = Field(
+        default=None,
+        description="The texts, UTF-8 without NUL. Each becomes a vector, whatever the others are.",
+    )
+    text_ids: Annotated[tuple[_Ids, ...], MaxItems(MAX_TEXTS)] | None = Field(
+        default=None, description="The texts as token ids of the model. Nothing is added to them."
+    )
+    prompt_name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="Name of one of the model's prompts, like `query`, that each text is put behind. Absent: "
+        "the model's default, if its files name one.",
+    )
+    dimensions: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_536,
+        description="So many of a vector's first numbers are kept, for models that allow it. Absent: all.",
+    )
+    truncate: Literal["start", "end"] | None = Field(
+        default=None,
+        description="Where a text is cut that has more tokens than the model takes. Absent: the job is "
+        "refused.",
+    )
+
+    @field_validator("text_ids", mode="before")
+    @classmethod
+    def _check_num_ids(cls, value: Any, info: ValidationInfo) -> Any:
+        limits: Settings | None = info.context
+        if limits is not None and isinstance(value, list | tuple) and len(value) <= MAX_TEXTS:
+            for ids in value:
+                check_length(ids, limits.max_prompt_bytes // ID_BYTES)
+        return value
+
+    @field_validator(*TEXT_SOURCES)
+    @classmethod
+    def _check_source(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None:
+            return None
+        if not value:
+            raise ValueError("must not be empty")
+        empty = next((number for number, text in enumerate(value) if not len(text)), None)
+        if empty is not None:
+            raise ValueError(f"text {empty} must not be empty: nothing has no vector")
+        if info.field_name == "texts" and any("\0" in text for text in value):
+            raise ValueError("must not contain a NUL character")
+        return value
+
+
+# The fields of its JSON stand in the order of these classes, from the right.
+class EmbeddingJob(Notices, Terms, Texts):
+    """Texts to become vectors: exactly one of `texts` and `text_ids`. Times are unix milliseconds."""
+
+    @model_validator(mode="after")
+    def _check_combinations(self, info: ValidationInfo) -> Self:
+        if sum(source is not None for source in (self.texts, self.text_ids)) != 1:
+            raise ValueError(_SOURCE_MESSAGE)
+        if self.prompt_name is not None and self.texts is None:
+            raise ValueError("prompt_name needs texts: nothing is added to ids")
+        limits: Settings | None = info.context
+        if limits is not None and self.num_prompt_bytes > limits.max_prompt_bytes:
+            raise ValueError(
+                f"all texts together must be at most {limits.max_prompt_bytes} bytes, "
+                f"got {self.num_prompt_bytes}. Fix: several jobs"
+            )
+        return self
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that were given, and the kind."""
+        return {"kind": self.kind, **super().given}
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.texts or self.text_ids or ())
+
+    @property
+    def num_prompt_bytes(self) -> int:
+        """Bytes of all texts."""
+        ids = sum(len(ids) for ids in self.text_ids or ())
+        return sum(len(text.encode()) for text in self.texts or ()) + ID_BYTES * ids
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Tokens of all texts, estimated without a tokenizer."""
+        return -(-self.num_prompt_bytes // ID_BYTES)
+
+    @classmethod
+    def parse(cls, data: "EmbeddingJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:
+        """Check a job from outside against the schema and the limits in `settings`.
+
+        `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Raises
+        InvalidJob with one entry for each wrong field.
+        """
+        try:
+            return cls.model_validate({"tenant": settings.tenant, **fields_of(data)}, context=settings)
+        except ValidationError as error:
+            found = field_errors(error, cls.model_fields, source="texts")
+            raise InvalidJob(found) from None
+
+
+#: A text, or its token ids.
+Text = str | Sequence[int]
+
+
+def sources_of(texts: Sequence[Text], max_bytes: int) -> Iterator[dict[str, Any]]:
+    """The kind and the source of each job that these texts make, with as many as a job may have."""
+    source = "texts" if all(isinstance(text, str) for text in texts) else "text_ids"
+    lot, num_bytes = list[Text](), 0
+    for text in texts:
+        size = len(text.encode()) if isinstance(text, str) else ID_BYTES * len(text)
+        if lot and (len(lot) == MAX_TEXTS or num_bytes + size > max_bytes):
+            yield {"kind": "embed", source: lot}
+            lot, num_bytes = [], 0
+        lot.append(text)
+        num_bytes += size
+    yield {"kind": "embed", source: lot}
