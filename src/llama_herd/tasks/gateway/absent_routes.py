@@ -31,8 +31,8 @@ ABSENT_ROUTES = (
         f"nothing here keeps conversations or runs tools. Use {_CHAT} with `tools`, and run them yourself",
     ),
     AbsentRoutes(
-        ("/v1/embeddings", "/embeddings", "/embedding", "/v1/pooling", "/pooling"),
-        "models give no embeddings here. Use a server for embeddings beside this one, such as vLLM",
+        ("/embeddings", "/embedding", "/v1/pooling", "/pooling"),
+        "vectors of texts are POST /v1/embeddings. Put /v1 behind the base URL of the client",
     ),
     AbsentRoutes(
         ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify"),

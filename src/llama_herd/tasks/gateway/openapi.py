@@ -19,10 +19,11 @@ from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.routes import ERRORS, OPERATIONS, Operation, Schema
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer
 from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_schema, tokenize_schema
+from llama_herd.tasks.openai.embeddings import embedding_schema
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
-from llama_herd.tasks.protocol.events import End, Started, Token
+from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
 
-EVENTS = (Queued, Started, Token, End)
+EVENTS = (Queued, Started, Token, Vectors, End)
 
 JSON, STREAM = "application/json", "text/event-stream"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
@@ -58,6 +59,7 @@ def document() -> dict[str, Any]:
     events = [{"$ref": REF.format(model=_name(event))} for event in EVENTS]
     own = {
         "CompletionBody": body_schema(COMPLETIONS),
+        "EmbeddingBody": embedding_schema(REF),
         "TokenizeBody": tokenize_schema(),
         "DetokenizeBody": detokenize_schema(),
         "ChatBody": body_schema(CHAT),

@@ -10,19 +10,22 @@ from llama_herd.errors import DeadlineExceeded, GenerationError, HerdError, Inva
 from llama_herd.http_status import RETRY_S, http_headers, http_status
 from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
+from llama_herd.tasks.openai.embeddings import KNOWN as VECTOR_NAMES
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
 from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES
 from llama_herd.tasks.protocol.chat import ChatMessage
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 
+_OWN_NAMES = ("reasoning_effort", "stream", "stream_options", "traceparent")
 #: Names of fields that may be logged.
 _FIELDS = frozenset(
-    name for kind in (GenerationJob, SamplingParams, ChatMessage) for name in kind.model_fields
-).union(NEUTRAL, REFUSED, CHAT_NAMES, (BODY, "reasoning_effort", "stream", "stream_options", "traceparent"))
+    name for kind in (GenerationJob, EmbeddingJob, SamplingParams, ChatMessage) for name in kind.model_fields
+).union(NEUTRAL, REFUSED, CHAT_NAMES, VECTOR_NAMES, (BODY, *_OWN_NAMES))
 #: At the beginning of a message: the job's field with the prompt, and any field.
-_PROMPT_FIELD = re.compile(r"^prompt(_ids)?\b")
+_PROMPT_FIELD = re.compile(r"^(prompt|prompt_ids|texts|text_ids)\b")
 _FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 #: The headers of a problem with the body, whose rest is not read, so that the connection cannot go on.
 CLOSE = {"Connection": "close"}

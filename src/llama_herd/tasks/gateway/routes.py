@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from llama_herd.tasks.gateway import (
     batch_routes,
     dead_routes,
+    embedding_routes,
     file_routes,
     herd_routes,
     job_routes,
@@ -26,6 +27,7 @@ from llama_herd.tasks.openai.answer_schema import (
     ModelList,
 )
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
+from llama_herd.tasks.openai.embeddings import VectorList
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.health import Health
@@ -114,6 +116,14 @@ OPERATIONS = (
         answer=ChatCompletion,
         events=ChatCompletionChunk,
         headers=(KEY, GONE),
+    ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        embedding_routes.create_embeddings,
+        PRODUCER,
+        body="EmbeddingBody",
+        answer=VectorList,
     ),
     Operation(
         "post",
