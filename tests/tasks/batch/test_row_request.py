@@ -48,7 +48,7 @@ def test_every_wrong_field_of_a_body_is_named() -> None:
 
 
 def test_a_line_of_the_wrong_form_names_all_that_is_wrong() -> None:
-    wrong = {"method": "GET", "url": "/v1/embeddings", "body": [], "colour": 1}
+    wrong = {"method": "GET", "url": "/v1/moderations", "body": [], "colour": 1}
     message = complaint(wrong)
     for name in (
         "colour: unknown",

@@ -16,8 +16,10 @@ from typing import Self
 from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.openai.embeddings import EMBEDDINGS, answer_pieces
 from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.openai.response import response_pieces
+from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
 
 #: Characters that some readers take for the end of a line.
@@ -33,11 +35,16 @@ def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
     assert request.endpoint is not None  # only rows that were understood have a result
     head = {"id": line_id(run_id, item.index), "custom_id": request.custom_id}
     if with_prompt:
-        assert isinstance(item.row.job, GenerationJob)
-        (head["prompt"],) = item.row.job.model_dump(include=set(SOURCES), exclude_none=True).values()
+        assert isinstance(item.row.job, GenerationJob | EmbeddingJob)
+        sources = {*SOURCES, *TEXT_SOURCES}
+        (head["prompt"],) = item.row.job.model_dump(include=sources, exclude_none=True).values()
     response = {"status_code": 200, "request_id": item.job_id}
     before = f'{compact_json(head)[:-1]},"response":{compact_json(response)[:-1]},"body":'
-    body = response_pieces(request.endpoint, item.job_id, item.model, item.result)
+    body = (
+        answer_pieces([item.result], item.model, is_base64=request.is_base64)
+        if request.endpoint == EMBEDDINGS
+        else response_pieces(request.endpoint, item.job_id, item.model, item.result)
+    )
     return _line(chain((before,), body, ('},"error":null}',)))
 
 

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -12,10 +12,12 @@ from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.row_feed import BULK
-from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, ENDPOINTS, Endpoint, RequestBody
+from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS, BatchEndpoint, EmbeddingBody
+from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, RequestBody
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob, seed_of
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.tasks.settings import Settings
@@ -104,7 +106,8 @@ class RowRequest:
     """A row's name and the format of its answer; None for what was not understood."""
 
     custom_id: str | None = None
-    endpoint: Endpoint | None = None
+    endpoint: BatchEndpoint | None = None
+    is_base64: bool = False  # how its vectors are written
 
 
 class RequestReader:
@@ -148,21 +151,25 @@ class RequestReader:
 
     def _read_openai(
         self, line: int, fields: Mapping[str, Any], errors: list[FieldError]
-    ) -> tuple[GenerationJob | None, RowRequest]:
+    ) -> tuple[Job | None, RowRequest]:
         url, body = fields.get("url"), fields.get("body")
         for name in islice((name for name in fields if name not in _OPENAI_LINE), MAX_FIELD_ERRORS + 1):
             meant = did_you_mean(close_names(name, _OPENAI_LINE))
             errors.append(FieldError(name if name.isidentifier() else "?", f"unknown field{meant}"))
         if fields.get("method") != "POST":
             errors.append(FieldError("method", "must be POST"))
-        if url not in ENDPOINTS:
-            errors.append(FieldError("url", f"must be {' or '.join(ENDPOINTS)}"))
+        if url not in BATCH_ENDPOINTS:
+            errors.append(FieldError("url", f"must be {' or '.join(BATCH_ENDPOINTS)}"))
         if not isinstance(body, Mapping):
             errors.append(FieldError("body", "must be a JSON object"))
-        request = RowRequest(self._custom_id(line, fields, errors), url if url in ENDPOINTS else None)
+        request = RowRequest(self._custom_id(line, fields, errors), url if url in BATCH_ENDPOINTS else None)
         if request.endpoint is None or not isinstance(body, Mapping):
             return None, request
         try:
+            if request.endpoint == EMBEDDINGS:
+                asked = EmbeddingBody({**body, **self._overrides}, self._settings)
+                job = asked.only_job.model_copy(update={} if "priority" in body else self._defaults)
+                return job, replace(request, is_base64=asked.is_base64)
             found = RequestBody(request.endpoint, {**body, **self._overrides})
             return found.job(self._settings, self._defaults_of(body), self._sampling(line)), request
         except InvalidJob as error:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError, 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_records import STATES, BatchRecord, BatchRequest, BatchState
 from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
-from llama_herd.tasks.openai.request_body import Endpoint
+from llama_herd.tasks.openai.embeddings import BatchEndpoint
 from llama_herd.tasks.protocol.strict_model import StrictModel, at_most
 from llama_herd.tasks.protocol.webhook import (
     MAX_SECRET_LENGTH,
@@ -64,7 +64,7 @@ class BatchBody(_Asked):
     """The request for a batch."""
 
     input_file_id: str = Field(max_length=64, description="Id of a file that was uploaded for `batch`.")
-    endpoint: Endpoint = Field(description="Where each of its rows would be sent alone.")
+    endpoint: BatchEndpoint = Field(description="Where each of its rows would be sent alone.")
     completion_window: str = Field(
         pattern=r"^[1-9][0-9]{0,4}[smhd]$",
         description="How long the batch may take: `24h`, or another number of s, m, h or d. Rows that are "
