@@ -63,7 +63,7 @@ def test_links_keep_every_value_and_so_do_those_of_a_message_that_is_pushed_agai
 @for_any(st.sampled_from(HEADERS), nested)
 def test_headers_of_any_type_keep_no_job_from_its_record(name: str, value: Any) -> None:
     message = read([[], {"prompt": "hi"}, None], **{name: value})
-    assert message.job is not None
+    assert isinstance(message.job, GenerationJob)
     headers, _ = pushed_again(message)
     assert headers.get(name) in (value, None) or name in OF_ENVELOPES
 
@@ -88,7 +88,7 @@ def test_numbers_that_are_decimals_are_numbers() -> None:
     }
     message = read([[], {"prompt": b"hi", "sampling": sampling, "timeout_s": Decimal("2.5")}, None])
     assert message.error is None
-    assert message.job is not None
+    assert isinstance(message.job, GenerationJob)
     drawn = message.job.sampling
     assert (message.job.prompt, message.job.timeout_s) == ("hi", 2.5)
     assert (drawn.temperature, drawn.top_p, drawn.max_tokens, drawn.seed) == (0.5, 1.0, 16, 7)

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.settings import WorkerSettings
 
@@ -23,7 +25,7 @@ def test_a_bare_message_brings_its_job_and_keeps_its_links() -> None:
     embed = {"callbacks": [{"task": "next"}], "errbacks": None, "chain": None, "chord": None}
     order = read(json.dumps([[], {"prompt": "hi", "sampling": {"seed": 3}}, embed]))
     assert order.error is None
-    assert order.job is not None
+    assert isinstance(order.job, GenerationJob)
     assert order.job.sampling.seed == 3
     assert order.envelope is not None
     assert "secret" not in order.envelope.text
@@ -66,11 +68,19 @@ GENERATED = {"job": "job-0", "text": "a tale", "ids": [1], "finish_reason": "sto
 READ = {**GENERATED, "text": "<think>hm</think>a tale", "reasoning": "hm", "content": "a tale"}
 
 
+@pytest.mark.parametrize("result", ["a tale", ["a tale"], ("a tale",)])
+def test_the_texts_of_the_task_before_are_those_to_embed(result: object) -> None:
+    order = read(json.dumps([[result], {"kind": "embed"}, {}]))
+    assert order.error is None
+    assert isinstance(order.job, EmbeddingJob)
+    assert order.job.texts == ("a tale",)
+
+
 @pytest.mark.parametrize("result", ["a tale", GENERATED, {**GENERATED, "content": None}, READ])
 def test_the_text_of_the_task_before_is_the_prompt(result: object) -> None:
     order = read(json.dumps([[result], {"sampling": {"max_tokens": 3}}, {}]))
     assert order.error is None
-    assert order.job is not None
+    assert isinstance(order.job, GenerationJob)
     assert (order.job.prompt, order.job.sampling.max_tokens) == ("a tale", 3)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
 from llama_herd.tasks.protocol.kinds import Job, parse_job
 from llama_herd.tasks.protocol.message import Envelope
@@ -77,6 +78,8 @@ def _with_result(args: list[Any], fields: dict[str, Any]) -> dict[str, Any]:
     """
     if not args:
         return fields
+    if fields.get("kind") == "embed" and len(args) == 1:
+        return _with_texts(args[0], fields)
     text = _text_of(args[0]) if len(args) == 1 else None
     if text is None:
         raise InvalidJob([FieldError("job", _NO_TEXT)])
@@ -84,6 +87,17 @@ def _with_result(args: list[Any], fields: dict[str, Any]) -> dict[str, Any]:
     if given is not None:
         raise InvalidJob([FieldError(given, _TWO_PROMPTS)])
     return {**fields, "prompt": text}
+
+
+def _with_texts(result: object, fields: dict[str, Any]) -> dict[str, Any]:
+    """The same of a job with texts: the result is one, or a list of them. Raises InvalidJob."""
+    texts = [*map(_text_of, result if isinstance(result, list) else [result])]
+    if None in texts:
+        raise InvalidJob([FieldError("job", _NO_TEXT)])
+    given = next((name for name in TEXT_SOURCES if fields.get(name) is not None), None)
+    if given is not None:
+        raise InvalidJob([FieldError(given, _TWO_PROMPTS)])
+    return {**fields, "texts": texts}
 
 
 def _text_of(result: object) -> str | None:
