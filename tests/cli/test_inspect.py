@@ -191,7 +191,7 @@ def test_an_embedder_is_shown_whole_and_then_refused_to_a_worker(tmp_path: Path)
     refusal = "it embeds texts: last token, normalised; a worker only generates text so far"
     assert f"{refusal}. Take a model that generates." in " ".join(done.stderr.split())
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert "it embeds texts: last token, normalised" in lines
+    assert "what it does embeds texts: last token, normalised" in lines
     assert "prompt query (by default) 'Find: '" in lines
     assert "family Llama" in lines
     found = json.loads(invoke("inspect", str(folder), "--json").stdout)

@@ -17,6 +17,7 @@ from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.shape.pooling import Override
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import NativeSegment
 from llama_herd.ops.settings import BUNDLED_MODEL
@@ -157,7 +158,7 @@ def test_numbers_in_bfloat16_are_multiplied_natively_and_in_float32_by_torch(
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q4_K Q6_K"])
 def test_vectors_of_blocks_are_those_of_their_numbers(
-    kernels: Kernels, wide_file: Callable[..., Path], types: str, pooling: str
+    kernels: Kernels, wide_file: Callable[..., Path], types: str, pooling: Override
 ) -> None:
     """In float32; in bfloat16 as far from that as it is itself."""
     texts = [random_ids(length, length) for length in (1, 5, 64, 130)]

@@ -19,6 +19,7 @@ from llama_herd.model.files.open_model import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.reranker import Reranker
+from llama_herd.model.shape.pooling import Override
 from llama_herd.model.shape.purpose import CARD_TEMPLATE
 from tests.closeness import assert_close
 from tests.model.modules_folder import ModuleRow, write_modules
@@ -95,7 +96,7 @@ def write_folder(oracle: "PreTrainedModel", folder: Path, labels: Sequence[int])
     return write_modules(folder, row)
 
 
-def load(path: Path, num_pages: int = 64, *, pooling: str = "auto") -> Reranker:
+def load(path: Path, num_pages: int = 64, *, pooling: Override = "auto") -> Reranker:
     with open_model(path, pooling) as file:
         llama = Llama.load(file)
         return Reranker.load(file, llama, Cache(llama.config, num_pages))

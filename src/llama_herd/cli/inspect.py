@@ -86,7 +86,7 @@ def _one_line(value: object) -> str:
 def _purpose_facts(purpose: "PurposeFact | None") -> Iterator[tuple[str, object]]:
     if purpose is None:
         return
-    yield "it", purpose.sentence
+    yield "what it does", purpose.sentence
     if purpose.width is not None:
         yield "numbers of a vector", f"{purpose.width:,}, or fewer by `dimensions`"
     for name, prompt in purpose.prompts.items():

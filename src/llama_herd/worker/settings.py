@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from llama_herd.model.parsers.formats import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
+from llama_herd.model.shape.pooling import Override
 from llama_herd.ops.settings import ServedSettings
 from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS
 
@@ -113,7 +114,7 @@ class WorkerSettings(ServedSettings):
         description="How the model marks its reasoning, by a format's name. auto: as its chat template "
         "says. none: reasoning is text.",
     )
-    pooling: Literal["auto", "last", "mean", "cls", "rank"] = Field(
+    pooling: Override = Field(
         "auto",
         description="What the model is for, should its files not say it: vectors by this pooling of a text's "
         "tokens (last, mean, cls), or ranks (rank). auto: as its files say. See docs/vectors.md.",

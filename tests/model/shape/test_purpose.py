@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -10,16 +10,8 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.shape.modules_json import folder_purpose
-from llama_herd.model.shape.purpose import (
-    OVERRIDES,
-    Dense,
-    Embeds,
-    Generates,
-    Pooling,
-    Ranks,
-    gguf_purpose,
-    overridden,
-)
+from llama_herd.model.shape.pooling import Override, Pooling
+from llama_herd.model.shape.purpose import Dense, Embeds, Generates, Ranks, gguf_purpose, overridden
 from tests.model.modules_folder import (
     LAST,
     NORMALIZE,
@@ -233,7 +225,7 @@ def test_a_gguf_file_of_a_bidirectional_architecture_is_refused_by_name() -> Non
 @pytest.mark.parametrize("own", [Generates(), Embeds(Pooling.MEAN, is_normalised=False), Ranks((7, 9))])
 def test_a_setting_overrides_what_the_files_say_with_a_warning(own: Any) -> None:
     assert overridden(own, "auto", "x.gguf") == (own, ())
-    for override in OVERRIDES:
+    for override in get_args(Override)[1:]:
         purpose, warnings = overridden(own, override, "x.gguf")
         assert isinstance(purpose, Ranks if override == "rank" else Embeds)
         assert getattr(purpose, "pooling", "rank") == override

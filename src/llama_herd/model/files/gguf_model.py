@@ -20,6 +20,7 @@ from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, expected_sha
 from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.reading.metadata import MAX_SCALE, Metadata, quoted
+from llama_herd.model.shape.pooling import Override
 from llama_herd.model.shape.purpose import gguf_purpose, overridden
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
@@ -53,7 +54,7 @@ class GGUFModel(ModelFile):
         model.weight("blk.0.attn_q.weight")
     """
 
-    def __init__(self, files: Sequence[GGUFFile], pooling: str = "auto") -> None:
+    def __init__(self, files: Sequence[GGUFFile], pooling: Override = "auto") -> None:
         """Take the parts of a model; what it says about itself stands in its first one."""
         self.metadata = files[0].metadata
         self._files, self._weights = files, _gather(files)
@@ -67,7 +68,7 @@ class GGUFModel(ModelFile):
             self.config = replace(self.config, rope_scaling=scaling)
 
     @classmethod
-    def open(cls, path: str | PathLike[str], pooling: str = "auto") -> Self:
+    def open(cls, path: str | PathLike[str], pooling: Override = "auto") -> Self:
         """Open a model file, or all parts by one of them; `pooling` is that of `open_model`.
 
         Raises ModelFileError, which names the part, when it is missing, damaged or not a known Llama.

@@ -11,6 +11,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
 from llama_herd.model.hub.name import how_to_pull
+from llama_herd.model.shape.pooling import Override
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 
@@ -35,10 +36,10 @@ def read_tokens(path: str | PathLike[str]) -> tuple[Tokenizer, ControlTokens]:
         return tokenizer, ControlTokens.from_metadata(file.metadata, tokenizer)
 
 
-def open_model(path: str | PathLike[str], pooling: str = "auto") -> ModelFile:
+def open_model(path: str | PathLike[str], pooling: Override = "auto") -> ModelFile:
     """Open a GGUF file or a folder. Raises ModelFileError when it is missing, damaged or no known Llama.
 
-    `pooling`: "auto", or one of `purpose.OVERRIDES`: what the model is for then, whatever its files say.
+    `pooling` is HERD_POOLING: what the model is for, whatever its files say.
     """
     path = Path(path)
     with _naming_the_path(path):

@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
 from llama_herd.model.reading.metadata import Metadata, quoted
+from llama_herd.model.shape.pooling import Override, Pooling
 
 #: What helps a file that says of itself only a part of what ranking needs.
 WHOLE_RERANKER = "Take a file that llama.cpp has converted from the folder, or the folder itself."
@@ -22,24 +22,6 @@ CARD_TEMPLATE = (
     "<Query>: {query}\n<Document>: {document}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-
-
-class Pooling(StrEnum):
-    """Which of a text's states become its vector."""
-
-    LAST = "last"  # that of its last token
-    MEAN = "mean"  # all, on average
-    CLS = "cls"  # that of its first token
-
-    def wanted(self, num_tokens: int, num_skipped: int = 0) -> range:
-        """The positions whose mean is the vector; the first `num_skipped` tokens are a prompt that is not."""
-        match self:
-            case Pooling.LAST:
-                return range(num_tokens - 1, num_tokens)
-            case Pooling.MEAN:
-                return range(num_skipped, num_tokens)
-            case Pooling.CLS:
-                return range(num_skipped, num_skipped + 1)
 
 
 @dataclass(frozen=True)
@@ -107,10 +89,6 @@ class Ranks:
 
 Purpose: TypeAlias = Generates | Embeds | Ranks
 
-#: What `HERD_POOLING` may be besides "auto".
-RANK = "rank"
-OVERRIDES = (*Pooling, RANK)
-
 
 def gguf_purpose(metadata: Metadata, architecture: str) -> Purpose:
     """The purpose of a GGUF file. Raises ModelFileError, which names the key."""
@@ -122,12 +100,12 @@ def gguf_purpose(metadata: Metadata, architecture: str) -> Purpose:
     return _gguf_ranks(metadata, architecture) if number == 4 else Generates()
 
 
-def overridden(purpose: Purpose, override: str, source: str) -> tuple[Purpose, tuple[str, ...]]:
-    """The purpose that `HERD_POOLING` gives a model, and warnings; "auto": its own."""
+def overridden(purpose: Purpose, override: Override, source: str) -> tuple[Purpose, tuple[str, ...]]:
+    """The purpose that HERD_POOLING gives a model, and a warning if that is not its own."""
     if override == "auto":
         return purpose, ()
     chosen: Purpose
-    if override == RANK:
+    if override == "rank":
         chosen = purpose if isinstance(purpose, Ranks) else Ranks(YES_NO, jinja_of(CARD_TEMPLATE))
     elif isinstance(purpose, Embeds):
         chosen = replace(purpose, pooling=Pooling(override))
