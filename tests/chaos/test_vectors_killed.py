@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llama_herd import Client, EmbeddingJob, End, Started, Vectors
-from llama_herd.model.shape.purpose import Pooling
+from llama_herd.model.shape.pooling import Pooling
 from tests.chaos.harness.patience import wait_until
 from tests.durable_redis import DurableRedis
 from tests.local.processes import WorkerProcess

@@ -22,7 +22,8 @@ from llama_herd.model.files.open_model import open_model
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, HEAD_NAME
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.shape.purpose import Embeds, Override, Pooling
+from llama_herd.model.shape.pooling import Override, Pooling
+from llama_herd.model.shape.purpose import Embeds
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids
@@ -215,8 +216,8 @@ def test_an_end_that_only_a_flag_asks_for_is_put_behind_a_text_too(
     """As e5-mistral's, which is from before transformers 5."""
     write_tiny_tokenizer(folder, eos_token="</s>", add_eos_token=True)
     with open_model(write_modules(folder, LAST)) as file:
-        told = file.read_tokenizer().complaints[-1]
-    assert "add_eos_token asks for an EOS behind a text, which its vectors were made with" in told
+        (told,) = file.read_tokenizer().complaints
+    assert "puts none behind a text: as this model embeds, one is put, which its vectors were made" in told
     ids = [*tiny_engine().encode("Once").ids, EOS_ID]
     assert_close(load(folder).vectors(["Once"]), pooled(qwen3, [ids], Pooling.LAST), atol=2e-5, rtol=0)
 
@@ -331,3 +332,7 @@ def test_a_folder_of_a_bidirectional_model_is_never_run_as_a_causal_one(folder: 
     (folder / CONFIG_NAME).write_text(json.dumps({**config, "is_causal": False}))
     with pytest.raises(ModelFileError, match=r"config.json: is_causal is false: its tokens see those after"):
         open_model(write_modules(folder, LAST))
+
+
+def test_no_texts_have_no_vectors(folder: Path) -> None:
+    assert load(write_modules(folder, MEAN)).vectors([]).shape == (0, 64)

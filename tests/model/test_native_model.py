@@ -17,7 +17,7 @@ from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.shape.purpose import Override
+from llama_herd.model.shape.pooling import Override
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import NativeSegment
 from llama_herd.ops.settings import BUNDLED_MODEL

@@ -19,7 +19,8 @@ from llama_herd.model.files.open_model import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.reranker import Reranker
-from llama_herd.model.shape.purpose import CARD_TEMPLATE, Override
+from llama_herd.model.shape.pooling import Override
+from llama_herd.model.shape.purpose import CARD_TEMPLATE
 from tests.closeness import assert_close
 from tests.model.modules_folder import ModuleRow, write_modules
 from tests.model.tiny_family import TINY_FAMILIES, TinyFamily

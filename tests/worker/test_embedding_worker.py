@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llama_herd import Client, GenerationError
-from llama_herd.model.shape.purpose import Pooling
+from llama_herd.model.shape.pooling import Pooling
 from tests.local.processes import WorkerProcess
 from tests.model.test_embedder import write_gguf
 from tests.model.tiny_family import TINY_FAMILIES

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from llama_herd.errors import BadInput, ModelFileError
@@ -16,7 +15,7 @@ from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.shape.purpose import Embeds
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.texts import STEP_TOKENS, Text, TextRun, num_common
+from llama_herd.model.texts import STEP_TOKENS, Means, Text, TextRun, num_common
 from llama_herd.model.vector_head import VectorHead
 
 
@@ -74,17 +73,11 @@ class Embedder:
         return self.head.cut(self.head(means), dimensions)
 
     def _pooled(self, texts: Sequence[Text], step_tokens: int) -> Tensor:
-        """The mean (N, C) of the wanted states of each text.
-
-        Sums are kept in float64: so they show neither the order of additions nor where a text was cut.
-        """
-        device = self.cache.device
-        sums = torch.zeros(len(texts), self.llama.config.hidden_size, dtype=torch.float64, device=device)
-        run = TextRun(self.llama, self.cache, texts, step_tokens, self.purpose.max_tokens)
-        for owners, states in run:
-            sums.index_add_(0, owners, states.double())
-        counts = torch.tensor([len(text.wanted) for text in texts], dtype=torch.float64, device=device)
-        return (sums / counts.unsqueeze(-1)).float()
+        """The mean (N, C) of the wanted states of each text."""
+        means = Means(texts, self.llama.config.hidden_size, self.cache.device)
+        for found in TextRun(self.llama, self.cache, texts, step_tokens, self.purpose.max_tokens):
+            means.add(found)
+        return means.vectors
 
     def _encoded(self, texts: Sequence[str | Sequence[int]], prompt: str | None) -> list[Text]:
         """The ids of texts behind the prompt, with what the model's files put around them."""

@@ -1,6 +1,6 @@
 """Texts through a model that writes none: the states that are wanted of them, many texts a step, no padding.
 
-Shapes: R rows of a step whose states are wanted, C hidden size.
+Shapes: N texts, R rows of a step whose states are wanted, C hidden size.
 """
 
 from collections import deque
@@ -53,6 +53,26 @@ class States(NamedTuple):
 
     texts: Tensor  # (R,) int64
     states: Tensor  # (R, C), behind the last norm
+
+
+class Means:
+    """The mean of each text's wanted states, as they come, step by step.
+
+    Sums are kept in float64: so they show neither the order of additions nor where a text was cut.
+    """
+
+    def __init__(self, texts: Sequence[Text], hidden_size: int, device: torch.device) -> None:
+        self._sums = torch.zeros(len(texts), hidden_size, dtype=torch.float64, device=device)  # (N, C)
+        self._counts = torch.tensor([len(text.wanted) for text in texts], device=device)  # (N,)
+
+    def add(self, found: States) -> None:
+        """Take the states of a step."""
+        self._sums.index_add_(0, found.texts, found.states.double())
+
+    @property
+    def vectors(self) -> Tensor:
+        """The means (N, C) in float32, once all states have come."""
+        return (self._sums / self._counts.unsqueeze(-1)).float()
 
 
 @dataclass(eq=False)

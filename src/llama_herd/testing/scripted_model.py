@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from llama_herd.errors import GenerationError
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
-from llama_herd.model.shape.purpose import Embeds, Pooling
+from llama_herd.model.shape.pooling import Pooling
+from llama_herd.model.shape.purpose import Embeds
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from llama_herd.model.parsers.formats import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
-from llama_herd.model.shape.purpose import Override
+from llama_herd.model.shape.pooling import Override
 from llama_herd.ops.settings import ServedSettings
 from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS
 

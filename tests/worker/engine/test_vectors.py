@@ -15,7 +15,8 @@ from llama_herd.model.cache import Cache
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.shape.purpose import Embeds, Pooling, Purpose
+from llama_herd.model.shape.pooling import Pooling
+from llama_herd.model.shape.purpose import Embeds, Purpose
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.tiling import FIXED, FREE, Tiling
 from llama_herd.model.vector_head import VectorHead

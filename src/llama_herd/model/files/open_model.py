@@ -11,7 +11,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
 from llama_herd.model.hub.name import how_to_pull
-from llama_herd.model.shape.purpose import Override
+from llama_herd.model.shape.pooling import Override
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 

@@ -20,7 +20,8 @@ from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
 from llama_herd.model.shape.json_shape import with_defaults
 from llama_herd.model.shape.modules_json import folder_purpose
-from llama_herd.model.shape.purpose import Embeds, Override, overridden
+from llama_herd.model.shape.pooling import Override
+from llama_herd.model.shape.purpose import Embeds, overridden
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.recommended_sampling import folder_sampling
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -117,22 +118,13 @@ class SafetensorsModel(ModelFile):
         if tokenizer.vocab_size > num_rows:
             complaint = f"is {num_rows}, but {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens"
             raise self.metadata.error("vocab_size", complaint)
-        asked_id = self._tokenizer_json.asked_eos_id
-        if isinstance(self.purpose, Embeds) and asked_id is not None:
-            return self._with_end(tokenizer, asked_id)
+        asked = self._tokenizer_json.asked_end
+        if asked is not None and isinstance(self.purpose, Embeds):
+            return _with_end(tokenizer, *asked)
         return tokenizer
 
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         return ControlTokens.from_json(self._tokenizer_json)
-
-    def _with_end(self, tokenizer: Tokenizer, eos_id: int) -> Tokenizer:
-        """The tokenizer of an embedder from before transformers 5, which made its vectors with an EOS."""
-        complaint = (
-            f"{self.folder}: add_eos_token asks for an EOS behind a text, which its vectors were made with, "
-            "so one is put; transformers 5 puts none"
-        )
-        last_ids = (*tokenizer.last_ids, eos_id)
-        return replace(tokenizer, last_ids=last_ids, complaints=(*tokenizer.complaints, complaint))
 
     @cached_property
     def _tokenizer_json(self) -> TokenizerJson:
@@ -178,6 +170,14 @@ def hf_name(name: str, family: Family = LLAMA) -> str:
     if family.post_norms:
         part_names = part_names | _POST_NORM_NAMES
     return f"model.layers.{layer}.{part_names[part]}.{kind}"
+
+
+def _with_end(tokenizer: Tokenizer, eos_id: int, complaint: str) -> Tokenizer:
+    """The tokenizer of an embedder that is older than transformers 5, which puts no EOS where a flag asks."""
+    told = complaint.replace("which counts, puts none", "puts none")
+    complaints = [one for one in tokenizer.complaints if one != complaint]
+    complaints.append(f"{told}: as this model embeds, one is put, which its vectors were made with")
+    return replace(tokenizer, last_ids=(*tokenizer.last_ids, eos_id), complaints=tuple(complaints))
 
 
 def _full_name(name: str) -> str:

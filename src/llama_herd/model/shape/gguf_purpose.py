@@ -3,7 +3,8 @@
 import re
 
 from llama_herd.model.reading.metadata import Metadata, quoted
-from llama_herd.model.shape.purpose import YES_NO, Embeds, Generates, Pooling, Purpose, Ranks, jinja_of
+from llama_herd.model.shape.pooling import Pooling
+from llama_herd.model.shape.purpose import YES_NO, Embeds, Generates, Purpose, Ranks, jinja_of
 
 #: What helps a file that says of itself only a part of what ranking needs.
 WHOLE_RERANKER = "Take a file that llama.cpp has converted from the folder, or the folder itself."

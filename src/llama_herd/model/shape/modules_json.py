@@ -17,7 +17,8 @@ from llama_herd.model.reading.metadata import (
     Metadata,
     quoted,
 )
-from llama_herd.model.shape.purpose import Dense, Embeds, Generates, Pooling, Purpose, Ranks
+from llama_herd.model.shape.pooling import Pooling
+from llama_herd.model.shape.purpose import Dense, Embeds, Generates, Purpose, Ranks
 
 MODULES_NAME = "modules.json"
 PROMPTS_NAME = "config_sentence_transformers.json"

@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
+
+from llama_herd.model.shape.pooling import Override, Pooling
 
 #: The tokens that Qwen3-Reranker answers with, the better one first.
 YES_NO = ("yes", "no")
@@ -18,24 +19,6 @@ CARD_TEMPLATE = (
     "<Query>: {query}\n<Document>: {document}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-
-
-class Pooling(StrEnum):
-    """Which of a text's states become its vector."""
-
-    LAST = "last"  # that of its last token
-    MEAN = "mean"  # all, on average
-    CLS = "cls"  # that of its first token
-
-    def wanted(self, num_tokens: int, num_skipped: int = 0) -> range:
-        """The positions whose mean is the vector; the first `num_skipped` tokens are a prompt that is not."""
-        match self:
-            case Pooling.LAST:
-                return range(num_tokens - 1, num_tokens)
-            case Pooling.MEAN:
-                return range(num_skipped, num_tokens)
-            case Pooling.CLS:
-                return range(num_skipped, num_skipped + 1)
 
 
 @dataclass(frozen=True)
@@ -102,9 +85,6 @@ class Ranks:
 
 
 Purpose: TypeAlias = Generates | Embeds | Ranks
-
-#: What HERD_POOLING may be. "auto": the files say the purpose.
-Override: TypeAlias = Literal["auto", "last", "mean", "cls", "rank"]
 
 
 def overridden(purpose: Purpose, override: Override, source: str) -> tuple[Purpose, tuple[str, ...]]:

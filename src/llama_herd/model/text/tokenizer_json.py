@@ -51,8 +51,8 @@ class TokenizerJson:
         file = read_json(path, MAX_FILE_BYTES).without_nulls()
         special = SpecialTokens(file, self._folder)
         self.complaints = [*special.complaints]
-        #: EOS, if `add_eos_token` asks for one behind a text and the post_processor puts none.
-        self.asked_eos_id: int | None = None
+        #: EOS with the complaint, if `add_eos_token` asks for one and the post_processor puts none.
+        self.asked_end: tuple[int, str] | None = None
         file = self._load(file, special)
         self.roles = {role: token for role, token in special.roles.items() if self._id(token) is not None}
         self.eos_ids = frozenset(self._read_ends())
@@ -179,11 +179,10 @@ class TokenizerJson:
             if isinstance(stated, bool) and token_id is not None and stated != (token_id in ids):
                 said = f"add_{role}_token is {str(stated).lower()}"
                 does = "puts none" if stated else "puts one"
-                self.complaints.append(
-                    f"{config.source}: {said}, but tokenizer.json, which counts, {does} {at} a text"
-                )
+                complaint = f"{config.source}: {said}, but tokenizer.json, which counts, {does} {at} a text"
+                self.complaints.append(complaint)
                 if role == "eos" and stated:
-                    self.asked_eos_id = token_id
+                    self.asked_end = token_id, complaint
         return first, last
 
     def _beside(self, name: str) -> Metadata:
