@@ -74,8 +74,8 @@ class Engine(NamedTuple):
         self.compose(*options, "up", *_WAIT)
 
     def forget(self) -> None:
-        """End all of it, with the volumes."""
-        self.line(f"{DOWN} --volumes")
+        """End all of it, with the volumes, also that of GPUs."""
+        self.compose("-f", MAIN, "-f", GPU, "--profile", "*", "down", "--volumes")
 
     def named(self, kind: str) -> list[str]:
         """The names of this project's containers, networks or volumes."""
