@@ -42,9 +42,10 @@ COPY src/llama_herd/model/kernels/__init__.py src/llama_herd/model/kernels/build
 COPY src/llama_herd/model/kernels/native/ /build/llama_herd/model/kernels/native/
 WORKDIR /out
 # What was compiled of the same sources is found in the cache, though another of these files has changed.
+# Without -p, by which cp 9.1 leaves the folder to root alone.
 RUN --mount=type=cache,target=/kernels \
     PYTHONPATH=/build python -c "from pathlib import Path; from llama_herd.model.kernels.build import build; \
-print(*(one.path for one in build(Path('/kernels'))))" | xargs cp --parents -pt /out
+print(*(one.path for one in build(Path('/kernels'))))" | xargs cp --parents -t /out
 
 FROM python AS wheel
 WORKDIR /build

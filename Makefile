@@ -57,7 +57,7 @@ test-api: $(API)/.ready ## send the gateway what schemathesis makes of its descr
 test-eval: $(EVAL)/.ready ## run lm-evaluation-harness through the gateway and by transformers (60 more packages, in an environment of their own)
 	@$(EVAL)/bin/python -m pytest -q -m program tests/lm_eval
 
-test-compose: $(VENV)/.ready ## run the containers on a Docker engine, where one is: kills, the volume, profiles, users (half an hour)
+test-compose: $(VENV)/.ready ## run the containers on a Docker engine, where one is: kills, the volume, profiles, users (a quarter of an hour)
 	@$(BIN)/python -m pytest -q -rs -m engine tests/deploy/test_containers.py
 
 chaos: $(VENV)/.ready ## break a herd for half an hour, by the committed schedule; keeps a report in benchmarks/results

@@ -102,7 +102,10 @@ def test_the_image_says_what_it_is() -> None:
 
 
 def test_the_kernels_are_built_of_their_own_sources_by_a_bare_python(tmp_path: Path) -> None:
-    """By the files that the stage copies, without any package; the sources are those of the whole tree."""
+    """By the files that the stage copies, without any package; the sources are those of the whole tree.
+
+    And what it leaves is for every user.
+    """
     for step in STAGES["kernels"].steps:
         if step.startswith("COPY "):
             *names, place = step.split()[1:]
@@ -115,7 +118,8 @@ def test_the_kernels_are_built_of_their_own_sources_by_a_bare_python(tmp_path: P
                     shutil.copy(ROOT / name, folder)
     run = next(step for step in STAGES["kernels"].steps if "python -c" in step)
     (code,) = re.findall(r'python -c "(.+?)"', run)
-    fake = "import llama_herd.model.kernels.build as own; own._built = lambda place, *_: own.Built(place)"
+    made = "(path := place / set.name).touch() or own.Built(path)"
+    fake = f"import llama_herd.model.kernels.build as own; own._built = lambda place, set, _: {made}"
     (tmp_path / "g++").write_text("#!/bin/sh\n")
     (tmp_path / "g++").chmod(0o755)
     command = [sys.executable, "-S", "-c", f"{fake}; {code.replace('/kernels', f'{tmp_path}/kernels')}"]
@@ -123,7 +127,13 @@ def test_the_kernels_are_built_of_their_own_sources_by_a_bare_python(tmp_path: P
     env = {"PATH": path, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert {Path(word).name for word in done.stdout.split()} == {build._source_key()}
+    assert {Path(word).parent.name for word in done.stdout.split()} == {build._source_key()}
+    (copy,) = re.findall(r"\| (xargs .+) /out$", run)
+    out = tmp_path / "out"
+    out.mkdir()
+    subprocess.run(["bash", "-c", f"{copy} {out}"], input=done.stdout, cwd=out, text=True, check=True)
+    (copied,) = out.rglob(build._source_key())
+    assert [one.stat().st_mode & 0o777 for one in (copied, copied.parent)] == [0o755] * 2  # for its user, too
 
 
 @pytest.mark.program

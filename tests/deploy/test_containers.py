@@ -3,40 +3,26 @@
 Everything is in a project and on ports of its own, and is taken away at the end; the images stay.
 """
 
-import os
+import json
 import re
-import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
+from uuid import uuid4
 
 import pytest
 
 from llama_herd.tasks.client.client import Client
+from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
-from tests.compose_model import GPU, MAIN, ROOT, SECURE
+from tests.compose_model import GPU, MAIN, SECURE, ComposeCommand
+from tests.deploy.docker_engine import DOWN, IMAGE, Engine, started_engine
+from tests.test_compose_lines import DOWNS, LINES, STARTED, UPS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
-#: A build without anything in a cache takes minutes.
-PATIENCE_S = 1500
-#: What the build reads, and what compose mounts.
-FILES = (
-    "Dockerfile",
-    ".dockerignore",
-    "pyproject.toml",
-    "constraints.txt",
-    "README.md",
-    "LICENSE",
-    MAIN,
-    GPU,
-    SECURE,
-)
 #: The most bytes of a layer of our own code.
 MOST_OF_OURS = 15_000_000
 
@@ -44,118 +30,98 @@ MOST_OF_OURS = 15_000_000
 LONG: dict[str, Any] = {"prompt": "Once upon a time", "sampling": {"max_tokens": 200, "ignore_eos": True}}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
-class Engine(NamedTuple):
-    """A copy of the repository, and a project of Compose made of it."""
-
-    folder: Path
-    project: str
-    redis_port: int
-    gateway_port: int
-
-    def docker(self, *words: str, code: int = 0) -> str:
-        """What the engine says; it must end with this code."""
-        env = {
-            name: value for name, value in os.environ.items() if not name.startswith(("HERD_", "COMPOSE_"))
-        }
-        env |= {
-            "COMPOSE_PROJECT_NAME": self.project,
-            "REDIS_PORT": str(self.redis_port),
-            "GATEWAY_PORT": str(self.gateway_port),
-        }
-        done = subprocess.run(
-            ["docker", *words], cwd=self.folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout + done.stderr
-
-    def compose(self, *words: str, code: int = 0) -> str:
-        return self.docker("compose", *words, code=code)
-
-    def named(self, kind: str) -> list[str]:
-        """The names of this project's containers, networks or volumes."""
-        label = f"label=com.docker.compose.project={self.project}"
-        name = "{{.Names}}" if kind == "container" else "{{.Name}}"
-        everything = ["--all"] if kind == "container" else []
-        return self.docker(kind, "ls", *everything, "--filter", label, "--format", name).split()
-
-    @property
-    def redis_url(self) -> str:
-        return f"redis://127.0.0.1:{self.redis_port}/0"
-
-    def layers(self) -> list[str]:
-        """The layers of the image, by their contents."""
-        told = self.docker("image", "inspect", "llama-herd:cpu", "--format", '{{join .RootFS.Layers " "}}')
-        return told.split()
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    if shutil.which("docker") is None:
-        pytest.skip("no docker command")
-    for words, lack in (
-        (["info"], "no Docker engine answers"),
-        (["compose", "version"], "no docker compose"),
-    ):
-        if subprocess.run(["docker", *words], capture_output=True).returncode:
-            pytest.skip(lack)
-    folder = tmp_path_factory.mktemp("herd")
-    for name in FILES:
-        shutil.copy(ROOT / name, folder)
-    for name in ("src", "deploy"):
-        shutil.copytree(
-            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-        )
-    made = Engine(folder, f"herd-test-{os.getpid()}", free_port(), free_port())
-    made.compose("build", "worker")
-    try:
+    """With the image, and with users' passwords where docker-compose.secure.yml looks for them."""
+    with started_engine(tmp_path_factory.mktemp("herd")) as made:
+        secrets = made.folder / "secrets"
+        assert invoke("acl", str(secrets), HERD_MODEL_NAME="tales").exit_code == 0
+        for path in secrets.iterdir():
+            path.chmod(0o444)
         yield made
-    finally:
-        made.compose("--profile", "*", "down", "--volumes")
 
 
 @pytest.fixture
 def herd(engine: Engine) -> Iterator[Engine]:
     """Redis and two workers."""
-    engine.compose("up", "--wait", "--wait-timeout", "600")
+    engine.up()
     yield engine
-    engine.compose("--profile", "*", "down", "--volumes")
+    engine.forget()
+
+
+def num_workers(command: ComposeCommand) -> int:
+    """As many as are documented, or as the line says."""
+    scale = re.search(r"worker=(\S+)", command.line)
+    return int(scale[1].replace("$WANTED", "3")) if scale else 1 if GPU in command.files else 2
+
+
+def started(command: ComposeCommand) -> list[str]:
+    """The service of each container that the documents promise."""
+    others = STARTED[command.files, command.profiles] - {"worker"}
+    return sorted([*others, *["worker"] * num_workers(command)])
+
+
+#: One of each kind: whether it is in the foreground makes no other containers.
+KINDS = {(one.files, one.profiles, num_workers(one)): one for one in UPS}
+
+
+@pytest.mark.parametrize("command", KINDS.values(), ids=lambda one: one.line)
+def test_up_starts_what_is_said_and_down_ends_it_but_for_the_volume(
+    engine: Engine, command: ComposeCommand
+) -> None:
+    engine.ask_for(command.services, command.files)
+    try:
+        engine.line(command.line)
+        assert engine.services() == started(command)
+        engine.line(DOWN)
+        assert engine.named("container") == engine.named("network") == []
+        assert f"{engine.project}_redis" in engine.named("volume")
+    finally:
+        engine.forget()
+
+
+def test_every_other_line_of_the_documents_runs(herd: Engine) -> None:
+    assert [one.line for one in DOWNS] == [DOWN]
+    others = [one for one in LINES if one not in (*UPS, *DOWNS)]
+    assert others
+    for command in others:
+        assert herd.line(command.line.replace("logs -f", "logs"))
 
 
 def test_two_workers_are_healthy_and_run_jobs(herd: Engine) -> None:
-    shown = herd.compose("ps", "--format", "{{.Service}} {{.Health}}").splitlines()
-    assert sorted(shown) == ["redis healthy", "worker healthy", "worker healthy"]
+    assert [herd.health(name) for name in herd.named("container")] == ["healthy"] * 3
     with Client(herd.redis_url) as client:
         results = [client.result(client.submit(prompt="Once"), timeout_s=60) for _ in range(4)]
     assert {one.finish_reason for one in results} <= {"length", "stop"}
-    assert "loading model" in herd.compose("logs", "worker")
+
+
+def test_a_worker_says_first_what_it_loads_and_then_that_it_has_the_image_s_kernels(herd: Engine) -> None:
+    for name in herd.workers():
+        first, *others = map(json.loads, herd.docker("logs", name).splitlines())
+        assert first["event"] == "loading model"
+        (kernels,) = (one["kernels"] for one in others if one["event"] == "model loaded")
+        assert "not built" not in kernels
+        assert herd.inspect(name, "{{.HostConfig.LogConfig.Type}}") == "local"
 
 
 def test_a_killed_worker_s_job_goes_on_in_the_other(herd: Engine) -> None:
     with Client(herd.redis_url) as client:
         job = client.submit(**LONG)
-        started = next(event for event in client.stream(job) if event.type == "started")
-        host = started.worker.partition("@")[2]
+        begun = next(event for event in client.stream(job) if event.type == "started")
+        host = begun.worker.partition("@")[2]
         herd.docker("kill", host)  # a container's host name is the beginning of its id
         result = client.result(job, timeout_s=120)
     assert (result.finish_reason, result.attempts) == ("length", 2)
-    herd.compose("up", "--wait", "--wait-timeout", "600")  # a kill by hand is none by itself
-    assert len([name for name in herd.named("container") if "-worker-" in name]) == 2
+    herd.up()  # a kill by hand is none by itself
+    assert len(herd.workers()) == 2
 
 
-def test_down_leaves_no_container_and_no_network_but_the_volume_with_the_jobs(herd: Engine) -> None:
-    herd.compose("--profile", "gateway", "--profile", "two-models", "up", "--wait", "--wait-timeout", "600")
+def test_a_job_s_result_outlives_down(herd: Engine) -> None:
     with Client(herd.redis_url) as client:
         job = client.submit(prompt="Once", sampling={"max_tokens": 8})
         before = client.result(job, timeout_s=60)
-    herd.compose("--profile", "*", "down")
-    assert herd.named("container") == herd.named("network") == []
-    assert f"{herd.project}_redis" in herd.named("volume")
-    herd.compose("up", "--wait", "--wait-timeout", "600")
+    herd.line(DOWN)
+    herd.up()
     with Client(herd.redis_url) as client:
         assert client.result(job, timeout_s=60) == before
 
@@ -163,7 +129,7 @@ def test_down_leaves_no_container_and_no_network_but_the_volume_with_the_jobs(he
 def test_the_documented_gateway_has_workers(herd: Engine) -> None:
     key = herd.compose("run", "--rm", "keys", "create", "test")
     (key,) = re.findall(r"herd-[\w-]{20,}", key)
-    herd.compose("--profile", "gateway", "up", "--wait", "--wait-timeout", "600")
+    herd.up("--profile", "gateway")
     url = f"http://127.0.0.1:{herd.gateway_port}"
     asked = Request(
         f"{url}/v1/completions",
@@ -178,6 +144,15 @@ def test_the_documented_gateway_has_workers(herd: Engine) -> None:
         urlopen(f"{url}/v1/models", timeout=30)
 
 
+def test_a_second_model_has_jobs_of_its_own(herd: Engine) -> None:
+    herd.up("--profile", "two-models")
+    with Client(herd.redis_url) as client:
+        job = client.submit(prompt="Once", model="second")
+        (worker,) = {event.worker for event in client.stream(job) if event.type == "started"}
+        (own,) = [name for name in herd.workers() if "-second-worker-" in name]
+        assert herd.inspect(own, "{{.Config.Hostname}}") == worker.partition("@")[2]
+
+
 def test_a_wrong_setting_says_its_reason(engine: Engine) -> None:
     (engine.folder / ".env").write_text("HERD_SLOTS=0\n")
     try:
@@ -188,59 +163,97 @@ def test_a_wrong_setting_says_its_reason(engine: Engine) -> None:
         assert re.search(r"HERD_SLOTS.*0", engine.compose("logs", "--tail", "3", "worker"))
     finally:
         (engine.folder / ".env").unlink()
-        engine.compose("--profile", "*", "down", "--volumes")
+        engine.forget()
 
 
 def test_users_and_passwords(engine: Engine) -> None:
-    folder = engine.folder / "secrets"
-    assert invoke("acl", str(folder), HERD_MODEL_NAME="tales").exit_code == 0
-    for path in folder.iterdir():
-        path.chmod(0o444)
     files = ("-f", MAIN, "-f", SECURE)
     try:
-        engine.compose(*files, "up", "--wait", "--wait-timeout", "600")
-        password = (folder / "default-operator.password").read_text().strip()
+        engine.up(*files)
+        password = (engine.folder / "secrets/default-operator.password").read_text().strip()
         with Client(f"redis://default-operator:{password}@127.0.0.1:{engine.redis_port}/0") as client:
-            assert client.result(client.submit(prompt="Once"), timeout_s=60).finish_reason in (
-                "length",
-                "stop",
-            )
+            result = client.result(client.submit(prompt="Once"), timeout_s=60)
+        assert result.finish_reason in ("length", "stop")
         engine.compose(*files, "run", "--rm", "keys", "create", "test")
     finally:
-        engine.compose(*files, "--profile", "*", "down", "--volumes")
+        engine.forget()
+
+
+def checks(engine: Engine, container: str) -> list[dict[str, Any]]:
+    """The last five checks of a container's health, as the engine keeps them."""
+    kept: list[dict[str, Any]] = json.loads(engine.inspect(container, "{{json .State.Health.Log}}"))
+    return kept
 
 
 def test_a_full_worker_stays_healthy(herd: Engine) -> None:
+    """Both have more jobs than slots while all the checks that are kept are made."""
+    first = {name: checks(herd, name)[-1]["Start"] for name in herd.workers()}
+
+    def are_all_of_now() -> bool:
+        return all(checks(herd, name)[0]["Start"] > first[name] for name in first)
+
     with Client(herd.redis_url) as client:
-        jobs = [client.submit(**LONG) for _ in range(200)]
-        assert {client.result(job, timeout_s=900).finish_reason for job in jobs} == {"length"}
-    for name in herd.named("container"):
-        assert herd.docker("inspect", name, "--format", "{{.State.Health.FailingStreak}}").strip() == "0"
+        while not are_all_of_now():
+            jobs = [client.submit(**LONG) for _ in range(200)]
+            assert {client.result(job, timeout_s=900).finish_reason for job in jobs} == {"length"}
+    assert [one["ExitCode"] for name in first for one in checks(herd, name)] == [0] * 5 * len(first)
 
 
+#: Stops, and lets go on, all that runs in a container but its first process.
+STOP, GO_ON = ("sh", "-c", "kill -STOP -1"), ("sh", "-c", "kill -CONT -1")
+
+
+def test_a_worker_that_stands_still_is_unhealthy_within_a_minute(herd: Engine) -> None:
+    stuck, other = herd.workers()
+    herd.docker("exec", stuck, *STOP)
+    wait_until(lambda: herd.health(stuck) == "unhealthy", "the stuck worker is unhealthy", 60)
+    assert "does not answer" in checks(herd, stuck)[-1]["Output"]
+    assert herd.health(other) == "healthy"
+    herd.docker("exec", stuck, *GO_ON)
+    wait_until(lambda: herd.health(stuck) == "healthy", "the worker that goes on is healthy")
+
+
+def test_a_worker_that_loads_for_long_is_starting_and_not_unhealthy(engine: Engine) -> None:
+    try:
+        engine.compose("up", "--detach", "--scale", "worker=1")
+        (worker,) = engine.workers()
+        engine.docker("exec", worker, *STOP)
+        wait_until(lambda: len(checks(engine, worker)) == 5, "five checks have been made", 120)
+        assert {one["ExitCode"] for one in checks(engine, worker)} == {1}
+        assert engine.health(worker) == "starting"
+        engine.docker("exec", worker, *GO_ON)
+        wait_until(lambda: engine.health(worker) == "healthy", "the worker is healthy")
+    finally:
+        engine.forget()
+
+
+@pytest.mark.parametrize(
+    "name", ["cli/health.py", "errors.py"], ids=["any", "one that the kernels' build reads"]
+)
 def test_a_changed_line_makes_and_ships_our_own_layer_alone(
-    engine: Engine, capsys: pytest.CaptureFixture[str]
+    engine: Engine, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = engine.layers()
-    changed = engine.folder / "src/llama_herd/cli/health.py"
+    changed = engine.folder / "src/llama_herd" / name
     as_it_was = changed.read_text()
-    changed.write_text(f"{as_it_was}\n# a changed line\n")
-    from_s = monotonic()
-    engine.compose("build", "worker")
-    seconds = monotonic() - from_s
-    after = engine.layers()
-    assert after[:-1] == before[:-1]
-    assert after[-1] != before[-1]
-    size = engine.docker("history", "--human=false", "--format", "{{.Size}}", "llama-herd:cpu").split()
-    num_bytes = next(int(one) for one in size if int(one))
-    changed.write_text(as_it_was)
-    engine.compose("build", "worker")  # no image with a foreign line stays
+    changed.write_text(f"{as_it_was}\n# {uuid4()}\n")  # no earlier build had this line
+    try:
+        from_s = monotonic()
+        engine.compose("build", "worker")
+        seconds = monotonic() - from_s
+        after, num_bytes = engine.layers(), engine.last_layer_bytes()
+    finally:
+        changed.write_text(as_it_was)
+        engine.compose("build", "worker")  # no image with a foreign line stays
     with capsys.disabled():
         print(f"\na changed line: {seconds:.1f} s, a layer of {num_bytes / 1e6:.1f} MB")
+    assert after[:-1] == before[:-1]
+    assert after[-1] != before[-1]
     assert num_bytes < MOST_OF_OURS
-    assert seconds < 120  # a third of it on a quiet machine
+    assert seconds < 60  # 5 on a quiet machine
 
 
 def test_the_image_has_no_health_check(engine: Engine) -> None:
-    told = engine.docker("image", "inspect", "llama-herd:cpu", "--format", "{{json .Config.Healthcheck}}")
-    assert told.strip() == "null"
+    assert (
+        engine.docker("image", "inspect", IMAGE, "--format", "{{json .Config.Healthcheck}}").strip() == "null"
+    )

@@ -1,0 +1,155 @@
+"""A project of Compose on a real Docker engine, made of a copy of the repository."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.compose_model import GPU, MAIN, ROOT, SECURE, project
+
+#: A build without anything in a cache takes minutes.
+PATIENCE_S = 1500
+#: What the build reads, and what compose mounts.
+_FILES = (
+    "Dockerfile",
+    ".dockerignore",
+    "pyproject.toml",
+    "constraints.txt",
+    "README.md",
+    "LICENSE",
+    MAIN,
+    GPU,
+    SECURE,
+)
+IMAGE = "llama-herd:cpu"
+_WAIT = ("--wait", "--wait-timeout", "600")
+#: The documented end of all.
+DOWN = "docker compose --profile '*' down"
+
+
+class Engine(NamedTuple):
+    """A copy of the repository, and a project of Compose made of it, on ports of its own."""
+
+    folder: Path
+    project: str
+    redis_port: int
+    gateway_port: int
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """What a command says; it must end with this code."""
+        ours = ("HERD_", "COMPOSE_")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        env |= {
+            "COMPOSE_PROJECT_NAME": self.project,
+            "REDIS_PORT": str(self.redis_port),
+            "GATEWAY_PORT": str(self.gateway_port),
+            "PROMETHEUS_PORT": "0",
+            "GRAFANA_PORT": "0",
+            "WANTED": "3",
+        }
+        done = subprocess.run(
+            words, cwd=self.folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout + done.stderr
+
+    def line(self, line: str) -> str:
+        """What a line of the documents says, as a shell reads it; `up` waits until all are healthy."""
+        return self.run("bash", "-c", " ".join((line, *_WAIT)) if " up" in line else line)
+
+    def docker(self, *words: str, code: int = 0) -> str:
+        return self.run("docker", *words, code=code)
+
+    def compose(self, *words: str, code: int = 0) -> str:
+        return self.docker("compose", *words, code=code)
+
+    def up(self, *options: str) -> None:
+        """Redis and two workers, and what the options add; healthy."""
+        self.compose(*options, "up", *_WAIT)
+
+    def forget(self) -> None:
+        """End all of it, with the volumes, also that of GPUs."""
+        self.compose("-f", MAIN, "-f", GPU, "--profile", "*", "down", "--volumes")
+
+    def named(self, kind: str) -> list[str]:
+        """The names of this project's containers, networks or volumes."""
+        name = "{{.Names}}" if kind == "container" else "{{.Name}}"
+        return self._listed(kind, name)
+
+    def services(self) -> list[str]:
+        """The service of each container, also of one that has ended."""
+        return sorted(self._listed("container", '{{.Label "com.docker.compose.service"}}'))
+
+    def workers(self) -> list[str]:
+        """The names of the workers' containers."""
+        return [name for name in self.named("container") if "-worker-" in name]
+
+    def _listed(self, kind: str, shape: str) -> list[str]:
+        label = f"label=com.docker.compose.project={self.project}"
+        everything = ["--all"] if kind == "container" else []
+        return self.docker(kind, "ls", *everything, "--filter", label, "--format", shape).split()
+
+    def inspect(self, container: str, shape: str) -> str:
+        """A part of what the engine knows of a container."""
+        return self.docker("inspect", container, "--format", shape).strip()
+
+    def health(self, container: str) -> str:
+        return self.inspect(container, "{{.State.Health.Status}}")
+
+    @property
+    def redis_url(self) -> str:
+        return f"redis://127.0.0.1:{self.redis_port}/0"
+
+    def layers(self) -> list[str]:
+        """The layers of the image, by their contents."""
+        return self.docker("image", "inspect", IMAGE, "--format", '{{join .RootFS.Layers " "}}').split()
+
+    def last_layer_bytes(self) -> int:
+        sizes = self.docker("history", "--human=false", "--format", "{{.Size}}", IMAGE).split()
+        return next(int(one) for one in sizes if int(one))
+
+    def ask_for(self, services: set[str], files: tuple[str, ...]) -> None:
+        """Skip by name where these services cannot be had here."""
+        if GPU in files and "nvidia" not in self.docker("info", "--format", "{{json .Runtimes}}"):
+            pytest.skip("the engine has no NVIDIA runtime")
+        described: dict[str, dict[str, Any]] = project(*files)["services"]
+        for image in sorted(described[name]["image"] for name in services if "build" not in described[name]):
+            if not any(_ends_well("docker", *words, image) for words in (["image", "inspect"], ["pull"])):
+                pytest.skip(f"no registry in reach has {image}")
+
+
+def _ends_well(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def started_engine(folder: Path) -> Iterator[Engine]:
+    """The image, built from a copy in this folder. At the end the image alone is left."""
+    if shutil.which("docker") is None:
+        pytest.skip("no docker command")
+    if not _ends_well("docker", "info"):
+        pytest.skip("no Docker engine answers")
+    if not _ends_well("docker", "compose", "version"):
+        pytest.skip("no docker compose")
+    for name in _FILES:
+        shutil.copy(ROOT / name, folder)
+    for name in ("src", "deploy"):
+        left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+    made = Engine(folder, f"herd-test-{os.getpid()}", _free_port(), _free_port())
+    made.compose("build", "worker")
+    try:
+        yield made
+    finally:
+        made.forget()
