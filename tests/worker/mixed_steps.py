@@ -104,16 +104,22 @@ def run_alone(model: LoadedModel, llama: Llama, sequences: list[Sequence]) -> Co
     return sink
 
 
+def submit_beside_a_stream(engine: Engine, sequences: list[Sequence]) -> None:
+    """The last one decodes when the others come: without a stream prompts are computed whole."""
+    *others, last = sequences
+    engine.submit(last)
+    while last.num_uncached > 1:
+        engine.step()
+    engine.submit(*others)
+
+
 def run_found(
     model: LoadedModel, settings: WorkerSettings, llama: Llama, sequences: list[Sequence]
 ) -> tuple[Collector, int]:
-    """All but the first come once that has its first token; also how many tokens they found computed."""
+    """One stream has been computed when the others come; also how many of their tokens they find."""
     sink = Collector()
     engine = Overlapping(model, settings, sink, llama, card_of(model)).engine
-    engine.submit(sequences[0])
-    while not sequences[0].ids:
-        engine.step()
-    engine.submit(*sequences[1:])
+    submit_beside_a_stream(engine, sequences)
     finish(engine)
     return sink, engine.prefixes.num_found_tokens
 
@@ -126,21 +132,22 @@ def is_mixed(engine: Engine) -> bool:
 
 def run_crowded(
     model: LoadedModel, settings: WorkerSettings, llama: Llama, low: list[Sequence], rng: random.Random
-) -> tuple[Collector, int]:
-    """Urgent ones come beside prompts that are computed; also how many rows have lost their places."""
-    sink, num_urgent = Collector(), 0
+) -> tuple[Collector, set[str]]:
+    """Urgent ones come beside prompts that are computed; also who has lost its place when it had ids."""
+    sink, num_urgent, lost = Collector(), 0, set[str]()
     engine = Overlapping(model, settings, sink, llama, card_of(model)).engine
     for one in low:
         one.priority = MIN_PRIORITY
-    engine.submit(*low)
+    submit_beside_a_stream(engine, low)
     while engine.has_work:
-        if is_mixed(engine) and num_urgent < len(low) and rng.random() < 0.3:
+        if num_urgent < 2 * len(low) and is_mixed(engine) and rng.random() < 0.5:
             prompt = PREFIX[: rng.randint(1, len(PREFIX))]
             engine.submit(sequence(model, f"urgent-{num_urgent}", prompt, max_tokens=rng.randint(1, 6)))
             num_urgent += 1
         engine.step()
         engine.prefixes.check()
-    return sink, engine.scheduler.num_preemptions
+        lost.update(one.job_id for one in engine.scheduler.waiting if one.ids)
+    return sink, lost
 
 
 def run_killed(
@@ -159,7 +166,7 @@ def run_killed(
             one.replay(recorded[one.job_id])
         sink = Collector()
         engine = Overlapping(model, settings, sink, llama, card_of(model)).engine
-        engine.submit(*rest)
+        submit_beside_a_stream(engine, rest)
         while engine.has_work and not (num_dead < 3 and is_mixed(engine) and rng.random() < 0.3):
             engine.step()
         for job_id, ids in sink.ids.items():

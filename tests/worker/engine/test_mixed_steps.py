@@ -93,9 +93,10 @@ def test_rows_that_lose_their_places_beside_prompts_end_as_they_do_alone(
     wide: LoadedModel, settings: WorkerSettings, seed: int
 ) -> None:
     kernels, _ = with_plain_kernels(wide.llama)
-    rng, small = random.Random(seed), with_budget(settings, 7)
-    found, num_lost = mixed_steps.run_crowded(wide, small, kernels, edges(wide, TOKENS), rng)
-    assert num_lost
+    few = with_budget(settings, 7).model_copy(update={"slots": 3})
+    rng = random.Random(seed)
+    found, lost = mixed_steps.run_crowded(wide, few, kernels, edges(wide, TOKENS), rng)
+    assert lost
     alone = said(run_alone(wide, wide.llama, edges(wide, TOKENS)))
     assert {name: lines for name, lines in said(found).items() if name in alone} == alone
 
