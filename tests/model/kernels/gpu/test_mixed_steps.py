@@ -1,4 +1,4 @@
-"""The engine's mixed steps by Triton's own attention: each job gets what it gets alone, in plain torch.
+"""The engine's mixed steps by Triton's own attention: each job gets what it gets alone.
 
 The captured forwards are made small. For a card tests/gpu/test_mixed_steps.py has the laws of whole ones.
 """
@@ -32,8 +32,8 @@ def settings(tiny_settings: WorkerSettings) -> WorkerSettings:
 
 
 @pytest.fixture(scope="module")
-def model(settings: WorkerSettings) -> LoadedModel:
-    return LoadedModel.load(settings, "cpu")
+def model(device: torch.device, settings: WorkerSettings) -> LoadedModel:
+    return LoadedModel.load(settings, str(device))
 
 
 def with_triton(llama: Llama) -> Llama:
@@ -51,16 +51,14 @@ def with_triton(llama: Llama) -> Llama:
 
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_prompts_at_the_edges_of_forwards_get_what_they_get_alone(
-    device: torch.device, model: LoadedModel, settings: WorkerSettings, scoring: str
+    model: LoadedModel, settings: WorkerSettings, scoring: str
 ) -> None:
     llama = with_scoring(model.llama, SCORINGS[scoring])
     found = run_mixed(model, with_budget(settings, 33), with_triton(llama), edges(model, TOKENS)[::3])
     assert said(found) == said(run_alone(model, llama, edges(model, TOKENS)[::3]))
 
 
-def test_found_pages_are_read_where_they_lie(
-    device: torch.device, model: LoadedModel, settings: WorkerSettings
-) -> None:
+def test_found_pages_are_read_where_they_lie(model: LoadedModel, settings: WorkerSettings) -> None:
     def sequences() -> list[Sequence]:
         return edges(model, TOKENS, num_alike=PAGE_TOKENS + 3)[::3]
 
@@ -71,7 +69,7 @@ def test_found_pages_are_read_where_they_lie(
 
 
 def test_rows_that_lose_their_places_end_as_they_do_alone(
-    device: torch.device, model: LoadedModel, settings: WorkerSettings
+    model: LoadedModel, settings: WorkerSettings
 ) -> None:
     few = with_budget(settings, 7).model_copy(update={"slots": 2})
     low, llama = edges(model, TOKENS)[::3], with_triton(model.llama)
@@ -82,7 +80,7 @@ def test_rows_that_lose_their_places_end_as_they_do_alone(
 
 
 def test_where_an_engine_dies_in_a_mixed_step_another_goes_on(
-    device: torch.device, model: LoadedModel, settings: WorkerSettings
+    model: LoadedModel, settings: WorkerSettings
 ) -> None:
     def sequences() -> list[Sequence]:
         return [one for one in edges(model, TOKENS)[::3] if one.params.prompt_logprobs is None]
