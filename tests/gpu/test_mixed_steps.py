@@ -9,7 +9,9 @@ import random
 
 import pytest
 
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.worker.engine.prefill import TOKENS
+from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
@@ -71,6 +73,15 @@ def test_prompts_at_the_edges_of_forwards_get_what_they_get_alone(
     )
 
 
+def test_prompts_go_on_behind_pages_that_others_have_computed(
+    model: LoadedModel, settings: WorkerSettings
+) -> None:
+    alike, budget = 3 * PAGE_TOKENS + 5, with_budget(settings, 700)
+    found, num_found = mixed_steps.run_found(model, budget, model.llama, edges(model, TOKENS, alike))
+    assert num_found >= 20 * 3 * PAGE_TOKENS
+    assert drawn(said(found)) == drawn(said(run_alone(model, model.llama, edges(model, TOKENS, alike))))
+
+
 @pytest.mark.parametrize("prefill_tokens", [20, 1_000])
 def test_all_ways_to_draw_get_the_same_beside_prompts(
     model: LoadedModel, settings: WorkerSettings, prefill_tokens: int
@@ -98,3 +109,28 @@ def test_a_resumed_sequence_is_a_prompt_as_far_as_its_recorded_ids_go(
     resumed = mixed_steps.resumed(edges(model, TOKENS), whole)
     found = run_mixed(model, with_budget(settings, 700), model.llama, resumed).ids
     assert found == {one.job_id: whole[one.job_id][3:] for one in resumed}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_that_lose_their_places_beside_prompts_end_as_they_do_alone(
+    model: LoadedModel, settings: WorkerSettings, alone: dict[str, Collector], seed: int
+) -> None:
+    few = with_budget(settings, 100).model_copy(update={"slots": 3})
+    low, rng = edges(model, TOKENS), random.Random(seed)
+    found, lost = mixed_steps.run_crowded(model, few, model.llama, low, rng)
+    assert lost
+    expected = drawn(said(alone["all"]))
+    assert {name: lines for name, lines in drawn(said(found)).items() if name in expected} == expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_an_engine_dies_in_a_mixed_step_another_goes_on(
+    model: LoadedModel, settings: WorkerSettings, alone: dict[str, Collector], seed: int
+) -> None:
+    def sequences() -> list[Sequence]:
+        return [one for one in edges(model, TOKENS) if one.params.prompt_logprobs is None]
+
+    small, rng = with_budget(settings, 100), random.Random(seed)
+    found, num_dead = mixed_steps.run_killed(model, small, model.llama, sequences, rng)
+    assert num_dead
+    assert found == {one.job_id: alone["all"].ids[one.job_id] for one in sequences()}

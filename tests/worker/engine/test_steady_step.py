@@ -13,7 +13,7 @@ from llama_herd.worker.engine.graph_device import Replay
 from llama_herd.worker.engine.staging_buffer import SENT_BYTES, StagingBuffer
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
-from tests.worker.engine_run import Collector, sequence
+from tests.worker.engine_run import PREFIX, Collector, sequence
 from tests.worker.overlapping import Overlapping, with_layers
 from tests.worker.stand_in_device import StandInDevice, TooEarlyError
 from tests.worker.ways_to_draw import MODES, jobs
@@ -116,6 +116,27 @@ def test_a_steady_step_allocates_nothing_uploads_nothing_and_waits_for_nothing_b
     assert (device.num_replays - replays, device.num_landed - landed, device.num_waits - waits) == (8, 4, 4)
     assert watch.synchronising == {}
     assert set(watch.of_host) <= set(VIEWS)
+
+
+def test_a_step_with_prompts_replays_two_graphs_and_sends_which_tokens_these_are(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    """Nothing is launched layer by layer."""
+    few = settings.model_copy(update={"prefill_tokens": 16})
+    overlapping = Overlapping(wide, few, Collector())
+    engine, device = overlapping.engine, overlapping.device
+    engine.submit(sequence(wide, "stream", max_tokens=60, ignore_eos=True))
+    for _ in range(3):
+        engine.step()
+    engine.submit(long := sequence(wide, "long", PREFIX))
+    engine.step()
+    before = (device.num_replays, device.num_sent, device.num_captures)
+    with watched(overlapping) as watch:
+        engine.step()
+    assert 0 < long.num_cached < len(long.prompt_ids) - 16
+    after = (device.num_replays, device.num_sent, device.num_captures)
+    assert [b - a for a, b in zip(before, after, strict=True)] == [2, 1, 0]
+    assert set(watch.of_host) <= {*VIEWS, "copy_"}, watch.of_host
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.worker.overlapping import Overlapping
 
 TIMEOUT_S = 20.0
 NUM_TOKENS = 5
@@ -175,6 +176,24 @@ def test_a_step_moves_with_each_layer(model: LoadedModel, tiny_settings: WorkerS
     before_s = thread._moved_s
     thread._engine.step()
     assert thread._moved_s > before_s
+
+
+def test_where_layers_are_captured_each_step_moves(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
+    """Nobody is told of their layers."""
+    moved_s, has_ended = list[float](), threading.Event()
+
+    def note(outputs: list[StepOutput]) -> None:
+        moved_s.append(thread._moved_s)
+        if any(output.finish_reason for output in outputs):
+            has_ended.set()
+
+    thread = EngineThread(Overlapping(model, tiny_settings, note).engine)
+    thread.start()
+    thread.submit(sequence(model, "job"))
+    assert has_ended.wait(TIMEOUT_S)
+    thread.stop()
+    assert len(moved_s) > NUM_TOKENS
+    assert moved_s == sorted(set(moved_s))
 
 
 @pytest.mark.long

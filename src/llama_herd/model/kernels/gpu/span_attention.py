@@ -74,8 +74,9 @@ def attend_spans(
         begin = tl.maximum(start - window + 1, 0) // BLOCK * BLOCK
     for key in tl.range(begin, end, BLOCK):
         place = (tl.load(table + key // PAGE) * PAGE + key % PAGE) * HEAD_DIM
+        # Behind the last key the page holds anything: its scores go, but its values would be 0 times that.
+        k = tl.load(keys + place + own_key, mask=in_head[None, :], other=0.0)
         there = (key + step < end)[:, None] & in_head[None, :]
-        k = tl.load(keys + place + own_key, mask=there, other=0.0)
         v = tl.load(values + place + own_key, mask=there, other=0.0)
         scores = tl.dot(queries, tl.trans(k), input_precision=PRECISION) * scale
         if HAS_CAP:
@@ -89,6 +90,9 @@ def attend_spans(
         largest, total, found = fold_more(largest, total, found, scores, v, PRECISION)
 
     found = found / tl.where(total == 0, 1.0, total)[:, None]
+    # Read again: what is kept through the loop takes registers from it, which some cards lack.
+    count, token = tl.load(num_tokens + span).to(tl.int32) - skipped, tl.load(rows + span) + skipped
+    mask = (query < count)[:, None] & in_head[None, :]
     place = (token + query)[:, None] * out_row + own
     tl.store(out + place, found.to(out.dtype.element_ty), mask=mask)
 
@@ -135,5 +139,11 @@ def attending(q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring:
         "HAS_CAP": scoring.cap > 0,
         "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
     }
-    grid = (len(spans.num_tokens), H, triton.cdiv(spans.max_tokens, tile))
-    return Launch(attend_spans, grid, {**given, **strides, **numbers}, constants, num_warps=4, num_stages=2)
+    return Launch(
+        attend_spans,
+        (len(spans.num_tokens), H, triton.cdiv(spans.max_tokens, tile)),
+        {**given, **strides, **numbers},
+        constants,
+        num_warps=8 if q.dtype is torch.float32 else 4,
+        num_stages=2,
+    )
