@@ -35,8 +35,10 @@ from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
 from llama_herd.tasks.ledger.dead_letters import is_letter_number
 from llama_herd.tasks.ledger.redis_call import both
+from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import SOURCES, GenerationJob, is_job_id
+from llama_herd.tasks.protocol.job import SOURCES, is_job_id
+from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -72,7 +74,7 @@ class JobView(BaseModel):
 
 
 #: Fields of a job that tell what it asks, or of whom. Only operators see them here.
-ASKED = (*SOURCES, "tools", "documents", "metadata", "webhook")
+ASKED = (*SOURCES, *TEXT_SOURCES, "tools", "documents", "metadata", "webhook")
 
 
 class JobList(BaseModel):
@@ -121,7 +123,7 @@ class Cancelled(BaseModel):
 async def submit_job(call: Call) -> Response:
     """Put a job into the queue."""
     try:
-        job = await call.read(lambda body: GenerationJob.parse(body, call.queue.settings))
+        job = await call.read(lambda body: parse_job(body, call.queue.settings))
         call.caller.check_priority(job.priority)
         key, traceparent = idempotency_key_of(call.headers), traceparent_of(call.headers)
         job_id = await call.queue.submit(job, None, key, traceparent)

@@ -21,9 +21,12 @@ from llama_herd.tasks.openai.answer_schema import ErrorAnswer
 from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_schema, tokenize_schema
 from llama_herd.tasks.openai.embeddings import embedding_schema
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
+from llama_herd.tasks.protocol.job import GenerationJob
 
 EVENTS = (Queued, Started, Token, Vectors, End)
+KINDS = (GenerationJob, EmbeddingJob)
 
 JSON, STREAM = "application/json", "text/event-stream"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
@@ -53,10 +56,10 @@ _OF_ALL = (401, 431)
 def document() -> dict[str, Any]:
     """The OpenAPI document."""
     told = [schema for one in OPERATIONS for schema in (one.body, one.answer, one.events)]
-    classes = {schema for schema in (*told, *EVENTS, ErrorAnswer) if not isinstance(schema, str)}
+    classes = {schema for schema in (*told, *EVENTS, *KINDS, ErrorAnswer) if not isinstance(schema, str)}
     ordered = sorted(classes, key=_name)
     _, found = models_json_schema([(one, "serialization") for one in ordered], ref_template=REF)
-    events = [{"$ref": REF.format(model=_name(event))} for event in EVENTS]
+    events, kinds = ([{"$ref": REF.format(model=_name(one))} for one in some] for some in (EVENTS, KINDS))
     own = {
         "CompletionBody": body_schema(COMPLETIONS),
         "EmbeddingBody": embedding_schema(REF),
@@ -65,6 +68,7 @@ def document() -> dict[str, Any]:
         "ChatBody": body_schema(CHAT),
         "FileForm": FILE_FORM,
         "Bytes": {**_TEXT, "format": "binary"},
+        "Job": {"oneOf": kinds, "description": "A job of one kind; without `kind` it is a generation."},
         "Event": {"oneOf": events, "description": "One of these, by the name of the event."},
     }
     paths: dict[str, dict[str, Any]] = {}

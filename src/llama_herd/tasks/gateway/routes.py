@@ -31,7 +31,6 @@ from llama_herd.tasks.openai.embeddings import VectorList
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.health import Health
-from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -157,7 +156,7 @@ OPERATIONS = (
         job_routes.submit_job,
         PRODUCER,
         202,
-        body=GenerationJob,
+        body="Job",
         answer=job_routes.Accepted,
         headers=(KEY,),
     ),

@@ -20,7 +20,7 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import Dialogue, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Token
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import model_of
 
 T = TypeVar("T")
@@ -89,9 +89,7 @@ class TenantClient:
             )
             raise Problem(403, "not_permitted", message, param, cause=str(error)) from None
 
-    async def submit(
-        self, job: GenerationJob, job_id: str | None, key: str | None, traceparent: str | None
-    ) -> str:
+    async def submit(self, job: Job, job_id: str | None, key: str | None, traceparent: str | None) -> str:
         """Put a job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
         sent = self.core.submit(job, {}, Beside(job_id, key, traceparent))
         model, tenant = job.model or self.settings.default_model, self.settings.tenant
