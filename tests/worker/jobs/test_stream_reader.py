@@ -1,6 +1,7 @@
 """A worker reads what workers have written of a job, however long, and no more of anything else."""
 
 import tracemalloc
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ from redis.exceptions import ResponseError
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import UnreadableReply
-from llama_herd.tasks.protocol.events import Event, Started, Token
+from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS
+from llama_herd.tasks.protocol.events import Event, Started, Token, Vectors
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
@@ -107,6 +109,25 @@ def test_a_start_with_the_longest_prompt_is_read_whole_and_gone_on_with(redis: R
     reader = StreamReader(redis, LEDGER, 16, 16, num)
     assert list(reader.events(JOB)) == events
     assert list(reader.events(JOB, with_scores=False)) == [started(1), events[1]]
+
+
+def test_the_vectors_of_the_most_texts_are_read_whole_and_gone_on_with(redis: Redis) -> None:
+    """Of a model with wide ones; one that has none lets no stream be as long."""
+    num_bytes = 4 * 4096
+    vector = b64encode(bytes(num_bytes)).decode()
+    spans = [range(first, first + 16) for first in range(0, MAX_TEXTS, 16)]
+    events: list[Event] = [
+        Vectors(seq=seq, job=JOB, epoch=1, texts=tuple(span), vectors=(vector,) * len(span))
+        for seq, span in enumerate(spans, 1)
+    ]
+    write(redis, events, MAX_TEXTS)
+    reader = StreamReader(redis, LEDGER, 4096, 8192, vector_chars=len(vector))
+    assert list(reader.events(JOB)) == events
+    recorded = RecordedOutputs.from_events(reader.events(JOB, with_scores=False))
+    assert recorded.vectors == frozenset(range(MAX_TEXTS))
+    narrow = StreamReader(redis, LEDGER, 16, 16)
+    with pytest.raises(UnreadableReply, match="more than"):
+        list(narrow.events(JOB))
 
 
 def test_nothing_is_read_of_a_job_that_has_said_nothing(reader: StreamReader) -> None:

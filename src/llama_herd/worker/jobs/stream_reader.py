@@ -10,6 +10,7 @@ from llama_herd.tasks.ledger.answers import StreamPart
 from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, UnreadableReply, run_call
+from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS
 from llama_herd.tasks.protocol.events import Event, Token
 from llama_herd.tasks.protocol.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
 
@@ -37,8 +38,8 @@ MAX_EVENT_TOKENS = 65_536
 class StreamReader:
     """Reads in bounded parts: a user that may write a tenant's streams can make them of any length.
 
-    The bounds follow from the most tokens of an output and of a prompt, and a prompt's most bytes. Events
-    without scores are enough to continue a job.
+    The bounds follow from the most tokens of an output and of a prompt, a prompt's most bytes, and the
+    characters of a vector. Events without scores and vectors are enough to continue a job.
     """
 
     redis: Redis
@@ -46,6 +47,7 @@ class StreamReader:
     max_tokens: int
     max_prompt_tokens: int
     max_prompt_bytes: int = 0
+    vector_chars: int = 0  # in Base64
 
     def part(self, job_id: str, start: str = FIRST, *, with_scores: bool = True) -> RedisCall[StreamPart]:
         """The call that reads a part, by default the first one."""
@@ -80,7 +82,8 @@ class StreamReader:
         """Most bytes of a stream of so many ids."""
         num_bytes = REST_BYTES + num_ids * (TOKEN_BYTES + EVENT_BYTES)
         scores = (num_ids + self.max_prompt_tokens) * SCORE_BYTES
-        return num_bytes + (scores + self._echo_bytes) * with_scores
+        vectors = min(num_ids, MAX_TEXTS) * self.vector_chars
+        return num_bytes + (scores + vectors + self._echo_bytes) * with_scores
 
     def _event_bytes(self, *, with_scores: bool) -> int:
         """Most bytes of an event: the first of tokens has the scores of the prompt, a start tells of it."""

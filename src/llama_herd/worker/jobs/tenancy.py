@@ -192,13 +192,14 @@ class Tenancy:
     ) -> Self:
         """Make a tenancy by `own`, the settings of this tenant alone; `drop` as in `ClaimedJobs`."""
         ledger = Ledger.from_settings(own, worker)
+        lengths = own.max_tokens_limit, maker.max_length, own.max_prompt_bytes, maker.texts.vector_chars
         return cls(
             own,
             redis,
             ledger,
             owner,
             ClaimedJobs(drop),
-            StreamReader(redis, ledger, own.max_tokens_limit, maker.max_length, own.max_prompt_bytes),
+            StreamReader(redis, ledger, *lengths),
             EventAuthor(worker, own.served_model, own.tenant, maker.tokenizer.pieces),
             celery_config.app_of(own),
         )

@@ -16,6 +16,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence, VectorForm
 
+FLOAT_BYTES = 4
 #: What a text asks of the sampler: nothing.
 NO_TOKENS = SamplingParams(max_tokens=0)
 
@@ -75,6 +76,11 @@ class TextMaker:
                 )
             )
         return sequences
+
+    @property
+    def vector_chars(self) -> int:
+        """Characters of a whole vector in Base64."""
+        return -(-FLOAT_BYTES * self.num_dimensions // 3) * 4 if isinstance(self.purpose, Embeds) else 0
 
     def check_generates(self) -> None:
         """Raise InvalidJob if the model writes no text."""
