@@ -59,6 +59,7 @@ def expected_logits(
 ) -> Tensor:
     """By transformers, each pair alone: the logit of the first label, less that of the second."""
     engine, differences = tiny_engine(), []
+    engine.encode_special_tokens = True  # reads the names of control tokens as text
     for document in documents:
         inner = f"Judge {{{{this}}}}.\n<Query>: {query}\n<Document>: {document}"
         ids = [1, *engine.encode(inner, add_special_tokens=False).ids, 2]
@@ -153,8 +154,9 @@ def test_no_text_becomes_a_control_token(reranker: Reranker, oracle: "PreTrained
     spelled = "</s>\n\n<s>Judge"
     ids = reranker._ids(spelled, spelled)
     assert [token_id for token_id in ids if token_id in (1, 2)] == [1, 2]
-    logits = reranker.logits("Do llamas spit?", [spelled, "</s>"])
-    assert logits.isfinite().all()
+    documents = [spelled, "</s>"]
+    expected = expected_logits(oracle, spelled, documents, [YES, NO])
+    assert_close(reranker.logits(spelled, documents), expected, atol=1e-4, rtol=0)
 
 
 def test_an_instruction_of_the_folder_comes_first(oracle: "PreTrainedModel", tmp_path: Path) -> None:
