@@ -74,7 +74,7 @@ def attend_spans(
         begin = tl.maximum(start - window + 1, 0) // BLOCK * BLOCK
     for key in tl.range(begin, end, BLOCK):
         place = (tl.load(table + key // PAGE) * PAGE + key % PAGE) * HEAD_DIM
-        # Behind the last key the page holds anything: its scores go, but its values would be 0 times that.
+        # Behind the last key the page holds anything. Its scores are dropped, but 0 times NaN would be NaN.
         k = tl.load(keys + place + own_key, mask=in_head[None, :], other=0.0)
         there = (key + step < end)[:, None] & in_head[None, :]
         v = tl.load(values + place + own_key, mask=there, other=0.0)
