@@ -1,18 +1,25 @@
 """Answers as long as a job allows: what a worker writes whose model never ends, with all scores."""
 
+from base64 import b64encode
+from struct import pack
 from typing import Any
 
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.held_jobs import EmitEntry
-from llama_herd.tasks.protocol.events import End, Event, Started, Token, Usage
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, num_recorded
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
+from llama_herd.tasks.protocol.events import End, Event, Started, Token, Usage, Vectors
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, GenerationJob
+from llama_herd.tasks.protocol.kinds import parse_job
+from llama_herd.tasks.settings import Settings
 
 #: Four bytes, as an estimate takes them for a token.
 WORD = "abc "
 #: Tokens of an event, as a fast worker gathers them where nobody watches.
 EVENT_TOKENS = 64
 SCORE = -10.123456
+#: Vectors of 4,096 numbers, and how many of them go into an event.
+VECTOR, EVENT_TEXTS = b64encode(pack("<4096f", *(SCORE + number for number in range(4096)))).decode(), 24
 
 
 def full_events(job_id: str, epoch: int, seq: int, job: GenerationJob) -> list[Event]:
@@ -49,6 +56,19 @@ def full_events(job_id: str, epoch: int, seq: int, job: GenerationJob) -> list[E
     return [*events, End(seq=seq + 1 + len(events), **last, **same)]
 
 
+def full_vectors(job_id: str, epoch: int, seq: int, job: EmbeddingJob) -> list[Event]:
+    """The events of a job with texts, whose vectors are as wide as any model's."""
+    same: dict[str, Any] = {"job": job_id, "epoch": epoch}
+    about = {"attempt": 1, "worker": "w", "model": "m", "seed": 1, "texts": job.num_texts}
+    events: list[Event] = [Started(seq=seq + 1, prompt_tokens=job.num_texts, **about, **same)]
+    for first in range(0, job.num_texts, EVENT_TEXTS):
+        texts = tuple(range(first, min(first + EVENT_TEXTS, job.num_texts)))
+        events.append(Vectors(seq=seq + 1 + len(events), texts=texts, vectors=(VECTOR,) * len(texts), **same))
+    usage = Usage(prompt_tokens=job.num_texts, completion_tokens=0, total_tokens=job.num_texts)
+    last = {"finish_reason": "stop", "n": job.num_texts, "attempts": 1, "usage": usage}
+    return [*events, End(seq=seq + 1 + len(events), **last, **same)]
+
+
 def _num_prompt(job: GenerationJob) -> int:
     """As many as there can be: a byte each, up to the scores that a worker gives."""
     num = len(job.prompt_ids or ()) or max(1, job.num_prompt_bytes)
@@ -68,11 +88,12 @@ class FullStandIn(StandIn):
     """A worker without a model whose answers are as long as they can be."""
 
     def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
-        job = GenerationJob.model_validate_json(claim.body)
+        job = parse_job(claim.body, Settings())
+        full = full_vectors if isinstance(job, EmbeddingJob) else full_events
         num_ids, entries = claim.n, list[EmitEntry]()
-        for event in full_events(job_id, claim.epoch, claim.seq, job):
+        for event in full(job_id, claim.epoch, claim.seq, job):  # type: ignore[arg-type]
             entries.append(EmitEntry.from_event(event, num_ids))
-            num_ids += len(event.ids) if isinstance(event, Token) else 0
+            num_ids += num_recorded(event)
         return entries
 
 

@@ -330,6 +330,12 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
             },
         ),
     },
+    ("POST", "/v1/embeddings"): {
+        **bodies("/v1/embeddings", {"model": "tales", "input": "x"}),
+        "the longest answer": post("/v1/embeddings", model="tales", input=["x"] * 2048),
+        "the longest texts": post("/v1/embeddings", model="tales", input=["x" * 900] * 2048),
+        "the most tokens": post("/v1/embeddings", model="tales", input=[[1] * 15] * 2000),
+    },
     ("POST", "/tokenize"): {
         **bodies("/tokenize", {"model": "tales", "prompt": "x"}),
         "the longest prompt": post("/tokenize", model="tales", prompt="x" * 262_144, return_token_strs=True),

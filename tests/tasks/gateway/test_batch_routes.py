@@ -160,7 +160,7 @@ def test_herd_status_shows_a_batch_and_ends_it(api: BatchApi, stand_in: StandIn,
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "endpoint": {"endpoint": "/v1/embeddings"},
+    "endpoint": {"endpoint": "/v1/moderations"},
     "completion_window": {"completion_window": "tomorrow"},
     "metadata": {"metadata": {"a": 1}},
     "output_expires_after.seconds": {"output_expires_after": {"anchor": "created_at", "seconds": 9}},

@@ -1,7 +1,9 @@
 """OpenAI's endpoint for vectors of texts. A request of many becomes several jobs, and is read job by job."""
 
 import uuid
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,6 +18,9 @@ from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.openai.embeddings import HEAD, EmbeddingBody, tail, vector_pieces
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.result import Result
+
+#: Vectors that are written together: those of the widest models take some tens of milliseconds.
+VECTORS_A_PART = 16
 
 
 async def create_embeddings(call: Call) -> "EmbeddingAnswer":
@@ -90,14 +95,16 @@ class EmbeddingAnswer:
         first = 0
         for job_id, job in zip(self._ids, self._asked.jobs, strict=True):
             result = Result.from_events(await self._client.all_events(job_id))
-            await _send_part(send, await make_aside(partial(_joined, result, first, self._asked)))
+            pieces = vector_pieces(result, first, is_base64=self._asked.is_base64)
+            while part := await make_aside(partial(_next_part, pieces)):
+                await _send_part(send, part)
             first += job.num_texts
         await _send_part(send, tail(self._model, num_tokens))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _joined(result: Result, first: int, asked: EmbeddingBody) -> str:
-    return "".join(vector_pieces(result, first, is_base64=asked.is_base64))
+def _next_part(pieces: Iterator[str]) -> str:
+    return "".join(islice(pieces, VECTORS_A_PART))
 
 
 async def _send_part(send: Send, text: str) -> None:

@@ -4,14 +4,13 @@ Source: OpenAI's API reference for embeddings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.json_pieces import compact_json
-from llama_herd.tasks.openai.request_body import ENDPOINTS, Endpoint
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS, TEXT_SOURCES, EmbeddingJob, sources_of
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
@@ -20,8 +19,8 @@ from llama_herd.tasks.settings import Settings
 
 EMBEDDINGS: Literal["/v1/embeddings"] = "/v1/embeddings"
 #: Where the rows of a batch may go.
-BatchEndpoint = Endpoint | Literal["/v1/embeddings"]
-BATCH_ENDPOINTS: tuple[BatchEndpoint, ...] = (*ENDPOINTS, EMBEDDINGS)
+BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings"]
+BATCH_ENDPOINTS: tuple[BatchEndpoint, ...] = get_args(BatchEndpoint)
 #: Most inputs of a request, as at OpenAI.
 MAX_INPUTS = 2048
 ENCODINGS = ("float", "base64")
