@@ -8,7 +8,6 @@ from benchmarks.stand_in import StandIn
 from llama_herd.tasks.gateway.request_headers import GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
 from llama_herd.tasks.gateway.routes import OPERATIONS, Operation, Schema
 from llama_herd.tasks.openai.batch_object import BatchBody
-from llama_herd.tasks.protocol.job import GenerationJob
 from tests.batch_api import BatchApi, lines, rows
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
@@ -27,7 +26,7 @@ def bodies(gateway: GatewayThread) -> dict[Schema, Any]:
     return {
         "CompletionBody": {"model": "tales", "prompt": "x"},
         "ChatBody": {"model": "tales", "messages": [{"role": "user", "content": "x"}]},
-        GenerationJob: {"model": "tales", "prompt": "x"},
+        "Job": {"model": "tales", "prompt": "x"},
         BatchBody: {"input_file_id": file_id, **window},
     }
 
