@@ -11,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+from redis import Redis
 
 from llama_herd import AsyncClient, EmbeddingJob, GenerationError, InvalidJob, Started, Vectors
 from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS
@@ -36,6 +37,14 @@ def test_vectors_come_in_the_order_of_their_texts(herd: FakeHerd) -> None:
     found = herd.client.embed(MANY, model="tales")
     assert [list(one) for one in found.vectors] == [vector_of(text) for text in MANY]
     assert found.prompt_tokens == sum(len(Vocabulary().encode(text)) for text in MANY)
+
+
+def test_nothing_is_kept_of_vectors_that_have_come(herd: FakeHerd) -> None:
+    with Redis.from_url(herd.url) as redis:
+        before = set(redis.scan_iter("*:events"))
+        herd.client.embed(MANY, model="tales")
+        assert set(redis.scan_iter("*:events")) <= before
+        assert not any(redis.scan_iter("celery-task-meta-*"))
 
 
 def test_fewer_dimensions_are_a_vector_of_length_one(herd: FakeHerd) -> None:
@@ -113,8 +122,9 @@ def test_the_official_client_reads_both_encodings(herd: FakeHerd, tmp_path: Path
             client.embeddings.create(model="tales", input="a llama", dimensions=1000)
         with pytest.raises(openai.BadRequestError, match=r"input: input 1 must not be empty"):
             client.embeddings.create(model="tales", input=["a", ""])
-        with pytest.raises(openai.NotFoundError):
-            client.embeddings.create(model="none", input="a")
+        for name in ("none", "BAAI/none"):
+            with pytest.raises(openai.NotFoundError):
+                client.embeddings.create(model=name, input="a")
         body = json.dumps({"model": "tales", "input": [[104, 105]], "encoding_format": "base64"}).encode()
         asked = urllib.request.Request(
             f"{gateway.url}/v1/embeddings", body, {"Content-Type": "application/json"}

@@ -176,11 +176,13 @@ class AsyncClient:
             async for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
             results = [await self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
-            return Embeddings.from_results(results)
+            found = Embeddings.from_results(results)
         except BaseException:
             for job_id in call.accepted:
                 await self.cancel(job_id)
             raise
+        await self._run(call.forget(self._core.ledger))
+        return found
 
     async def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker."""

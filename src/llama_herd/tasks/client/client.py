@@ -218,8 +218,8 @@ class Client(AbstractContextManager["Client"]):
 
             vectors = client.embed(["a llama", "an alpaca"], model="embedder").vectors
 
-        Many texts become several jobs, which are kept for a minute after their end. If the call ends early,
-        by an error or `timeout_s`, those that have not ended are cancelled.
+        Many texts become several jobs, which are purged at the end. If the call ends early, by an error or
+        `timeout_s`, those that have not ended are cancelled.
 
         Raises what `submit` raises, GenerationError if a job failed, and TimeoutError.
         """
@@ -228,11 +228,13 @@ class Client(AbstractContextManager["Client"]):
             for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
             results = [self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
-            return Embeddings.from_results(results)
+            found = Embeddings.from_results(results)
         except BaseException:
             for job_id in call.accepted:
                 self.cancel(job_id)
             raise
+        self._run(call.forget(self._core.ledger))
+        return found
 
     def place(self, job_id: str) -> Place | None:
         """Where a job stands that waits for a worker, and for how long; None if it does not wait.

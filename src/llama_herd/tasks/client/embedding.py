@@ -7,12 +7,14 @@ from time import monotonic
 from typing import Any, Self
 
 from llama_herd.tasks.client.lots import SubmitOutcome
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.protocol.embedding_job import Text, sources_of
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 
-#: How long the jobs of a call that waits are kept: their vectors are with the caller by then.
-KEEP_S = 60
+#: How long the jobs of a call that waits are kept, should it not come to purge them.
+KEEP_S = 3600
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class EmbeddingCall:
             if one.error is not None:
                 raise one.error
         return self.accepted
+
+    async def forget(self, ledger: Ledger) -> None:
+        """Purge the jobs, which have ended."""
+        await together([ledger.purge(job_id) for job_id in self.accepted])
 
     @property
     def left_s(self) -> float | None:

@@ -55,7 +55,7 @@ class CompletionRequest:
             errors.append(FieldError("stream", "must be true or false"))
         self.is_stream = body.get("stream") is True
         self.has_usage = _has_usage(body, self.is_stream, errors)
-        foreign = _foreign_model(rest)
+        foreign = foreign_model(rest)
         found = RequestBody(endpoint, {**rest, "model": None} if foreign else rest)
         found.errors += errors
         if body.get("priority") is not None:
@@ -83,7 +83,7 @@ class CompletionRequest:
         return "prompt" if len(self.jobs) == 1 else f"prompt.{number}"
 
 
-def _foreign_model(body: Mapping[str, Any]) -> str:
+def foreign_model(body: Mapping[str, Any]) -> str:
     """The name of a model that none can have here, as those of a hub; else empty. No job is made for it."""
     name = body.get("model")
     if not isinstance(name, str) or len(name) > MAX_MODEL_CHARS or not name.isprintable():

@@ -4,12 +4,15 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from llama_herd.errors import HerdError
+from llama_herd.tasks.client.embedding import KEEP_S
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, check_end
+from llama_herd.tasks.gateway.completion_request import foreign_model
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_headers import traceparent_of
@@ -25,12 +28,18 @@ VECTORS_A_PART = 16
 
 async def create_embeddings(call: Call) -> "EmbeddingAnswer":
     """Make vectors of texts."""
-    asked = await call.read(lambda body: EmbeddingBody(body, call.queue.settings))
+    asked, foreign = await call.read(lambda body: _read(body, call))
     call.caller.check_priority(asked.jobs[0].priority)
     call.context.rate_limit.charge(call.caller, len(asked.jobs) - 1)
-    model = asked.jobs[0].model or await call.queue.only_model()
+    model = foreign or asked.jobs[0].model or await call.queue.only_model()
     await call.queue.check_model(model)
     return EmbeddingAnswer(call, asked, model)
+
+
+def _read(body: dict[str, Any], call: Call) -> tuple[EmbeddingBody, str]:
+    """A request, and the name of a model that none can have here, if it has one."""
+    foreign = foreign_model(body)
+    return EmbeddingBody({**body, "model": None} if foreign else body, call.queue.settings), foreign
 
 
 class EmbeddingAnswer:
@@ -58,12 +67,13 @@ class EmbeddingAnswer:
                 problem.headers = {**problem.headers, JOB_HEADER: self._ids[0]}
                 raise problem from error
             await self._send(send, num_tokens)
+            await self._client.purge(self._ids)
 
     async def _submit(self) -> None:
         outcomes = await self._client.submit_many(
             [
                 {
-                    "job": job.model_copy(update={"model": self._model}),
+                    "job": job.model_copy(update={"model": self._model, "keep_s": KEEP_S}),
                     "job_id": job_id,
                     "traceparent": self._traceparent,
                 }

@@ -105,6 +105,10 @@ class TenantClient:
         """End jobs early, all in one round trip."""
         await self._connections.run(together([self.core.ledger.cancel(job_id) for job_id in job_ids]))
 
+    async def purge(self, job_ids: Sequence[str]) -> None:
+        """Delete all that Redis has of jobs that have ended."""
+        await self._connections.run(together([self.core.ledger.purge(job_id) for job_id in job_ids]))
+
     async def models(self) -> list[str]:
         """Names of the models that jobs are taken for: they are served, paused, or always known."""
         served = {worker.model for worker in await self.workers()}
