@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Sequence as Rows
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +218,21 @@ def test_what_the_model_cannot_take_is_refused_with_both_numbers(folder: Path) -
     assert "dimensions: must be at most 64" in told(engine, InvalidJob, texts=("x",), dimensions=65)
     with pytest.raises(InvalidJob, match=r"embeds texts.* writes no text"):
         engine.maker.check_generates()
+
+
+def test_a_text_without_a_token_of_its_own_is_refused(folder: Path) -> None:
+    engine = TextEngine(write_modules(folder, LAST))
+    engine.maker = replace(engine.maker, tokenizer=NoTokens())
+    assert "texts.1: has no token of its own" in told(engine, InvalidJob, texts=("x", " "))
+
+
+class NoTokens:
+    """A tokenizer that puts nothing around a text, and has no token for a space."""
+
+    vocab_size = 9
+
+    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
+        return [1] * len(text.strip())
 
 
 @pytest.mark.parametrize("where", ["start", "end"])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
@@ -17,6 +17,7 @@ from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence, VectorForm
 
 FLOAT_BYTES = 4
+NOTHING = "has no token of its own. Fix: leave it out"
 #: What a text asks of the sampler: nothing.
 NO_TOKENS = SamplingParams(max_tokens=0)
 
@@ -50,31 +51,28 @@ class TextMaker:
         if job.dimensions is not None and job.dimensions > self.num_dimensions:
             message = f"must be at most {self.num_dimensions}, as many as this model's vectors have"
             raise InvalidJob([FieldError("dimensions", f"{message}, got {job.dimensions}")])
-        room = min(self.max_length, self.num_pages * PAGE_TOKENS, purpose.max_tokens or self.max_length)
         prompt = _prompt(purpose, job.prompt_name) if job.texts else ""
         prompt_ids = self.tokenizer.encode(prompt) if prompt else []
-        detokenizer, seed = Detokenizer((), ()), seed_of(job_id)
+        same: dict[str, Any] = {
+            "job_id": job_id,
+            "params": NO_TOKENS,
+            "seed": seed_of(job_id),
+            "max_length": self.max_length,
+            "eos_ids": frozenset(),
+            "detokenizer": Detokenizer((), ()),
+            "deadline_s": deadline_s,
+            "tenant": job.tenant,
+            "priority": job.priority,
+        }
         sequences = []
-        for number, ids in enumerate(self._ids(job, prompt, room)):
+        for number, ids in enumerate(self._ids(job, prompt, purpose.max_tokens)):
             num_prompt = _num_common(prompt_ids, ids)
             wanted = purpose.pooling.wanted(len(ids), 0 if purpose.pools_prompt else num_prompt)
+            if not 0 <= wanted.start < wanted.stop <= len(ids):
+                raise InvalidJob([FieldError(f"texts.{number}", NOTHING)])
             form = VectorForm(wanted.start, job.dimensions, num_prompt)
-            sequences.append(
-                Sequence(
-                    job_id=job_id,
-                    prompt_ids=ids[: wanted.stop],  # nothing depends on what follows
-                    params=NO_TOKENS,
-                    seed=seed,
-                    max_length=self.max_length,
-                    eos_ids=frozenset(),
-                    detokenizer=detokenizer,
-                    deadline_s=deadline_s,
-                    tenant=job.tenant,
-                    priority=job.priority,
-                    choice=number,
-                    vector=form,
-                )
-            )
+            # Nothing depends on what follows behind the last that is wanted.
+            sequences.append(Sequence(prompt_ids=ids[: wanted.stop], choice=number, vector=form, **same))
         return sequences
 
     @property
@@ -88,7 +86,9 @@ class TextMaker:
             message = f"this model {self.purpose.sentence}, and writes no text. Fix: a model that generates"
             raise InvalidJob([FieldError("prompt", message)])
 
-    def _ids(self, job: EmbeddingJob, prompt: str, room: int) -> list[list[int]]:
+    def _ids(self, job: EmbeddingJob, prompt: str, most: int | None) -> list[list[int]]:
+        """The ids of each text, at most as many as there is room for. most: by the model's files."""
+        room = min(self.max_length, self.num_pages * PAGE_TOKENS, most or self.max_length)
         if job.text_ids is not None:
             found = [list(ids) for ids in job.text_ids]
             highest = max(max(ids) for ids in found)
