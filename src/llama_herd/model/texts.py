@@ -159,8 +159,7 @@ class TextRun:
                 chunks.append(chunk)
                 numbers += [row.number] * chunk.num_logits
                 num_free -= len(chunk.ids)
-        span_tokens = self.llama.tiling.span_tokens
-        batch = Batch.from_chunks(chunks, self.cache.device, span_tokens)
+        batch = Batch.from_chunks(chunks, self.cache.device, self.llama.tiling.span_tokens)
         states = self.llama.states(batch, self.cache)
         for row, chunk in zip(rows, chunks, strict=False):
             for page in range(chunk.start // PAGE_TOKENS, min(chunk.stop // PAGE_TOKENS, len(row.digests))):

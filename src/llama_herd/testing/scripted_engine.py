@@ -84,8 +84,7 @@ class ScriptedRunner:
     def _reading(self, row: Row) -> Reading:
         sequence = row.sequence
         if sequence.vector is not None:
-            wanted = sequence.vector.dimensions or NUM_DIMENSIONS
-            return Reading(row, [], None, scripted_vector(sequence.prompt_ids, wanted))
+            return Reading(row, [], None, scripted_vector(sequence.prompt_ids, sequence.num_dimensions))
         if not isinstance(sequence, ScriptedSequence):
             raise TypeError(f"{sequence.name} has no script")
         if sequence.is_deadly:
@@ -122,11 +121,11 @@ class PacedEngine(Engine):
                 row.sequence.due_s = now_s + 1 / row.sequence.answer.tokens_per_s
 
 
-def scripted_vector(ids: Rows[int], num_dimensions: int) -> bytes:
-    """A vector of length 1 that follows from the ids alone: equal texts have equal ones."""
+def scripted_vector(ids: Rows[int], num_dimensions: int | None = None) -> bytes:
+    """A vector of length 1 that follows from the ids alone. None: with all of its numbers."""
     drawn = Random(repr(list(ids)))
     numbers = [drawn.gauss(0, 1) for _ in range(NUM_DIMENSIONS)][:num_dimensions]
-    return pack(f"<{num_dimensions}f", *(one / hypot(*numbers) for one in numbers))
+    return pack(f"<{len(numbers)}f", *(one / hypot(*numbers) for one in numbers))
 
 
 def _certain(token_id: int, num_top: int | None) -> SampledToken:

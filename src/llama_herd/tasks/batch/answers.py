@@ -21,6 +21,7 @@ from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.openai.response import response_pieces
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
+from llama_herd.tasks.protocol.result import Result
 
 #: Characters that some readers take for the end of a line.
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
@@ -32,7 +33,6 @@ def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
     """The line of a row that ended well; on request with its prompt: text, ids or messages."""
     request: RowRequest = item.row.tag
     assert item.result is not None  # only rows with a result come here
-    assert request.endpoint is not None  # only rows that were understood have a result
     head = {"id": line_id(run_id, item.index), "custom_id": request.custom_id}
     if with_prompt:
         assert isinstance(item.row.job, GenerationJob | EmbeddingJob)
@@ -40,12 +40,15 @@ def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
         (head["prompt"],) = item.row.job.model_dump(include=sources, exclude_none=True).values()
     response = {"status_code": 200, "request_id": item.job_id}
     before = f'{compact_json(head)[:-1]},"response":{compact_json(response)[:-1]},"body":'
-    body = (
-        answer_pieces([item.result], item.model, is_base64=request.is_base64)
-        if request.endpoint == EMBEDDINGS
-        else response_pieces(request.endpoint, item.job_id, item.model, item.result)
-    )
-    return _line(chain((before,), body, ('},"error":null}',)))
+    return _line(chain((before,), _body(request, item, item.result), ('},"error":null}',)))
+
+
+def _body(request: RowRequest, item: BatchItem, result: Result) -> Iterator[str]:
+    """The answer in the form of the row's endpoint."""
+    assert request.endpoint is not None  # only rows that were understood have a result
+    if request.endpoint == EMBEDDINGS:
+        return answer_pieces([result], item.model, is_base64=request.is_base64)
+    return response_pieces(request.endpoint, item.job_id, item.model, result)
 
 
 def error_line(run_id: str, item: BatchItem) -> bytes:

@@ -13,7 +13,6 @@ from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS, TEXT_SOURCES, EmbeddingJob, sources_of
-from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.protocol.result import Result, floats_of
 from llama_herd.tasks.settings import Settings
 
@@ -151,21 +150,12 @@ def tail(model: str | None, num_tokens: int) -> str:
 def embedding_schema(ref: str) -> dict[str, Any]:
     """The schema of a request."""
     job = EmbeddingJob.model_json_schema(ref_template=ref)["properties"]
-    texts, ids = {"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}
-    many = [{"type": "array", "items": one, "minItems": 1, "maxItems": MAX_INPUTS} for one in (texts, ids)]
-    return {
-        "type": "object",
-        "required": ["input"],
-        "properties": {
-            "input": {
-                "anyOf": [texts, ids, *many],
-                "description": "Texts, or lists of the model's token ids.",
-            },
-            "encoding_format": {"enum": [*ENCODINGS, None], "description": "How vectors are written."},
-            "user": {"description": "Ignored: OpenAI's own bookkeeping."},
-            **{name: job[name] for name in SAME},
-            "priority": {"type": "integer", "minimum": MIN_PRIORITY, "maximum": MAX_PRIORITY}
-            | {"description": "Higher goes first, up to what the key allows."},
-        },
-        "additionalProperties": False,
+    one = [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]
+    many = [{"type": "array", "items": each, "minItems": 1, "maxItems": MAX_INPUTS} for each in one]
+    own = {
+        "input": {"anyOf": [*one, *many], "description": "Texts, or lists of the model's token ids."},
+        "encoding_format": {"enum": [*ENCODINGS, None], "description": "How vectors are written."},
+        "user": {"description": "Ignored: OpenAI's own bookkeeping."},
     }
+    fields = {**own, **{name: job[name] for name in SAME}}
+    return {"type": "object", "required": ["input"], "properties": fields, "additionalProperties": False}

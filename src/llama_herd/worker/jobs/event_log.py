@@ -93,9 +93,8 @@ class RecordedOutputs(NamedTuple):
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Gather what the events say of each output."""
         ids, texts = dict[int, list[int]](), dict[int, list[str]]()
-        said = dict[int, OutputCount]()
+        said, vectors = dict[int, OutputCount](), set[int]()
         text_hash = hashlib.sha256()
-        vectors = set[int]()
         for event in events:
             if isinstance(event, Vectors):
                 vectors.update(event.texts)

@@ -17,6 +17,7 @@ from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence, VectorForm
 
 FLOAT_BYTES = 4
+SHORTER = "Fix: shorten it, or set truncate"
 NOTHING = "has no token of its own. Fix: leave it out"
 #: What a text asks of the sampler: nothing.
 NO_TOKENS = SamplingParams(max_tokens=0)
@@ -113,11 +114,8 @@ class TextMaker:
         """
         if job.truncate is None:
             source = "texts" if job.texts is not None else "text_ids"
-            raise GenerationError(
-                ErrorCode.PROMPT_TOO_LONG,
-                f"{source}.{number}: {len(ids)} tokens, but a text may have at most {room}. "
-                "Fix: shorten it, or set truncate",
-            )
+            message = f"{source}.{number}: {len(ids)} tokens, but a text may have at most {room}"
+            raise GenerationError(ErrorCode.PROMPT_TOO_LONG, f"{message}. {SHORTER}")
         ends = self.tokenizer.encode("") if job.texts is not None and room > 1 else []
         if job.truncate == "end":
             last = ids[-1:] if ids[-1:] == ends[-1:] else []

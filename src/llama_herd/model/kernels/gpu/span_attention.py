@@ -88,7 +88,6 @@ def attend_spans(
             seen &= ahead > -window
         scores = tl.where(seen, scores * LOG2_E, UNSEEN)
         largest, total, found = fold_more(largest, total, found, scores, v, PRECISION)
-
     found = found / tl.where(total == 0, 1.0, total)[:, None]
     # Read again: what is kept through the loop takes registers from it, which some cards lack.
     count, token = tl.load(num_tokens + span).to(tl.int32) - skipped, tl.load(rows + span) + skipped
