@@ -11,6 +11,7 @@ from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End, Event, Started, Token, Usage, Vectors
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, GenerationJob
 from llama_herd.tasks.protocol.kinds import parse_job
+from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.tasks.settings import Settings
 
 #: Four bytes, as an estimate takes them for a token.
@@ -19,6 +20,7 @@ WORD = "abc "
 EVENT_TOKENS = 64
 SCORE = -10.123456
 #: Vectors of 4,096 numbers, and how many of them go into an event.
+RANK = b64encode(pack("<f", SCORE)).decode()
 VECTOR, EVENT_TEXTS = b64encode(pack("<4096f", *(SCORE + number for number in range(4096)))).decode(), 24
 
 
@@ -56,14 +58,21 @@ def full_events(job_id: str, epoch: int, seq: int, job: GenerationJob) -> list[E
     return [*events, End(seq=seq + 1 + len(events), **last, **same)]
 
 
-def full_vectors(job_id: str, epoch: int, seq: int, job: EmbeddingJob) -> list[Event]:
-    """The events of a job with texts, whose vectors are as wide as any model's."""
+def full_vectors(job_id: str, epoch: int, seq: int, job: TextJob) -> list[Event]:
+    """The events of a job with texts, whose vectors are as wide as any model's; ranks have one number."""
     same: dict[str, Any] = {"job": job_id, "epoch": epoch}
     about = {"attempt": 1, "worker": "w", "model": "m", "seed": 1, "texts": job.num_texts}
     events: list[Event] = [Started(seq=seq + 1, prompt_tokens=job.num_texts, **about, **same)]
     for first in range(0, job.num_texts, EVENT_TEXTS):
         texts = tuple(range(first, min(first + EVENT_TEXTS, job.num_texts)))
-        events.append(Vectors(seq=seq + 1 + len(events), texts=texts, vectors=(VECTOR,) * len(texts), **same))
+        events.append(
+            Vectors(
+                seq=seq + 1 + len(events),
+                texts=texts,
+                vectors=(VECTOR if isinstance(job, EmbeddingJob) else RANK,) * len(texts),
+                **same,
+            )
+        )
     usage = Usage(prompt_tokens=job.num_texts, completion_tokens=0, total_tokens=job.num_texts)
     last = {"finish_reason": "stop", "n": job.num_texts, "attempts": 1, "usage": usage}
     return [*events, End(seq=seq + 1 + len(events), **last, **same)]
@@ -89,7 +98,7 @@ class FullStandIn(StandIn):
 
     def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
         job = parse_job(claim.body, Settings())
-        full = full_vectors if isinstance(job, EmbeddingJob) else full_events
+        full = full_vectors if isinstance(job, TextJob) else full_events
         num_ids, entries = claim.n, list[EmitEntry]()
         for event in full(job_id, claim.epoch, claim.seq, job):  # type: ignore[arg-type]
             entries.append(EmitEntry.from_event(event, num_ids))

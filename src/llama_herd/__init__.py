@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
     )
     from llama_herd.tasks.protocol.job import GenerationJob as GenerationJob
     from llama_herd.tasks.protocol.job_fields import SamplingFields as SamplingFields
+    from llama_herd.tasks.protocol.ranking_job import Rank as Rank, RankingJob as RankingJob
     from llama_herd.tasks.protocol.result import Result as Result
     from llama_herd.tasks.protocol.sampling import SamplingParams as SamplingParams
     from llama_herd.tasks.protocol.worker_status import WorkerStatus as WorkerStatus
@@ -86,6 +87,7 @@ _HOMES = {
     "tasks.client.place_watch": ("Queued",),
     "tasks.client.embedding": ("Embeddings",),
     "tasks.protocol.embedding_job": ("EmbeddingJob",),
+    "tasks.protocol.ranking_job": ("Rank", "RankingJob"),
     "tasks.protocol.events": ("End", "Event", "Started", "Token", "Vectors"),
     "tasks.protocol.job": ("GenerationJob",),
     "tasks.protocol.job_fields": ("SamplingFields",),

@@ -209,7 +209,6 @@ def test_a_purpose_that_a_setting_gives_comes_with_a_warning(tmp_path: Path) -> 
     own = json.loads(invoke("inspect", str(path), "--json").stdout)["purpose"]
     assert (own["kind"], own["warnings"]) == ("generates", [])
     done = invoke("inspect", str(path), "--json", HERD_POOLING="rank")
-    assert "it ranks documents: by the logits of yes, no; a worker" in " ".join(done.stderr.split())
-    assert "Choose another HERD_POOLING." in done.stderr
+    assert done.exit_code == 0
     (warning,) = json.loads(done.stdout)["purpose"]["warnings"]
     assert warning.startswith(f"{path}: by its files it generates text, but HERD_POOLING=rank, so it ranks")

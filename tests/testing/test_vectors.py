@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from llama_herd import AsyncClient, EmbeddingJob, GenerationError, InvalidJob, Started, Vectors
-from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.testing import Answer, FakeHerd
 from llama_herd.testing.scripted_engine import NUM_DIMENSIONS, scripted_vector
 from llama_herd.testing.vocabulary import Vocabulary

@@ -13,9 +13,10 @@ from llama_herd.errors import BadInput, ModelFileError
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.prefix_cache import num_common
 from llama_herd.model.shape.purpose import Embeds
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.texts import STEP_TOKENS, Means, Text, TextRun, num_common
+from llama_herd.model.texts import STEP_TOKENS, Means, Text, TextRun
 from llama_herd.model.vector_head import VectorHead
 
 

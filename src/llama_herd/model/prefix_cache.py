@@ -177,3 +177,9 @@ class PrefixCache:
         for page in given_up or ():
             self.pages.drop(self._page_of.pop(unused[page]))
         return given_up is not None
+
+
+def num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -42,12 +42,6 @@ class Text(NamedTuple):
         return digests[1:]
 
 
-def num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids both begin with."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
 class States(NamedTuple):
     """States that were wanted: each row's text, by its number, and the state."""
 

@@ -5,7 +5,7 @@ Shapes: N texts, C hidden size, W width of a vector.
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -18,9 +18,19 @@ from llama_herd.model.weights.linear import dense_matrix
 from llama_herd.model.weights.weight import Weight
 
 
+class Head(Protocol):
+    """What is between the mean of a text's states and the numbers that it comes to."""
+
+    def __call__(self, means: Tensor, /) -> Tensor:
+        """All numbers (N, W) of means (N, C), both float32."""
+
+    def cut(self, whole: Tensor, dimensions: int | None) -> Tensor:
+        """Those of them (..., W) that are wanted, as they are given."""
+
+
 @dataclass(frozen=True, eq=False)
 class DenseLayer:
-    """activation(W x + b), in float32 whatever the compute dtype."""
+    """activation(W x + b), in float64: a vector does not show how many are computed at once."""
 
     weight: Tensor
     bias: Tensor | None
@@ -42,8 +52,8 @@ class DenseLayer:
         return cls(weight, bias[0][0] if bias else None, dense.activation)
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = linear(x, self.weight, self.bias)
-        return y.tanh() if self.activation == "Tanh" else y
+        y = linear(x.double(), self.weight.double(), None if self.bias is None else self.bias.double())
+        return (y.tanh() if self.activation == "Tanh" else y).float()
 
 
 @dataclass(frozen=True, eq=False)

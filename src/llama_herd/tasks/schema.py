@@ -8,6 +8,7 @@ from typing import Any
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import EVENT
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -15,6 +16,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     return {
         "job.json": GenerationJob.model_json_schema(),
         "embedding_job.json": EmbeddingJob.model_json_schema(),
+        "ranking_job.json": RankingJob.model_json_schema(),
         "event.json": EVENT.json_schema(),
     }
 

@@ -8,10 +8,10 @@ from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.model.shape.pooling import Pooling
 from llama_herd.model.shape.purpose import Embeds
-from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
+from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.testing.answer import Answer
 from llama_herd.testing.output import FORMATS, output_of
 from llama_herd.testing.script import AskedJob
@@ -105,7 +105,7 @@ class ScriptedMaker(SequenceMaker):
     def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
         """Of texts nothing is asked: their vectors follow from them."""
         made = super().sequences(job_id, job, now_ms, due_ms)
-        if isinstance(job, EmbeddingJob):
+        if isinstance(job, TextJob):
             return made
         answer = self.ask(AskedJob(job_id, job.tenant, self.model, job))
         if answer.error and not answer.after_tokens:

@@ -299,7 +299,13 @@ def test_each_route_refuses_every_smaller_role(gateway: GatewayThread, keys: dic
 
 
 @pytest.mark.parametrize(
-    "job", [JOB, {"kind": "embed", "texts": ["a secret"]}, {"kind": "embed", "text_ids": [[1234567]]}]
+    "job",
+    [
+        JOB,
+        {"kind": "embed", "texts": ["a secret"]},
+        {"kind": "embed", "text_ids": [[1234567]]},
+        {"kind": "rank", "query": "a secret", "documents": ["1234567"]},
+    ],
 )
 def test_only_an_operator_sees_what_a_job_asks_and_which_jobs_there_are(
     gateway: GatewayThread, keys: dict[KeyRole, str], job: dict[str, Any]

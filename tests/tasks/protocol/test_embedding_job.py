@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import InvalidJob, RecordUnreadable
-from llama_herd.tasks.protocol.embedding_job import ID_BYTES, MAX_TEXTS, EmbeddingJob
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End, Event, Started, Vectors, parse_event, vectors_json
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.terms import Notices, Terms
+from llama_herd.tasks.protocol.text_job import ID_BYTES, MAX_TEXTS
 from llama_herd.tasks.settings import Settings
 
 SETTINGS = Settings(max_prompt_bytes=1000)

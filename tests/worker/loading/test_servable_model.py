@@ -79,7 +79,6 @@ BAD: Mapping[str, tuple[Writer, dict[str, str]]] = {
     "other shape": (changed(Change("output_norm.weight", np.ones(7, "f"))), {}),
     "folder without a tokenizer": (saved_without("tokenizer.json"), {}),
     "folder without weights": (saved_without("model.safetensors"), {}),
-    "ranks": (tiny(), {"HERD_POOLING": "rank"}),
     "deterministic in bfloat16": (tiny(), {"HERD_DETERMINISTIC": "true", "HERD_DTYPE": "bfloat16"}),
     "context": (tiny(), {"HERD_CONTEXT_TOKENS": "513"}),
     "cache": (tiny(), {"HERD_KV_CACHE_TOKENS": str(10**12)}),

@@ -312,7 +312,6 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
     device = torch_name(here.device)
     try:
         with ServableModel.open(here, device) as servable:
-            servable.check_purpose()
             parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
             yield Finding("model", "ok", f"{here.served_model}: {parts}")
             for complaint in servable.tokenizer.complaints:

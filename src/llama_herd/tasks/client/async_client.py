@@ -12,7 +12,7 @@ from llama_herd.tasks.client.batch.client_batch import AsyncBatch, ProgressHook,
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
-from llama_herd.tasks.client.embedding import EmbeddingCall, Embeddings
+from llama_herd.tasks.client.embedding import Embeddings, TextCall
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
@@ -29,10 +29,11 @@ from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, P
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
-from llama_herd.tasks.protocol.embedding_job import Text
+from llama_herd.tasks.protocol.embedding_job import Text, sources_of
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job_fields import EmbedFields, SubmitFields
+from llama_herd.tasks.protocol.job_fields import EmbedFields, RankFields, SubmitFields
 from llama_herd.tasks.protocol.kinds import Job
+from llama_herd.tasks.protocol.ranking_job import Rank, best_first, ranking_sources
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
@@ -171,12 +172,29 @@ class AsyncClient:
         self, texts: Sequence[Text], *, timeout_s: float | None = None, **fields: Unpack[EmbedFields]
     ) -> Embeddings:
         """Wait for the vectors of texts, and return them in their order."""
-        call = EmbeddingCall(texts, fields, self._core.settings, timeout_s)
+        sources = sources_of(texts, self._core.settings.max_prompt_bytes)
+        return Embeddings.from_results(await self._results(TextCall(sources, fields, timeout_s)))
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        timeout_s: float | None = None,
+        **fields: Unpack[RankFields],
+    ) -> list[Rank]:
+        """Rank documents by how well they answer a query, and return them in their order."""
+        sources = ranking_sources(query, documents, self._core.settings.max_prompt_bytes)
+        results = await self._results(TextCall(sources, fields, timeout_s))
+        return best_first([rank[0] for one in results for rank in one.raise_for_error().floats], top_n)
+
+    async def _results(self, call: TextCall) -> list[Result]:
+        """The results of the jobs of a call, which are purged then; cancelled if it ends early."""
         try:
             async for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
-            results = [await self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
-            found = Embeddings.from_results(results)
+            found = [await self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
         except BaseException:
             for job_id in call.accepted:
                 await self.cancel(job_id)

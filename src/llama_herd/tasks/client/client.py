@@ -13,7 +13,7 @@ from llama_herd.tasks.client.batch.client_batch import ClientBatch, ProgressHook
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
-from llama_herd.tasks.client.embedding import EmbeddingCall, Embeddings
+from llama_herd.tasks.client.embedding import Embeddings, TextCall
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
@@ -29,10 +29,11 @@ from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, P
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
-from llama_herd.tasks.protocol.embedding_job import Text
+from llama_herd.tasks.protocol.embedding_job import Text, sources_of
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job_fields import EmbedFields, SubmitFields
+from llama_herd.tasks.protocol.job_fields import EmbedFields, RankFields, SubmitFields
 from llama_herd.tasks.protocol.kinds import Job
+from llama_herd.tasks.protocol.ranking_job import Rank, best_first, ranking_sources
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
@@ -223,12 +224,36 @@ class Client(AbstractContextManager["Client"]):
 
         Raises what `submit` raises, GenerationError if a job failed, and TimeoutError.
         """
-        call = EmbeddingCall(texts, fields, self._core.settings, timeout_s)
+        sources = sources_of(texts, self._core.settings.max_prompt_bytes)
+        return Embeddings.from_results(self._results(TextCall(sources, fields, timeout_s)))
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        timeout_s: float | None = None,
+        **fields: Unpack[RankFields],
+    ) -> list[Rank]:
+        """Wait for ranks of documents, and return the best `top_n` of them, or all, the best first.
+
+            best = client.rerank("Who spits?", documents, model="reranker", top_n=3)
+            print(documents[best[0].index], best[0].score)
+
+        A document's rank does not depend on the others. As with `embed`, jobs are purged or cancelled, and it
+        raises the same.
+        """
+        sources = ranking_sources(query, documents, self._core.settings.max_prompt_bytes)
+        results = self._results(TextCall(sources, fields, timeout_s))
+        return best_first([rank[0] for one in results for rank in one.raise_for_error().floats], top_n)
+
+    def _results(self, call: TextCall) -> list[Result]:
+        """The results of the jobs of a call, which are purged then; cancelled if it ends early."""
         try:
             for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
-            results = [self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
-            found = Embeddings.from_results(results)
+            found = [self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
         except BaseException:
             for job_id in call.accepted:
                 self.cancel(job_id)

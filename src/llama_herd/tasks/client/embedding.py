@@ -1,7 +1,7 @@
-"""Vectors of any number of texts: as many jobs as that takes, and what they come to."""
+"""Vectors and ranks of any number of texts: as many jobs as that takes, and what they come to."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Self
@@ -9,9 +9,7 @@ from typing import Any, Self
 from llama_herd.tasks.client.lots import SubmitOutcome
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import together
-from llama_herd.tasks.protocol.embedding_job import Text, sources_of
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.tasks.settings import Settings
 
 #: How long the jobs of a call that waits are kept, should it not come to purge them.
 KEEP_S = 3600
@@ -31,18 +29,13 @@ class Embeddings:
         return cls(vectors, sum(result.usage.prompt_tokens for result in results if result.usage))
 
 
-class EmbeddingCall:
-    """One call of `embed`: its jobs, which of them were accepted, and the time that is left."""
+class TextCall:
+    """One call of `embed` or `rerank`: its jobs, which were accepted, and the time that is left."""
 
     def __init__(
-        self,
-        texts: Sequence[Text],
-        fields: Mapping[str, Any],
-        settings: Settings,
-        timeout_s: float | None = None,
+        self, sources: Iterable[Mapping[str, Any]], fields: Mapping[str, Any], timeout_s: float | None
     ) -> None:
-        kept = {"keep_s": KEEP_S, **fields}
-        self.jobs = [kept | one for one in sources_of(texts, settings.max_prompt_bytes)]
+        self.jobs = [{"keep_s": KEEP_S, **fields, **one} for one in sources]
         self._until_s = None if timeout_s is None else monotonic() + timeout_s
         self._outcomes: list[SubmitOutcome] = []
 

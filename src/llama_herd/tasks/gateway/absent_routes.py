@@ -35,9 +35,9 @@ ABSENT_ROUTES = (
         "vectors of texts are POST /v1/embeddings. Put /v1 behind the base URL of the client",
     ),
     AbsentRoutes(
-        ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify"),
-        "models rank and classify no texts here. Use a server for that beside this one, such as vLLM; or "
-        "`structured_outputs.choice` with `logprobs`, for a model that answers with one of some words",
+        ("/v2/rerank", "/rerank", "/v1/score", "/score", "/classify"),
+        "documents are ranked by POST /v1/rerank, and nothing is classified. Use `structured_outputs.choice` "
+        "with `logprobs`, for a model that answers with one of some words",
     ),
     AbsentRoutes(
         ("/v1/moderations",),

@@ -39,6 +39,7 @@ from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import SOURCES, is_job_id
 from llama_herd.tasks.protocol.kinds import parse_job
+from llama_herd.tasks.protocol.ranking_job import RANK_SOURCES
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.security.api_keys import KeyRole
 
@@ -74,7 +75,7 @@ class JobView(BaseModel):
 
 
 #: Fields of a job that tell what it asks, or of whom. Only operators see them here.
-ASKED = (*SOURCES, *TEXT_SOURCES, "tools", "documents", "metadata", "webhook")
+ASKED = (*SOURCES, *TEXT_SOURCES, *RANK_SOURCES, "tools", "metadata", "webhook")
 
 
 class JobList(BaseModel):

@@ -20,13 +20,15 @@ from llama_herd.tasks.gateway.routes import ERRORS, OPERATIONS, Operation, Schem
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer
 from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_schema, tokenize_schema
 from llama_herd.tasks.openai.embeddings import embedding_schema
+from llama_herd.tasks.openai.ranks import rank_schema
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 
 EVENTS = (Queued, Started, Token, Vectors, End)
-KINDS = (GenerationJob, EmbeddingJob)
+KINDS = (GenerationJob, EmbeddingJob, RankingJob)
 
 JSON, STREAM = "application/json", "text/event-stream"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
@@ -63,6 +65,7 @@ def document() -> dict[str, Any]:
     own = {
         "CompletionBody": body_schema(COMPLETIONS),
         "EmbeddingBody": embedding_schema(REF),
+        "RankBody": rank_schema(),
         "TokenizeBody": tokenize_schema(),
         "DetokenizeBody": detokenize_schema(),
         "ChatBody": body_schema(CHAT),

@@ -12,20 +12,24 @@ from llama_herd.tasks.ledger.stored_files import QuotaExceeded
 from llama_herd.tasks.openai.answer_schema import ErrorAnswer, ErrorWords
 from llama_herd.tasks.openai.embeddings import KNOWN as VECTOR_NAMES
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
+from llama_herd.tasks.openai.ranks import KNOWN as RANK_NAMES
 from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES
 from llama_herd.tasks.protocol.chat import ChatMessage
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 
 _OWN_NAMES = ("reasoning_effort", "stream", "stream_options", "traceparent")
 #: Names of fields that may be logged.
 _FIELDS = frozenset(
-    name for kind in (GenerationJob, EmbeddingJob, SamplingParams, ChatMessage) for name in kind.model_fields
-).union(NEUTRAL, REFUSED, CHAT_NAMES, VECTOR_NAMES, (BODY, *_OWN_NAMES))
+    name
+    for kind in (GenerationJob, EmbeddingJob, RankingJob, SamplingParams, ChatMessage)
+    for name in kind.model_fields
+).union(NEUTRAL, REFUSED, CHAT_NAMES, VECTOR_NAMES, RANK_NAMES, (BODY, *_OWN_NAMES))
 #: At the beginning of a message: the job's field with the prompt, and any field.
-_PROMPT_FIELD = re.compile(r"^(prompt|prompt_ids|texts|text_ids)\b")
+_PROMPT_FIELD = re.compile(r"^(prompt|prompt_ids|texts|text_ids|documents)\b")
 _FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 #: The headers of a problem with the body, whose rest is not read, so that the connection cannot go on.
 CLOSE = {"Connection": "close"}

@@ -10,12 +10,12 @@ from starlette.types import ASGIApp
 from llama_herd.tasks.gateway import (
     batch_routes,
     dead_routes,
-    embedding_routes,
     file_routes,
     herd_routes,
     job_routes,
     openai_routes,
     pause_routes,
+    text_routes,
 )
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.request_headers import AFTER_QUERY, GONE_HEADER, KEY_HEADER, LAST_ID_HEADER
@@ -29,6 +29,7 @@ from llama_herd.tasks.openai.answer_schema import (
 from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
 from llama_herd.tasks.openai.embeddings import VectorList
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
+from llama_herd.tasks.openai.ranks import RankList
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.health import Health
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
@@ -119,11 +120,12 @@ OPERATIONS = (
     Operation(
         "post",
         "/v1/embeddings",
-        embedding_routes.create_embeddings,
+        text_routes.create_embeddings,
         PRODUCER,
         body="EmbeddingBody",
         answer=VectorList,
     ),
+    Operation("post", "/v1/rerank", text_routes.rank_documents, PRODUCER, body="RankBody", answer=RankList),
     Operation(
         "post",
         "/tokenize",

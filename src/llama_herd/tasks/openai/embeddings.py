@@ -12,8 +12,9 @@ from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
-from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS, TEXT_SOURCES, EmbeddingJob, sources_of
+from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob, sources_of
 from llama_herd.tasks.protocol.result import Result, floats_of
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.tasks.settings import Settings
 
 EMBEDDINGS: Literal["/v1/embeddings"] = "/v1/embeddings"

@@ -1,20 +1,14 @@
 """A job without tokens: texts whose vectors are wanted, each by itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from llama_herd.errors import InvalidJob
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, check_length
-from llama_herd.tasks.protocol.terms import Notices, Terms, fields_of
-from llama_herd.tasks.protocol.wrong_fields import field_errors
+from llama_herd.tasks.protocol.text_job import ID_BYTES, MAX_TEXTS, TextJob, lots_of
 from llama_herd.tasks.settings import Settings
 
-#: Most texts of a job. Who has more submits several.
-MAX_TEXTS = 256
-#: Each id counts as this many bytes of text; an estimate takes this many bytes for one token.
-ID_BYTES = 4
 TEXT_SOURCES = ("texts", "text_ids")
 _SOURCE_MESSAGE = "exactly one of texts and text_ids is required"
 
@@ -76,27 +70,18 @@ class Texts(StrictModel):
 
 
 # The fields of its JSON stand in the order of these classes, from the right.
-class EmbeddingJob(Notices, Terms, Texts):
+class EmbeddingJob(TextJob, Texts):
     """Texts to become vectors: exactly one of `texts` and `text_ids`. Times are unix milliseconds."""
 
+    source = "texts"
+
     @model_validator(mode="after")
-    def _check_combinations(self, info: ValidationInfo) -> Self:
+    def _check_combinations(self) -> Self:
         if sum(source is not None for source in (self.texts, self.text_ids)) != 1:
             raise ValueError(_SOURCE_MESSAGE)
         if self.prompt_name is not None and self.texts is None:
             raise ValueError("prompt_name needs texts: nothing is added to ids")
-        limits: Settings | None = info.context
-        if limits is not None and self.num_prompt_bytes > limits.max_prompt_bytes:
-            raise ValueError(
-                f"all texts together must be at most {limits.max_prompt_bytes} bytes, "
-                f"got {self.num_prompt_bytes}. Fix: several jobs"
-            )
         return self
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The fields that were given, and the kind."""
-        return {"kind": self.kind, **super().given}
 
     @property
     def num_texts(self) -> int:
@@ -108,24 +93,6 @@ class EmbeddingJob(Notices, Terms, Texts):
         ids = sum(len(ids) for ids in self.text_ids or ())
         return sum(len(text.encode()) for text in self.texts or ()) + ID_BYTES * ids
 
-    @property
-    def estimated_tokens(self) -> int:
-        """Tokens of all texts, estimated without a tokenizer."""
-        return -(-self.num_prompt_bytes // ID_BYTES)
-
-    @classmethod
-    def parse(cls, data: "EmbeddingJob | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:
-        """Check a job from outside against the schema and the limits in `settings`.
-
-        `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Raises
-        InvalidJob with one entry for each wrong field.
-        """
-        try:
-            return cls.model_validate({"tenant": settings.tenant, **fields_of(data)}, context=settings)
-        except ValidationError as error:
-            found = field_errors(error, cls.model_fields, source="texts")
-            raise InvalidJob(found) from None
-
 
 #: A text, or its token ids.
 Text = str | Sequence[int]
@@ -134,12 +101,6 @@ Text = str | Sequence[int]
 def sources_of(texts: Sequence[Text], max_bytes: int) -> Iterator[dict[str, Any]]:
     """The kind and the source of each job that these texts make, with as many as a job may have."""
     source = "texts" if all(isinstance(text, str) for text in texts) else "text_ids"
-    lot, num_bytes = list[Text](), 0
-    for text in texts:
-        size = len(text.encode()) if isinstance(text, str) else ID_BYTES * len(text)
-        if lot and (len(lot) == MAX_TEXTS or num_bytes + size > max_bytes):
-            yield {"kind": "embed", source: lot}
-            lot, num_bytes = [], 0
-        lot.append(text)
-        num_bytes += size
-    yield {"kind": "embed", source: lot}
+    sizes = (len(one.encode()) if isinstance(one, str) else ID_BYTES * len(one) for one in texts)
+    for lot in lots_of(texts, sizes, max_bytes):
+        yield {"kind": "embed", source: lot}

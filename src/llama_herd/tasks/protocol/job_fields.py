@@ -93,12 +93,9 @@ class SubmitFields(JobFields, total=False):
     max_tokens: int
 
 
-class EmbedFields(TypedDict, total=False):
-    """Fields of EmbeddingJob beside its texts."""
+class RankFields(TypedDict, total=False):
+    """Fields of RankingJob beside its query and documents."""
 
-    prompt_name: str | None
-    dimensions: int | None
-    truncate: Literal["start", "end"] | None
     model: str | None
     priority: int
     deadline_ms: int | None
@@ -106,3 +103,11 @@ class EmbedFields(TypedDict, total=False):
     retries: int | None
     retry_backoff_s: float | None
     metadata: Mapping[str, str]
+
+
+class EmbedFields(RankFields, total=False):
+    """Fields of EmbeddingJob beside its texts."""
+
+    prompt_name: str | None
+    dimensions: int | None
+    truncate: Literal["start", "end"] | None

@@ -13,7 +13,6 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from llama_herd.errors import DeadlineExceeded, GenerationError, RecordUnreadable
-from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS
 from llama_herd.tasks.protocol.events import (
     End,
     Event,
@@ -29,6 +28,7 @@ from llama_herd.tasks.protocol.events import (
     Vectors,
 )
 from llama_herd.tasks.protocol.sampling import MAX_CHOICES
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 
 T = TypeVar("T")

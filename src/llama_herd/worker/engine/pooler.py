@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.llama2 import RMSNorm
-from llama_herd.model.vector_head import VectorHead
+from llama_herd.model.vector_head import Head
 from llama_herd.worker.engine.runner import Reading
 from llama_herd.worker.engine.scheduler import Row
 
@@ -24,7 +24,7 @@ class Pooler:
     """
 
     norm: RMSNorm
-    head: VectorHead
+    head: Head
 
     def readings(self, rows: Rows[Row], hidden: Tensor) -> list[Reading]:
         """What rows with texts have found: a vector of each that is complete, a sum of each other.

@@ -16,10 +16,10 @@ from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.held_jobs import prepare
 from llama_herd.tasks.ledger.redis_call import run_calls
-from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.priority import urgency_of
+from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
@@ -207,7 +207,7 @@ class Preparer:
             sequence.is_confirmed = False  # until the job's start is on record
         flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
         attempt.stream.pace.gather_s = flush_ms / 1000
-        if isinstance(job, EmbeddingJob):
+        if isinstance(job, TextJob):
             attempt.stream.num_texts = len(sequences)
         else:
             attempt.stream.num_choices = len(sequences)

@@ -10,9 +10,9 @@ from llama_herd.tasks.ledger.answers import StreamPart
 from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, UnreadableReply, run_call
-from llama_herd.tasks.protocol.embedding_job import MAX_TEXTS
 from llama_herd.tasks.protocol.events import Event, Token
 from llama_herd.tasks.protocol.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 
 #: Bytes read in one round trip, or one event if it is longer. A longer part would block Redis for too long.
 PART_BYTES = 131_072

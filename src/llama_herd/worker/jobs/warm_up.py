@@ -10,9 +10,11 @@ import structlog
 
 from llama_herd.errors import GenerationError
 from llama_herd.model.pages import PAGE_TOKENS
+from llama_herd.model.shape.purpose import Embeds, Ranks
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import JobEngine, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
@@ -76,7 +78,9 @@ class WarmUp:
 
 def _made(maker: SequenceMaker, number: int, sampling: Mapping[str, Any]) -> list[Sequence]:
     job: Job = GenerationJob(prompt=TEXT, sampling=SamplingParams.model_validate({**COMMON, **sampling}))
-    if not maker.texts.generates:
+    if isinstance(maker.texts.purpose, Embeds):
         job = EmbeddingJob(texts=(TEXT,), truncate="end")
+    elif isinstance(maker.texts.purpose, Ranks):
+        job = RankingJob(query="Once", documents=(TEXT[:NUM_PROMPT_TOKENS],))
     made = maker.sequences(f"warm-up-{number}", job, now_ms=0)
     return [replace(sequence, tenant=NOBODY) for sequence in made]

@@ -12,11 +12,12 @@ import torch
 from llama_herd.errors import ModelFileError
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.shape.purpose import Embeds, Generates
+from llama_herd.model.rank_head import RankHead
+from llama_herd.model.shape.purpose import Embeds, Generates, Ranks
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.vector_head import VectorHead
+from llama_herd.model.vector_head import Head, VectorHead
 from llama_herd.worker.engine.device_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Sink
@@ -46,7 +47,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
     plan: MemoryPlan
     tokenizer: Tokenizer
     maker: SequenceMaker
-    head: VectorHead | None  # of a model that embeds
+    head: Head | None  # of a model that embeds
     weights_s: float  # that reading the weights and laying them out took
     steps_note: str = ""  # how the steps of its engine go, once there is one
     needs_warm_up: bool = True
@@ -63,7 +64,6 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
         torch.set_num_threads(num_threads(settings))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
-            servable.check_purpose()
             for warning in servable.tokenizer.complaints:
                 log.warning("something in the model's files is not used", reason=warning)
             chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
@@ -91,10 +91,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
             told = servable.tokenizer_info(min(plan.max_length, plan.kv_cache_tokens))
             shown = (servable.control_tokens.ids, told if settings.tokenizer_info else None)
             own = own_sampling(servable.file)
-            purpose, width = servable.file.purpose, llama.config.hidden_size
-            head = None
-            if isinstance(purpose, Embeds):
-                head, width = VectorHead.load(purpose, place), purpose.width(width)
+            purpose, (head, width) = servable.file.purpose, _head(servable, llama, place)
             texts = TextMaker(
                 servable.tokenizer, purpose, width, *size, generates=isinstance(purpose, Generates)
             )
@@ -128,6 +125,17 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _head(servable: ServableModel, llama: Llama, place: torch.device) -> tuple[Head | None, int]:
+    """What makes numbers of a text, and how many; None: the model generates."""
+    match servable.file.purpose:
+        case Embeds() as purpose:
+            return VectorHead.load(purpose, place), purpose.width(llama.config.hidden_size)
+        case Ranks() as purpose:
+            return RankHead.load(servable.file, purpose, llama, servable.tokenizer, place), 1
+        case _:
+            return None, 0
 
 
 def _load_llama(

@@ -8,7 +8,7 @@ import structlog
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.vector_head import VectorHead
+from llama_herd.model.vector_head import Head
 from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import CudaDevice, UncapturedDevice
 from llama_herd.worker.engine.model_runner import ModelRunner
@@ -35,7 +35,7 @@ def choose_runner(
     cache: Cache,
     settings: WorkerSettings,
     draw: Draw | None = None,
-    head: VectorHead | None = None,
+    head: Head | None = None,
 ) -> ChosenRunner:
     """The fastest runner that holds here.
 

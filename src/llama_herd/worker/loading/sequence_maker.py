@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
+from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import EchoedPrompt
@@ -85,8 +85,8 @@ class SequenceMaker:
         """
         ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
         deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
-        if isinstance(job, EmbeddingJob):
-            return self.texts.sequences(job_id, job, deadline_s)
+        if isinstance(job, TextJob):
+            return self.texts.sequences(job_id, job, deadline_s, self.chat)
         self.texts.check_generates()
         _check_vocabulary(job, self.tokenizer.vocab_size)
         if job.tokenizer_info and self.tokenizer_info is None:

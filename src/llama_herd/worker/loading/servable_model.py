@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from llama_herd.errors import ModelFileError, SettingsError
+from llama_herd.errors import SettingsError
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.parsers.formats import OutputFormats
@@ -62,11 +62,7 @@ class ServableModel:
         return kernels_of(self.settings, self.device, self.file, is_only_planned=self.is_only_planned)
 
     def plan(self) -> MemoryPlan:
-        """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it.
-
-        Raises ModelFileError for a model that ranks: a worker does not serve these yet.
-        """
-        self.check_purpose()
+        """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""
         return MemoryPlan.for_model(self.settings, self.file, self.device, self.kernels)
 
     def fitting_plan(self) -> MemoryPlan:
@@ -74,16 +70,6 @@ class ServableModel:
         plan = self.plan()
         plan.check(self.settings.model.name)
         return plan
-
-    def check_purpose(self) -> None:
-        """Raise ModelFileError for a model that ranks."""
-        purpose = self.file.purpose
-        if isinstance(purpose, Ranks):
-            is_own = self.settings.pooling == "auto"
-            fix = "Rank from Python: docs/vectors.md" if is_own else "Choose another HERD_POOLING"
-            raise ModelFileError(
-                f"{self.settings.model}: it {purpose.sentence}; a worker generates or embeds so far. {fix}."
-            )
 
     @property
     def num_helpers(self) -> int:
@@ -103,7 +89,9 @@ class ServableModel:
 
         Raises ModelFileError when one cannot be used: such a model is served, but refuses chats.
         """
-        sources = self.tokenizer.chat_templates
+        purpose = self.file.purpose
+        of_ranks = purpose.template if isinstance(purpose, Ranks) else ""
+        sources = {DEFAULT: of_ranks} if of_ranks else self.tokenizer.chat_templates
         if not sources:
             return None
         return ChatTemplates(sources, self.tokenizer, self.control_tokens, num_helpers=self.num_helpers)

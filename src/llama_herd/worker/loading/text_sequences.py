@@ -1,23 +1,28 @@
-"""What a model that embeds makes of a job with texts: a sequence for each, which ends with a vector."""
+"""What a model that embeds or ranks makes of a job with texts: a sequence for each, without tokens."""
 
-from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from itertools import takewhile
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.shape.purpose import Embeds, Purpose
+from llama_herd.model.prefix_cache import num_common
+from llama_herd.model.shape.purpose import Embeds, Generates, Purpose, Ranks
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import seed_of
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sequence import Sequence, VectorForm
 
+if TYPE_CHECKING:
+    from llama_herd.model.text.chat import ChatTemplates
+
 FLOAT_BYTES = 4
-SHORTER = "Fix: shorten it, or set truncate"
+SHORTER = "Fix: shorten it"
 NOTHING = "has no token of its own. Fix: leave it out"
 #: What a text asks of the sampler: nothing.
 NO_TOKENS = SamplingParams(max_tokens=0)
@@ -43,17 +48,13 @@ class TextMaker:
     num_pages: int
     generates: bool  # whether it takes other jobs, too
 
-    def sequences(self, job_id: str, job: EmbeddingJob, deadline_s: float | None) -> list[Sequence]:
-        """One sequence for each text, in their order. Raises InvalidJob or GenerationError."""
-        purpose = self.purpose
-        if not isinstance(purpose, Embeds):
-            message = f"this model {purpose.sentence}, and makes no vectors. Fix: a model that embeds"
-            raise InvalidJob([FieldError("kind", message)])
-        if job.dimensions is not None and job.dimensions > self.num_dimensions:
-            message = f"must be at most {self.num_dimensions}, as many as this model's vectors have"
-            raise InvalidJob([FieldError("dimensions", f"{message}, got {job.dimensions}")])
-        prompt = _prompt(purpose, job.prompt_name) if job.texts else ""
-        prompt_ids = self.tokenizer.encode(prompt) if prompt else []
+    def sequences(
+        self, job_id: str, job: TextJob, deadline_s: float | None, chat: "ChatTemplates | None" = None
+    ) -> list[Sequence]:
+        """One sequence for each text, in their order. chat: renders a query and a document.
+
+        Raises InvalidJob or GenerationError.
+        """
         same: dict[str, Any] = {
             "job_id": job_id,
             "params": NO_TOKENS,
@@ -65,21 +66,58 @@ class TextMaker:
             "tenant": job.tenant,
             "priority": job.priority,
         }
-        sequences = []
+        texts = self._ranked(job, chat) if isinstance(job, RankingJob) else self._embedded(job)
+        return [
+            Sequence(prompt_ids=ids, choice=number, vector=form, **same)
+            for number, (ids, form) in enumerate(texts)
+        ]
+
+    def _embedded(self, job: TextJob) -> list[tuple[list[int], VectorForm]]:
+        """The ids of texts that become vectors, and how."""
+        purpose = self.purpose
+        if not (isinstance(purpose, Embeds) and isinstance(job, EmbeddingJob)):
+            raise self._other("makes no vectors. Fix: a model that embeds")
+        if job.dimensions is not None and job.dimensions > self.num_dimensions:
+            message = f"must be at most {self.num_dimensions}, as many as this model's vectors have"
+            raise InvalidJob([FieldError("dimensions", f"{message}, got {job.dimensions}")])
+        prompt = _prompt(purpose, job.prompt_name) if job.texts else ""
+        prompt_ids = self.tokenizer.encode(prompt) if prompt else []
+        texts = []
         for number, ids in enumerate(self._ids(job, prompt, purpose.max_tokens)):
-            num_prompt = _num_common(prompt_ids, ids)
+            num_prompt = num_common(prompt_ids, ids)
             wanted = purpose.pooling.wanted(len(ids), 0 if purpose.pools_prompt else num_prompt)
             if not 0 <= wanted.start < wanted.stop <= len(ids):
                 raise InvalidJob([FieldError(f"texts.{number}", NOTHING)])
             form = VectorForm(wanted.start, job.dimensions, num_prompt)
-            # Nothing depends on what follows behind the last that is wanted.
-            sequences.append(Sequence(prompt_ids=ids[: wanted.stop], choice=number, vector=form, **same))
-        return sequences
+            texts.append((ids[: wanted.stop], form))  # nothing depends on what follows
+        return texts
+
+    def _ranked(self, job: RankingJob, chat: "ChatTemplates | None") -> list[tuple[list[int], VectorForm]]:
+        """The ids of documents, each in the template with the query. The last of them says the rank."""
+        if not isinstance(self.purpose, Ranks) or chat is None:
+            raise self._other("ranks nothing. Fix: a model that ranks")
+        render = partial(_pair_ids, chat, self.purpose.instruction, job.query)
+        before, texts = render(""), []
+        for number, document in enumerate(job.documents):
+            ids = render(document)
+            if len(ids) > self._room:
+                raise _too_long(f"documents.{number}, with the query", len(ids), self._room, SHORTER)
+            texts.append((ids, VectorForm(len(ids) - 1, num_shared=num_common(before, ids))))
+        return texts
+
+    def _other(self, what: str) -> InvalidJob:
+        """The error of a job that this model is not for."""
+        return InvalidJob([FieldError("kind", f"this model {self.purpose.sentence}, and {what}")])
+
+    @property
+    def _room(self) -> int:
+        """Most tokens that there is room for."""
+        return min(self.max_length, self.num_pages * PAGE_TOKENS)
 
     @property
     def vector_chars(self) -> int:
         """Characters of a whole vector in Base64."""
-        return -(-FLOAT_BYTES * self.num_dimensions // 3) * 4 if isinstance(self.purpose, Embeds) else 0
+        return 0 if isinstance(self.purpose, Generates) else -(-FLOAT_BYTES * self.num_dimensions // 3) * 4
 
     def check_generates(self) -> None:
         """Raise InvalidJob if the model writes no text."""
@@ -89,7 +127,7 @@ class TextMaker:
 
     def _ids(self, job: EmbeddingJob, prompt: str, most: int | None) -> list[list[int]]:
         """The ids of each text, at most as many as there is room for. most: by the model's files."""
-        room = min(self.max_length, self.num_pages * PAGE_TOKENS, most or self.max_length)
+        room = min(self._room, most or self._room)
         if job.text_ids is not None:
             found = [list(ids) for ids in job.text_ids]
             highest = max(max(ids) for ids in found)
@@ -114,8 +152,7 @@ class TextMaker:
         """
         if job.truncate is None:
             source = "texts" if job.texts is not None else "text_ids"
-            message = f"{source}.{number}: {len(ids)} tokens, but a text may have at most {room}"
-            raise GenerationError(ErrorCode.PROMPT_TOO_LONG, f"{message}. {SHORTER}")
+            raise _too_long(f"{source}.{number}", len(ids), room, f"{SHORTER}, or set truncate")
         ends = self.tokenizer.encode("") if job.texts is not None and room > 1 else []
         if job.truncate == "end":
             last = ids[-1:] if ids[-1:] == ends[-1:] else []
@@ -124,9 +161,18 @@ class TextMaker:
         return first + ids[len(ids) - room + len(first) :]
 
 
-def _num_common(one: Rows[int], other: Rows[int]) -> int:
-    """How many ids both begin with."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def _too_long(source: str, num_tokens: int, room: int, fix: str) -> GenerationError:
+    message = f"{source}: {num_tokens} tokens, but a text may have at most {room}. {fix}"
+    return GenerationError(ErrorCode.PROMPT_TOO_LONG, message)
+
+
+def _pair_ids(chat: "ChatTemplates", instruction: str, query: str, document: str) -> list[int]:
+    """The ids of the template around the two, none of whose texts becomes a control token."""
+    from llama_herd.model.text.chat import Chat  # with all that renders templates
+
+    told = [{"role": "system", "content": instruction}] if instruction else []
+    asked = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+    return chat.encode(Chat([*told, *asked]))
 
 
 def _prompt(purpose: Embeds, name: str | None) -> str:

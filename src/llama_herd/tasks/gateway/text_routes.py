@@ -1,10 +1,11 @@
-"""OpenAI's endpoint for vectors of texts. A request of many becomes several jobs, and is read job by job."""
+"""Endpoints for vectors of texts, and for ranks of documents. A request of many becomes several jobs."""
 
 import uuid
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -19,8 +20,14 @@ from llama_herd.tasks.gateway.request_headers import traceparent_of
 from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.openai.embeddings import HEAD, EmbeddingBody, tail, vector_pieces
+from llama_herd.tasks.openai.ranks import RankBody, RankList
 from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.ranking_job import best_first
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.text_job import TextJob
+from llama_herd.tasks.settings import Settings
+
+T = TypeVar("T")
 
 #: Vectors that are written together: those of the widest models take some tens of milliseconds.
 VECTORS_A_PART = 16
@@ -28,29 +35,41 @@ VECTORS_A_PART = 16
 
 async def create_embeddings(call: Call) -> "EmbeddingAnswer":
     """Make vectors of texts."""
-    asked, foreign = await call.read(lambda body: _read(body, call))
-    call.caller.check_priority(asked.jobs[0].priority)
-    call.context.rate_limit.charge(call.caller, len(asked.jobs) - 1)
-    model = foreign or asked.jobs[0].model or await call.queue.only_model()
-    await call.queue.check_model(model)
-    return EmbeddingAnswer(call, asked, model)
+    asked, foreign = await call.read(lambda body: _read(EmbeddingBody, body, call))
+    return EmbeddingAnswer(call, asked, await _model(call, asked.jobs, foreign), asked.jobs, "input")
 
 
-def _read(body: dict[str, Any], call: Call) -> tuple[EmbeddingBody, str]:
+async def rank_documents(call: Call) -> "RankAnswer":
+    """Rank documents by how well they answer a query."""
+    asked, foreign = await call.read(lambda body: _read(RankBody, body, call))
+    return RankAnswer(call, asked, await _model(call, asked.jobs, foreign), asked.jobs, "documents")
+
+
+def _read(kind: Callable[[dict[str, Any], Settings], T], body: dict[str, Any], call: Call) -> tuple[T, str]:
     """A request, and the name of a model that none can have here, if it has one."""
     foreign = foreign_model(body)
-    return EmbeddingBody({**body, "model": None} if foreign else body, call.queue.settings), foreign
+    return kind({**body, "model": None} if foreign else body, call.queue.settings), foreign
 
 
-class EmbeddingAnswer:
-    """The ASGI app that submits the jobs, waits for all of them, and writes one after the other."""
+async def _model(call: Call, jobs: Sequence[TextJob], foreign: str) -> str:
+    """The model that is asked, once the caller may ask it. Raises Problem, and InvalidJob."""
+    call.caller.check_priority(jobs[0].priority)
+    call.context.rate_limit.charge(call.caller, len(jobs) - 1)
+    model = foreign or jobs[0].model or await call.queue.only_model()
+    await call.queue.check_model(model)
+    return model
 
-    def __init__(self, call: Call, asked: EmbeddingBody, model: str) -> None:
+
+class TextAnswer(Generic[T]):
+    """The ASGI app that submits jobs with texts, waits for all, and answers with what they came to."""
+
+    def __init__(self, call: Call, asked: T, model: str, jobs: Sequence[TextJob], source: str) -> None:
+        """source: where the request has its texts."""
         self._context, self._client = call.context, call.queue
-        self._asked, self._model = asked, model
+        self._asked, self._model, self._jobs, self._source = asked, model, jobs, source
         self._traceparent = traceparent_of(call.headers)
         first = str(uuid.uuid4())
-        self._ids = [first, *(f"{first}.{number}" for number in range(1, len(asked.jobs)))]
+        self._ids = [first, *(f"{first}.{number}" for number in range(1, len(jobs)))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._context.concurrency.slots(self._client.settings.tenant):
@@ -77,7 +96,7 @@ class EmbeddingAnswer:
                     "job_id": job_id,
                     "traceparent": self._traceparent,
                 }
-                for job, job_id in zip(self._asked.jobs, self._ids, strict=True)
+                for job, job_id in zip(self._jobs, self._ids, strict=True)
             ]
         )
         for outcome in outcomes:
@@ -92,15 +111,26 @@ class EmbeddingAnswer:
         num_tokens = 0
         for job_id in self._ids:
             async for events in self._client.events(job_id):
-                check_end(events, "input")
+                check_end(events, self._source)
                 ends = [event for event in events if isinstance(event, End)]
                 num_tokens += sum(end.usage.prompt_tokens for end in ends if end.usage)
         return num_tokens
 
-    async def _send(self, send: Send, num_tokens: int) -> None:
+    async def _begin(self, send: Send) -> None:
         headers = {"content-type": "application/json", JOB_HEADER.lower(): self._ids[0]}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": encoded})
+
+    @abstractmethod
+    async def _send(self, send: Send, num_tokens: int) -> None:
+        """Write the answer, of jobs that have all ended well."""
+
+
+class EmbeddingAnswer(TextAnswer[EmbeddingBody]):
+    """Vectors, job by job: those of a whole request may be many MiB."""
+
+    async def _send(self, send: Send, num_tokens: int) -> None:
+        await self._begin(send)
         await _send_part(send, HEAD)
         first = 0
         for job_id, job in zip(self._ids, self._asked.jobs, strict=True):
@@ -110,12 +140,24 @@ class EmbeddingAnswer:
                 await _send_part(send, part)
             first += job.num_texts
         await _send_part(send, tail(self._model, num_tokens))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await _send_part(send, "", is_last=True)
+
+
+class RankAnswer(TextAnswer[RankBody]):
+    """The best documents, of all jobs together."""
+
+    async def _send(self, send: Send, num_tokens: int) -> None:
+        results = [Result.from_events(await self._client.all_events(job_id)) for job_id in self._ids]
+        ranks = best_first([rank[0] for one in results for rank in one.floats], self._asked.top_n)
+        told = RankList.of(ranks, self._asked, self._model, num_tokens)
+        text = await make_aside(partial(told.model_dump_json, exclude_none=True))
+        await self._begin(send)
+        await _send_part(send, text, is_last=True)
 
 
 def _next_part(pieces: Iterator[str]) -> str:
     return "".join(islice(pieces, VECTORS_A_PART))
 
 
-async def _send_part(send: Send, text: str) -> None:
-    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+async def _send_part(send: Send, text: str, *, is_last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": not is_last})

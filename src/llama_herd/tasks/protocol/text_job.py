@@ -1,0 +1,79 @@
+"""What jobs without tokens have in common: texts that are computed, each by itself."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import ValidationError, ValidationInfo, model_validator
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.protocol.terms import Notices, Terms, fields_of
+from llama_herd.tasks.protocol.wrong_fields import field_errors
+from llama_herd.tasks.settings import Settings
+
+T = TypeVar("T")
+
+#: Most texts of a job. Who has more submits several.
+MAX_TEXTS = 256
+#: Each id counts as this many bytes of text; an estimate takes this many bytes for one token.
+ID_BYTES = 4
+
+
+class TextJob(Notices, Terms):
+    """A job with texts, of which each becomes a vector."""
+
+    #: The field that an error of the whole job is about.
+    source: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def num_texts(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def num_prompt_bytes(self) -> int:
+        """Bytes of all that is computed."""
+
+    @model_validator(mode="after")
+    def _check_bytes(self, info: ValidationInfo) -> Self:
+        limits: Settings | None = info.context
+        if limits is not None and self.num_prompt_bytes > limits.max_prompt_bytes:
+            raise ValueError(
+                f"all texts together must be at most {limits.max_prompt_bytes} bytes, "
+                f"got {self.num_prompt_bytes}. Fix: several jobs"
+            )
+        return self
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that were given, and the kind."""
+        return {"kind": getattr(self, "kind"), **super().given}  # noqa: B009
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Tokens of all texts, estimated without a tokenizer."""
+        return -(-self.num_prompt_bytes // ID_BYTES)
+
+    @classmethod
+    def parse(cls, data: "Terms | Mapping[str, Any] | str | bytes", settings: Settings) -> Self:
+        """Check a job from outside against the schema and the limits in `settings`.
+
+        `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Raises
+        InvalidJob with one entry for each wrong field.
+        """
+        try:
+            return cls.model_validate({"tenant": settings.tenant, **fields_of(data)}, context=settings)
+        except ValidationError as error:
+            raise InvalidJob(field_errors(error, cls.model_fields, cls.source)) from None
+
+
+def lots_of(texts: Iterable[T], sizes: Iterable[int], max_bytes: int) -> Iterator[list[T]]:
+    """Texts in lots, each with as many as a job may have. sizes: their bytes. Of none there is one lot."""
+    lot, num_bytes = list[T](), 0
+    for text, size in zip(texts, sizes, strict=True):
+        if lot and (len(lot) == MAX_TEXTS or num_bytes + size > max_bytes):
+            yield lot
+            lot, num_bytes = [], 0
+        lot.append(text)
+        num_bytes += size
+    yield lot
