@@ -1,8 +1,9 @@
 """What a model that embeds or ranks makes of a job with texts: a sequence for each, without tokens."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
@@ -32,9 +33,19 @@ class TextTokenizer(Protocol):
     """Texts to ids, as texts need it; `Tokenizer` says what each is."""
 
     @property
+    def first_ids(self) -> tuple[int, ...]: ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]: ...
+
+
+class Around(NamedTuple):
+    """The ids that stand before and behind each text of a job."""
+
+    before: list[int]
+    behind: list[int]
 
 
 @dataclass(frozen=True)
@@ -81,14 +92,14 @@ class TextMaker:
             message = f"must be at most {self.num_dimensions}, as many as this model's vectors have"
             raise InvalidJob([FieldError("dimensions", f"{message}, got {job.dimensions}")])
         prompt = _prompt(purpose, job.prompt_name) if job.texts else ""
-        prompt_ids = self.tokenizer.encode(prompt) if prompt else []
+        around = self._around(prompt) if job.texts else Around([], [])
+        num_skipped = len(around.before) if prompt and not purpose.pools_prompt else 0
         texts = []
-        for number, ids in enumerate(self._ids(job, prompt, purpose.max_tokens)):
-            num_prompt = num_common(prompt_ids, ids)
-            wanted = purpose.pooling.wanted(len(ids), 0 if purpose.pools_prompt else num_prompt)
+        for number, ids in enumerate(self._ids(job, prompt, around)):
+            wanted = purpose.pooling.wanted(len(ids), num_skipped)
             if not 0 <= wanted.start < wanted.stop <= len(ids):
                 raise InvalidJob([FieldError(f"texts.{number}", NOTHING)])
-            form = VectorForm(wanted.start, job.dimensions, num_prompt)
+            form = VectorForm(wanted.start, job.dimensions, num_common(around.before, ids))
             texts.append((ids[: wanted.stop], form))  # nothing depends on what follows
         return texts
 
@@ -125,9 +136,14 @@ class TextMaker:
             message = f"this model {self.purpose.sentence}, and writes no text. Fix: a model that generates"
             raise InvalidJob([FieldError("prompt", message)])
 
-    def _ids(self, job: EmbeddingJob, prompt: str, most: int | None) -> list[list[int]]:
-        """The ids of each text, at most as many as there is room for. most: by the model's files."""
-        room = min(self._room, most or self._room)
+    def _around(self, prompt: str) -> Around:
+        """The prompt between what the model's files put around a text, as sentence-transformers counts it."""
+        first = list(self.tokenizer.first_ids)
+        behind = self.tokenizer.encode("")[len(first) :]
+        return Around(first + self.tokenizer.encode(prompt, add_bos=False), behind)
+
+    def _ids(self, job: EmbeddingJob, prompt: str, around: Around) -> Iterator[list[int]]:
+        """The ids of each text, at most as many as there is room for."""
         if job.text_ids is not None:
             found = [list(ids) for ids in job.text_ids]
             highest = max(max(ids) for ids in found)
@@ -135,9 +151,10 @@ class TextMaker:
                 raise InvalidJob([FieldError("text_ids", self._foreign(highest))])
         else:
             found = [self.tokenizer.encode(prompt + text) for text in job.texts or ()]
-        return [
-            ids if len(ids) <= room else self._cut(ids, number, job, room) for number, ids in enumerate(found)
-        ]
+        most = self.purpose.max_tokens if isinstance(self.purpose, Embeds) else None
+        room = min(self._room, most or self._room)
+        for number, ids in enumerate(found):
+            yield ids if len(ids) <= room else _cut(ids, number, job, around, room)
 
     def _foreign(self, highest: int) -> str:
         return (
@@ -145,20 +162,20 @@ class TextMaker:
             "send texts, or ids of this model; LangChain sends texts with check_embedding_ctx_length=False"
         )
 
-    def _cut(self, ids: list[int], number: int, job: EmbeddingJob, room: int) -> list[int]:
-        """A text that is too long, cut where the job says so: what the tokenizer puts at its ends stays.
 
-        Raises GenerationError if it does not.
-        """
-        if job.truncate is None:
-            source = "texts" if job.texts is not None else "text_ids"
-            raise _too_long(f"{source}.{number}", len(ids), room, f"{SHORTER}, or set truncate")
-        ends = self.tokenizer.encode("") if job.texts is not None and room > 1 else []
-        if job.truncate == "end":
-            last = ids[-1:] if ids[-1:] == ends[-1:] else []
-            return ids[: room - len(last)] + last
-        first = ids[:1] if ids[:1] == ends[:1] else []
-        return first + ids[len(ids) - room + len(first) :]
+def _cut(ids: list[int], number: int, job: EmbeddingJob, around: Around, room: int) -> list[int]:
+    """A text that is too long, cut where the job says so; what stands around it stays.
+
+    Raises GenerationError if the job does not say, or nothing of the text would be left.
+    """
+    before, behind = around
+    if job.truncate is None or room <= len(before) + len(behind):
+        source = "texts" if job.texts is not None else "text_ids"
+        fix = f"{SHORTER}, or set truncate" if job.truncate is None else "Fix: a shorter prompt"
+        raise _too_long(f"{source}.{number}", len(ids), room, fix)
+    if job.truncate == "end":
+        return ids[: room - len(behind)] + behind
+    return before + ids[len(ids) - room + len(before) :]
 
 
 def _too_long(source: str, num_tokens: int, room: int, fix: str) -> GenerationError:
