@@ -171,10 +171,15 @@ def _make_plan(servable: ServableModel, device: str) -> MemoryPlan:
 
 
 def _chat_templates(servable: ServableModel) -> tuple[ChatTemplates | None, str]:
-    """The model's chat templates; or none, and why chats are refused while all other jobs are served."""
+    """The model's chat templates; or none, and why chats are refused while all other jobs are served.
+
+    Raises ModelFileError when that of a model that ranks cannot be used: all of its jobs need it.
+    """
     try:
         return servable.chat_templates(), "this model has no chat template."
     except ModelFileError as error:
+        if isinstance(servable.file.purpose, Ranks):
+            raise
         log.warning(
             "chat template cannot be used, chats are refused",
             model=servable.settings.model.name,

@@ -1,12 +1,12 @@
 """Whether a worker can serve a model with these settings on this machine: one check for all commands."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from llama_herd.errors import SettingsError
+from llama_herd.errors import ModelFileError, SettingsError
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.parsers.formats import OutputFormats
@@ -54,7 +54,11 @@ class ServableModel:
         """
         tiling = _tiling(settings, device)
         with open_model(settings.model, settings.pooling) as file:
-            yield cls(file, file.read_tokenizer(), tiling, settings, device, is_only_planned)
+            servable = cls(file, file.read_tokenizer(), tiling, settings, device, is_only_planned)
+            if isinstance(file.purpose, Ranks) and not servable.templates:
+                problem = "has no chat template, which is needed to rank"
+                raise ModelFileError(f"{file.metadata.source}: {problem}. Fetch it again.")
+            yield servable
 
     @cached_property
     def kernels(self) -> AnyKernels:
@@ -84,17 +88,24 @@ class ServableModel:
             self.tokenizer.chat_templates, settings.tool_parser, settings.reasoning_parser
         )
 
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """The sources of its chat templates; of a model that ranks, that of a query and a document."""
+        purpose = self.file.purpose
+        if isinstance(purpose, Ranks) and purpose.template:
+            return {DEFAULT: purpose.template}
+        return self.tokenizer.chat_templates
+
     def chat_templates(self) -> ChatTemplates | None:
         """The chat templates, rendered in helper processes, for the caller to close; None if there are none.
 
-        Raises ModelFileError when one cannot be used: such a model is served, but refuses chats.
+        Raises ModelFileError when one cannot be used: a model that generates is served, but refuses chats.
         """
-        purpose = self.file.purpose
-        of_ranks = purpose.template if isinstance(purpose, Ranks) else ""
-        sources = {DEFAULT: of_ranks} if of_ranks else self.tokenizer.chat_templates
-        if not sources:
+        if not self.templates:
             return None
-        return ChatTemplates(sources, self.tokenizer, self.control_tokens, num_helpers=self.num_helpers)
+        return ChatTemplates(
+            self.templates, self.tokenizer, self.control_tokens, num_helpers=self.num_helpers
+        )
 
     def chat_outputs(self) -> ChatOutputs:
         """How the outputs of its chats are read."""
