@@ -13,7 +13,7 @@ from llama_herd.model.shape.pooling import Pooling
 from tests.chaos.harness.patience import wait_until
 from tests.durable_redis import DurableRedis
 from tests.local.processes import WorkerProcess
-from tests.model.test_embedder import write_gguf
+from tests.model.tiny_embedder import write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.timeout(180)]

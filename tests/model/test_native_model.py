@@ -1,7 +1,6 @@
 """A whole model that native kernels multiply says what its numbers say."""
 
 from collections.abc import Callable, Iterator
-from itertools import product
 from pathlib import Path
 from typing import cast
 
@@ -11,13 +10,11 @@ from torch import Tensor
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
-from llama_herd.model.embedder import Embedder
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.open_model import open_model
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.shape.pooling import Override
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import NativeSegment
 from llama_herd.ops.settings import BUNDLED_MODEL
@@ -153,27 +150,6 @@ def test_numbers_in_bfloat16_are_multiplied_natively_and_in_float32_by_torch(
     exact = logits_after(load_tiny(path), ids)
     away = [(logits_after(one, ids, bfloat16_cache(one)) - exact).abs().mean() for one in (native, dense)]
     assert away[0] <= 6 * away[1]
-
-
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-@pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q4_K Q6_K"])
-def test_vectors_of_blocks_are_those_of_their_numbers(
-    kernels: Kernels, wide_file: Callable[..., Path], types: str, pooling: Override
-) -> None:
-    """In float32; in bfloat16 as far from that as it is itself."""
-    texts = [random_ids(length, length) for length in (1, 5, 64, 130)]
-    vectors = {}
-    for is_native, dtype in product((True, False), (torch.float32, torch.bfloat16)):
-        form = WeightForm.FASTEST.with_kernels(kernels) if is_native else WeightForm.DENSE
-        with open_model(wide_file(types), pooling) as file:
-            llama = Llama.load(file, dtype=dtype, form=form)
-            embedder = Embedder.load(file, llama, Cache(llama.config, 32, dtype=dtype))
-        assert llama.is_native is is_native
-        vectors[is_native, dtype] = embedder.vectors(texts)
-    exact = vectors[False, torch.float32]
-    assert_close(vectors[True, torch.float32], exact, atol=5e-6, rtol=0)
-    away = [(vectors[one, torch.bfloat16] - exact).square().mean() for one in (True, False)]
-    assert away[0] <= 6**2 * away[1]
 
 
 def bfloat16_cache(llama: Llama) -> Cache:

@@ -39,11 +39,16 @@ class Collector(list[StepOutput]):
         return found
 
 
-def with_empty_cache(model: LoadedModel) -> LoadedModel:
+def with_empty_cache(model: LoadedModel, *, consecutive: bool | None = None) -> LoadedModel:
     """The same weights beside a cache of their own, as large as the model's."""
     again, was = copy(model), model.cache
     again.cache = Cache(
-        model.llama.config, was.pages.num_pages, was.device, was.storage.dtype, max_length=was.max_length
+        model.llama.config,
+        was.pages.num_pages,
+        was.device,
+        was.storage.dtype,
+        max_length=was.max_length,
+        consecutive=consecutive,
     )
     return again
 

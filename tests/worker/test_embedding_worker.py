@@ -13,8 +13,9 @@ from llama_herd import Client, GenerationError
 from llama_herd.model.shape.pooling import Pooling
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess
-from tests.model.test_embedder import write_gguf
-from tests.model.test_reranker import (
+from tests.model.tiny_embedder import write_gguf
+from tests.model.tiny_family import TINY_FAMILIES
+from tests.model.tiny_reranker import (
     DOCUMENTS,
     NO,
     QUERY,
@@ -23,7 +24,6 @@ from tests.model.test_reranker import (
     write_folder as write_rank_folder,
     write_gguf as write_rank_gguf,
 )
-from tests.model.tiny_family import TINY_FAMILIES
 
 EXACT: dict[str, Any] = {"deterministic": True, "dtype": "float32", "threads": 1, "kv_cache_tokens": 2048}
 
@@ -52,7 +52,7 @@ def test_a_worker_ranks_as_transformers_do(redis_url: str, tmp_path: Path, *, ha
     model = write_rank_gguf(family, oracle, tmp_path / "reranker.gguf")
     if has_folder:
         model = write_rank_folder(oracle, tmp_path / "folder", [YES, NO])
-    documents = [one for one in DOCUMENTS if one]
+    documents = DOCUMENTS
     expected = expected_logits(oracle, QUERY, documents, [YES, NO]).tolist()
     order = sorted(range(len(documents)), key=lambda at: -expected[at])
     with (

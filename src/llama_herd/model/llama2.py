@@ -284,11 +284,6 @@ class Llama:
         """
         return self.logits(self.hidden(batch, cache, on_layer)[batch.logit_rows])
 
-    @torch.inference_mode()
-    def states(self, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
-        """Run a batch and keep its keys and values: what is behind the last norm (R, C) of the same rows."""
-        return self.norm(self.hidden(batch, cache, on_layer)[batch.logit_rows])
-
     def hidden(self, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None) -> Tensor:
         """Run a batch through all layers: what is behind the last one (T, C)."""
         config = self.config

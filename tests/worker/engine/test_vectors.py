@@ -1,104 +1,61 @@
-"""Texts in the engine: their vectors are those of the model alone, whoever is computed beside them."""
+"""The law of vectors: those of transformers, alone, in any batch, cut anywhere, and behind what is cached."""
 
+import json
+import shutil
 from base64 import b64encode
-from collections.abc import Sequence as Rows
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
+from safetensors.torch import save_file
+from tokenizers.processors import TemplateProcessing
+from torch.nn.functional import linear, normalize
 
-from llama_herd.errors import GenerationError, InvalidJob
-from llama_herd.model.cache import Cache
+from llama_herd.errors import InvalidJob, ModelFileError
 from llama_herd.model.files.open_model import open_model
-from llama_herd.model.llama2 import Llama
+from llama_herd.model.files.safetensors_model import CONFIG_NAME
 from llama_herd.model.pages import PAGE_TOKENS
-from llama_herd.model.shape.pooling import Pooling
-from llama_herd.model.shape.purpose import Embeds, Purpose
-from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.tiling import FIXED, FREE, Tiling
-from llama_herd.model.vector_head import VectorHead
+from llama_herd.model.shape.pooling import Override, Pooling
+from llama_herd.model.shape.purpose import Embeds
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.result import floats_of
-from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import StepOutput
-from llama_herd.worker.engine.model_runner import ModelRunner
-from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.loading.text_sequences import TextMaker
 from tests.closeness import assert_close
-from tests.model.modules_folder import LAST, MEAN, write_modules
-from tests.model.test_embedder import CLOSE, NAMES, PROMPT, PROMPTS, TEXTS, pooled, write_folder, write_gguf
+from tests.model.modules_folder import (
+    LAST,
+    MEAN,
+    NORMALIZE,
+    TANH,
+    ModuleRow,
+    dense_row,
+    dense_weights,
+    write_modules,
+)
+from tests.model.tiny_embedder import CLOSE, NAMES, PROMPT, PROMPTS, TEXTS, pooled, write_folder, write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
+from tests.model.tiny_folder import tiny_engine, write_tiny_tokenizer
+from tests.tiny import BOS_ID, EOS_ID, WIDE, write_tiny_gguf
+from tests.worker.text_engine import TextEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NUM_PAGES = 24
+#: Of vectors that are not normalised.
+CLOSE_STATES = 2e-5
+ONCE = "Once upon a time"
 
 
-class TextEngine:
-    """An engine with a model that embeds, and what its steps have brought."""
-
-    def __init__(self, path: Path, tokens_a_step: int = 16, max_rows: int = 4, tiling: Tiling = FREE) -> None:
-        with open_model(path) as file:
-            purpose = file.purpose
-            assert isinstance(purpose, Embeds)
-            self.llama = Llama.load(file, tiling=tiling)
-            self.cache = Cache(self.llama.config, NUM_PAGES)
-            self.head = VectorHead.load(purpose, self.cache.device)
-            self.maker = self._maker(file.read_tokenizer(), purpose)
-        self.outputs: list[StepOutput] = []
-        self.engine = Engine(
-            ModelRunner(self.llama, self.cache, head=self.head),
-            self.cache.prefixes,
-            max_rows=max_rows,
-            prefill=PrefillBudget(tokens_a_step),
-            sink=self.outputs.extend,
-        )
-
-    def _maker(self, tokenizer: Tokenizer, purpose: Purpose) -> TextMaker:
-        width = self.llama.config.hidden_size
-        return TextMaker(tokenizer, purpose, width, self.cache.max_length, NUM_PAGES, generates=False)
-
-    def sequences(self, **fields: Any) -> list[Sequence]:
-        return self.maker.sequences("texts", EmbeddingJob(**fields), None)
-
-    def run(self, *sequences: Sequence) -> None:
-        self.engine.submit(*sequences)
-        while self.engine.has_work:
-            self.engine.step()
-        assert not self.cache.pages.held
-        self.cache.prefixes.check()
-
-    def vectors(self, **fields: Any) -> Tensor:
-        """The vectors of a job with texts, in their order."""
-        self.outputs.clear()
-        self.run(*self.sequences(**fields))
-        ends = {one.sequence.choice: one.vector for one in self.outputs if one.finish_reason == "stop"}
-        raw = [ends[number] for number in sorted(ends)]
-        return torch.stack([torch.frombuffer(bytearray(one or b""), dtype=torch.float32) for one in raw])
+@pytest.fixture(scope="module")
+def oracles() -> dict[str, "PreTrainedModel"]:
+    """transformers' models, made when they are asked for."""
+    return {}
 
 
-def as_ids(texts: Rows[Rows[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, texts))
-
-
-@pytest.mark.parametrize("pooling", list(Pooling))
-@pytest.mark.parametrize("name", NAMES)
-def test_vectors_are_those_of_transformers(name: str, pooling: Pooling, tmp_path: Path) -> None:
-    """In steps of a few tokens, so that most texts are computed in parts."""
-    oracle = TINY_FAMILIES[name].model()
-    path = write_gguf(TINY_FAMILIES[name], oracle, tmp_path / "tiny.gguf", pooling)
-    expected = normalize(pooled(oracle, TEXTS, pooling), dim=-1)
-    for tokens_a_step in (16, 1000):
-        found = TextEngine(path, tokens_a_step).vectors(text_ids=as_ids(TEXTS))
-        assert_close(found, expected, atol=CLOSE, rtol=0)
+@pytest.fixture
+def oracle(name: str, oracles: dict[str, "PreTrainedModel"]) -> "PreTrainedModel":
+    if name not in oracles:
+        oracles[name] = TINY_FAMILIES[name].model()
+    return oracles[name]
 
 
 @pytest.fixture(scope="module")
@@ -106,148 +63,214 @@ def qwen3() -> "PreTrainedModel":
     return TINY_FAMILIES["qwen3"].model()
 
 
+@pytest.fixture(scope="module")
+def saved(qwen3: "PreTrainedModel", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(qwen3, tmp_path_factory.mktemp("qwen3"))
+
+
 @pytest.fixture
-def folder(qwen3: "PreTrainedModel", tmp_path: Path) -> Path:
-    return write_folder(qwen3, tmp_path / "qwen3")
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A folder of Qwen 3 that becomes an embedder by the modules that a test writes."""
+    return shutil.copytree(saved, tmp_path / "qwen3")
 
 
-def test_dimensions_are_cut_and_then_normalised(qwen3: "PreTrainedModel", tmp_path: Path) -> None:
-    path = write_gguf(TINY_FAMILIES["qwen3"], qwen3, tmp_path / "tiny.gguf", Pooling.LAST)
-    found = TextEngine(path).vectors(text_ids=as_ids(TEXTS), dimensions=24)
-    expected = normalize(pooled(qwen3, TEXTS, Pooling.LAST)[:, :24], dim=-1)
-    assert_close(found, expected, atol=CLOSE, rtol=0)
+# Equal to transformers
 
 
-@pytest.mark.parametrize("module", [LAST, MEAN])
-def test_a_prompt_is_computed_once_where_that_may_be_and_texts_are_never_kept(
-    module: Any, folder: Path
+@pytest.mark.parametrize("pooling", list(Pooling))
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_are_those_of_transformers(
+    name: str, oracle: "PreTrainedModel", pooling: Pooling, tmp_path: Path
 ) -> None:
-    engine = TextEngine(write_modules(folder, module, prompts=PROMPTS), tokens_a_step=1000)
-    texts = ("Once upon a time", "there was a llama", "Once " * 30)
-    first = engine.vectors(texts=texts, prompt_name="query")
-    again = engine.vectors(texts=texts, prompt_name="query")
-    assert_close(again, first, atol=2e-5, rtol=0)
-    num_prompt = len(engine.maker.tokenizer.encode(PROMPT))
-    kept = engine.cache.pages.num_pages - engine.cache.pages.num_free
-    assert kept == (num_prompt // PAGE_TOKENS if module is LAST else 0)
-    assert engine.cache.prefixes.num_found_tokens >= 3 * PAGE_TOKENS * kept
-    plain = engine.vectors(texts=tuple(PROMPT + text for text in texts))
-    assert_close(plain, first, atol=2e-5, rtol=0)
+    """From a GGUF file: together, each alone, and in steps of a few tokens, down to one."""
+    engine = TextEngine(write_gguf(TINY_FAMILIES[name], oracle, tmp_path / "tiny.gguf", pooling))
+    expected = normalize(pooled(oracle, TEXTS, pooling), dim=-1)
+    assert_close(engine.vectors_of_ids(TEXTS), expected, atol=CLOSE, rtol=0)
+    alone = torch.cat([engine.vectors_of_ids([ids]) for ids in TEXTS])
+    assert_close(alone, expected, atol=CLOSE, rtol=0)
+    for engine.step_tokens in (1, 50):
+        assert_close(engine.vectors_of_ids(TEXTS), expected, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_without_a_head_gives_the_same_vectors(
+    name: str, oracle: "PreTrainedModel", tmp_path: Path
+) -> None:
+    engine = TextEngine(write_modules(write_folder(oracle, tmp_path / "folder"), MEAN))
+    assert engine.model.llama.output is None
+    expected = pooled(oracle, TEXTS, Pooling.MEAN)
+    assert_close(engine.vectors_of_ids(TEXTS), expected, atol=CLOSE_STATES, rtol=0)
+
+
+def test_dense_layers_come_behind_the_pooling_and_before_the_norm(
+    folder: Path, qwen3: "PreTrainedModel"
+) -> None:
+    rows = [dense_row(64, 96), dense_row(96, 32, TANH, bias=True)]
+    vectors = TextEngine(write_modules(folder, LAST, *rows, NORMALIZE)).vectors_of_ids(TEXTS)
+    first, second = (dense_weights(config) for _, config in rows)
+    wide = linear(pooled(qwen3, TEXTS, Pooling.LAST), first["linear.weight"])
+    expected = linear(wide, second["linear.weight"], second["linear.bias"]).tanh()
+    assert_close(vectors, normalize(expected, dim=-1), atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [(LAST,), (LAST, NORMALIZE)])
+def test_dimensions_are_cut_and_then_normalised(
+    rows: tuple[ModuleRow, ...], folder: Path, qwen3: "PreTrainedModel"
+) -> None:
+    vectors = TextEngine(write_modules(folder, *rows)).vectors_of_ids(TEXTS, dimensions=24)
+    cut = pooled(qwen3, TEXTS, Pooling.LAST)[:, :24]
+    expected = normalize(cut, dim=-1) if NORMALIZE in rows else cut
+    assert_close(vectors, expected, atol=CLOSE_STATES, rtol=0)
+
+
+@pytest.mark.parametrize("pooling", [Pooling.LAST, Pooling.MEAN])
+def test_the_end_that_a_tokenizer_puts_behind_a_text_counts(
+    pooling: Pooling, folder: Path, qwen3: "PreTrainedModel"
+) -> None:
+    """As Qwen3-Embedding's: no flag names it, the post_processor alone does."""
+    tokenizer = tiny_engine()
+    around = [("<s>", BOS_ID), ("</s>", EOS_ID)]
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=around)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ids = tokenizer.encode(ONCE).ids
+    assert (ids[0], ids[-1]) == (BOS_ID, EOS_ID)
+    engine = TextEngine(write_modules(folder, LAST if pooling is Pooling.LAST else MEAN))
+    assert_close(engine.vectors([ONCE]), pooled(qwen3, [ids], pooling), atol=CLOSE_STATES, rtol=0)
+
+
+def test_an_end_that_only_a_flag_asks_for_is_put_behind_a_text_too(
+    folder: Path, qwen3: "PreTrainedModel"
+) -> None:
+    """As e5-mistral's, which is from before transformers 5."""
+    write_tiny_tokenizer(folder, eos_token="</s>", add_eos_token=True)
+    engine = TextEngine(write_modules(folder, LAST))
+    (told,) = engine.model.tokenizer.complaints
+    assert "puts none behind a text: as this model embeds, one is put, which its vectors were made" in told
+    ids = [*tiny_engine().encode("Once").ids, EOS_ID]
+    expected = pooled(qwen3, [ids], Pooling.LAST)
+    assert_close(engine.vectors(["Once"]), expected, atol=CLOSE_STATES, rtol=0)
+
+
+def test_vectors_in_bfloat16_are_near_those_in_float32(folder: Path) -> None:
+    write_modules(folder, MEAN, NORMALIZE)
+    exact, rounded = (
+        TextEngine(folder, dtype=dtype).vectors_of_ids(TEXTS) for dtype in ("float32", "bfloat16")
+    )
+    assert (rounded * exact).sum(dim=-1).min() > 0.999
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "Q4_K Q6_K"])
+def test_vectors_of_blocks_are_those_of_their_numbers(
+    kernels_folder: Path, tmp_path: Path, types: str, pooling: Override
+) -> None:
+    """In float32; in bfloat16 as far from that as it is itself."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", type=types, **WIDE)
+
+    def vectors(weights: str, dtype: str) -> torch.Tensor:
+        settings: dict[str, Any] = {"weights": weights, "dtype": dtype, "kernels_dir": str(kernels_folder)}
+        engine = TextEngine(path, pooling=pooling, **settings)
+        assert engine.model.llama.is_native is (weights == "quantized")
+        return engine.vectors_of_ids(TEXTS)
+
+    exact = vectors("dense", "float32")
+    assert_close(vectors("quantized", "float32"), exact, atol=CLOSE, rtol=0)
+    away = [(vectors(weights, "bfloat16") - exact).square().mean() for weights in ("quantized", "dense")]
+    assert away[0] <= 6**2 * away[1]
+
+
+# However they come
 
 
 @pytest.mark.parametrize("module", [LAST, MEAN])
-def test_deterministic_vectors_are_bit_equal_in_any_steps(module: Any, folder: Path) -> None:
-    path = write_modules(folder, module)
-    found = [
-        TextEngine(path, tokens, rows, FIXED).vectors(text_ids=as_ids(TEXTS))
-        for tokens, rows in ((1000, 8), (16, 8), (50, 1))
-    ]
-    assert found[1].equal(found[0])
-    assert found[2].equal(found[0])
+def test_deterministic_vectors_are_bit_equal_however_texts_come(module: ModuleRow, folder: Path) -> None:
+    engine = TextEngine(write_modules(folder, module), deterministic=True)
+    whole = engine.vectors_of_ids(TEXTS)
+    for engine.step_tokens in (7, 50):
+        assert engine.vectors_of_ids(TEXTS).equal(whole)
+    assert torch.cat([engine.vectors_of_ids([ids]) for ids in TEXTS]).equal(whole)
 
 
-def test_texts_and_generations_share_steps(qwen3: "PreTrainedModel", tmp_path: Path) -> None:
-    """Of a model that can do both: each is as it is alone."""
-    path = TINY_FAMILIES["qwen3"].write_gguf(qwen3, tmp_path / "tiny.gguf")
-    with open_model(path) as file:
-        llama = Llama.load(file)
-    engine = TextEngine(write_gguf(TINY_FAMILIES["qwen3"], qwen3, tmp_path / "embeds.gguf", Pooling.MEAN))
-    engine.llama, engine.cache = llama, Cache(llama.config, NUM_PAGES)
-    runner = ModelRunner(llama, engine.cache, head=engine.head)
+def test_more_texts_than_the_cache_holds_take_turns(folder: Path) -> None:
+    write_modules(folder, LAST)
+    narrow = TextEngine(folder, kv_cache_tokens=3 * PAGE_TOKENS)
+    expected = TextEngine(folder).vectors_of_ids(TEXTS * 3)
+    assert_close(narrow.vectors_of_ids(TEXTS * 3), expected, atol=CLOSE_STATES, rtol=0)
+    assert not narrow.num_kept
 
-    def run(*sequences: Sequence) -> list[StepOutput]:
-        outputs: list[StepOutput] = []
-        budget = PrefillBudget(16)
-        both = Engine(runner, engine.cache.prefixes, max_rows=4, prefill=budget, sink=outputs.extend)
-        both.submit(*sequences)
-        while both.has_work:
-            both.step()
-        return outputs
 
-    def texts() -> list[Sequence]:
-        return engine.sequences(text_ids=as_ids(TEXTS))
+@pytest.mark.parametrize("consecutive", [True, False])
+@pytest.mark.parametrize("pools_prompt", [True, False])
+@pytest.mark.parametrize("mode", list(Pooling))
+def test_a_prompt_comes_before_a_text_and_is_computed_once_where_that_may_be(
+    mode: Pooling, pools_prompt: bool, consecutive: bool, folder: Path, qwen3: "PreTrainedModel"
+) -> None:
+    name = "lasttoken" if mode is Pooling.LAST else mode.value
+    pooling = ("Pooling", {"pooling_mode": name, "include_prompt": pools_prompt})
+    engine = TextEngine(write_modules(folder, pooling, prompts=PROMPTS), consecutive=consecutive)
+    texts = [ONCE, "there was a llama", "Once"]
+    num_prompt = len(tiny_engine().encode(PROMPT).ids)
+    ids = [tiny_engine().encode(PROMPT + text).ids for text in texts]
+    expected = pooled(qwen3, ids, mode, 0 if pools_prompt else num_prompt)
+    for _ in range(2):  # the second time behind pages of the first
+        vectors = engine.vectors(texts, prompt_name="query")
+        assert_close(vectors, expected, atol=CLOSE_STATES, rtol=0)
+    shares = mode is Pooling.LAST or not pools_prompt
+    num_pages = (num_prompt - 1) // PAGE_TOKENS
+    assert num_pages > 0
+    assert engine.num_kept == num_pages * shares
+    assert engine.prefixes.num_found_tokens == PAGE_TOKENS * engine.num_kept * (2 * len(texts) - 1)
 
-    def told() -> list[Sequence]:
-        greedy = SamplingParams(temperature=0.0, max_tokens=20)
-        rest: dict[str, Any] = {"seed": 0, "max_length": 512, "eos_ids": frozenset()}
-        pieces = [b"x"] * llama.config.vocab_size
-        return [
-            Sequence(f"told-{at}", TEXTS[at], greedy, detokenizer=Detokenizer(pieces), **rest)
-            for at in (1, 3)
-        ]
 
-    def ids(outputs: Rows[StepOutput], job_id: str) -> list[int]:
-        return [one for output in outputs if output.sequence.job_id == job_id for one in output.ids]
-
-    def vectors(outputs: Rows[StepOutput]) -> Tensor:
-        raw = {one.sequence.choice: one.vector for one in outputs if one.vector is not None}
-        return torch.stack([torch.frombuffer(bytearray(raw[at]), dtype=torch.float32) for at in sorted(raw)])
-
-    together, alone = run(*texts(), *told()), run(*told())
-    assert all(ids(together, name) == ids(alone, name) for name in ("told-1", "told-3"))
-    expected = normalize(pooled(qwen3, TEXTS, Pooling.MEAN), dim=-1)
-    assert_close(vectors(together), expected, atol=CLOSE, rtol=0)
+def test_texts_themselves_are_never_kept(folder: Path) -> None:
+    engine = TextEngine(write_modules(folder, LAST, prompts=PROMPTS))
+    engine.vectors([*(PROMPT + text for text in ("a", "b")), "Once upon a time " * 30])
+    engine.vectors_of_ids(TEXTS)
+    assert not engine.num_kept
 
 
 def test_a_vector_with_nan_ends_its_job_and_no_other(folder: Path) -> None:
     engine = TextEngine(write_modules(folder, LAST))
-    engine.llama.norm.weight[0] = float("nan")
-    engine.run(*engine.sequences(text_ids=((5, 6),)))
+    engine.model.llama.norm.weight[0] = float("nan")
+    engine.run(*engine.sequences(EmbeddingJob(text_ids=((5, 6),))))
     (end,) = [one for one in engine.outputs if one.finish_reason]
     assert end.error is not None
     assert (end.error.code, end.vector) == ("numeric_error", None)
 
 
-def told(engine: TextEngine, error: type[Exception], **fields: Any) -> str:
-    with pytest.raises(error) as caught:
-        engine.sequences(**fields)
-    return str(caught.value)
-
-
-def test_what_the_model_cannot_take_is_refused_with_both_numbers(folder: Path) -> None:
-    engine = TextEngine(write_modules(folder, LAST, prompts=PROMPTS))
-    room = engine.cache.max_length
-    long = [5] * (room + 1)
-    words = told(engine, GenerationError, text_ids=((5,), tuple(long)))
-    assert f"text_ids.1: {room + 1} tokens, but a text may have at most {room}" in words
-    assert "prompt_name: no such prompt. Did you mean query? The model has: none, query" in told(
-        engine, InvalidJob, texts=("x",), prompt_name="querry"
-    )
-    size = engine.maker.tokenizer.vocab_size
-    assert f"ids must be below {size}" in told(engine, InvalidJob, text_ids=((size,),))
-    assert "dimensions: must be at most 64" in told(engine, InvalidJob, texts=("x",), dimensions=65)
-    with pytest.raises(InvalidJob, match=r"embeds texts.* writes no text"):
-        engine.maker.check_generates()
-
-
-def test_a_text_without_a_token_of_its_own_is_refused(folder: Path) -> None:
-    engine = TextEngine(write_modules(folder, LAST))
-    engine.maker = replace(engine.maker, tokenizer=NoTokens())
-    assert "texts.1: has no token of its own" in told(engine, InvalidJob, texts=("x", " "))
-
-
-class NoTokens:
-    """A tokenizer that puts nothing around a text, and has no token for a space."""
-
-    vocab_size = 9
-
-    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
-        return [1] * len(text.strip())
-
-
-@pytest.mark.parametrize("where", ["start", "end"])
-def test_a_long_text_is_cut_where_the_job_says_so(where: str, folder: Path) -> None:
-    engine = TextEngine(write_modules(folder, LAST))
-    room, text = engine.cache.max_length, "there was a llama " * 200
-    (cut,) = engine.sequences(texts=(text,), truncate=where)
-    ids = engine.maker.tokenizer.encode(text)
-    assert len(cut.prompt_ids) == room < len(ids)
-    kept = ids[:room] if where == "end" else [ids[0], *ids[1 - room :]]  # BOS stays
-    assert cut.prompt_ids == kept
-
-
 def test_floats_are_what_the_engine_has_found(folder: Path) -> None:
     engine = TextEngine(write_modules(folder, LAST))
-    engine.run(*engine.sequences(texts=("Once",)))
-    (vector,) = [one.vector for one in engine.outputs if one.vector is not None]
-    assert torch.tensor(floats_of(b64encode(vector).decode())).equal(engine.vectors(texts=("Once",))[0])
+    vectors = engine.vectors(["Once"])
+    (raw,) = [one.vector for one in engine.outputs if one.vector is not None]
+    assert torch.tensor(floats_of(b64encode(raw).decode())).equal(vectors[0])
+
+
+# Refused
+
+
+def test_a_model_that_generates_has_no_vectors_unless_a_pooling_is_set(
+    qwen3: "PreTrainedModel", tmp_path: Path
+) -> None:
+    path = TINY_FAMILIES["qwen3"].write_gguf(qwen3, tmp_path / "tiny.gguf")
+    with pytest.raises(InvalidJob, match="generates text, and makes no vectors"):
+        TextEngine(path).vectors(["x"])
+    engine = TextEngine(path, pooling="mean")
+    assert engine.model.maker.texts.purpose == Embeds(Pooling.MEAN)
+    expected = normalize(pooled(qwen3, TEXTS, Pooling.MEAN), dim=-1)
+    assert_close(engine.vectors_of_ids(TEXTS), expected, atol=CLOSE, rtol=0)
+
+
+def test_a_dense_layer_of_another_shape_is_refused(folder: Path) -> None:
+    write_modules(folder, LAST, dense_row(64, 96))
+    save_file({"linear.weight": torch.zeros(95, 64)}, folder / "2_Dense" / "model.safetensors")
+    with pytest.raises(
+        ModelFileError, match=r"2_Dense/model.safetensors: holds .*\(95, 64\).*expected .*\(96, 64"
+    ):
+        TextEngine(folder)
+
+
+def test_a_folder_of_a_bidirectional_model_is_never_run_as_a_causal_one(folder: Path) -> None:
+    config = json.loads((folder / CONFIG_NAME).read_text())
+    (folder / CONFIG_NAME).write_text(json.dumps({**config, "is_causal": False}))
+    with pytest.raises(ModelFileError, match=r"config.json: is_causal is false: its tokens see those after"):
+        open_model(write_modules(folder, LAST))
