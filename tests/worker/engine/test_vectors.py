@@ -33,7 +33,7 @@ from tests.model.modules_folder import (
 )
 from tests.model.tiny_embedder import CLOSE, NAMES, PROMPT, PROMPTS, TEXTS, pooled, write_folder, write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
-from tests.model.tiny_folder import tiny_engine, write_tiny_tokenizer
+from tests.model.tiny_folder import tiny_engine, tiny_tokenizer, write_tiny_tokenizer
 from tests.tiny import BOS_ID, EOS_ID, WIDE, write_tiny_gguf
 from tests.worker.text_engine import TextEngine
 
@@ -149,6 +149,24 @@ def test_an_end_that_only_a_flag_asks_for_is_put_behind_a_text_too(
     ids = [*tiny_engine().encode("Once").ids, EOS_ID]
     expected = pooled(qwen3, [ids], Pooling.LAST)
     assert_close(engine.vectors(["Once"]), expected, atol=CLOSE_STATES, rtol=0)
+
+
+@pytest.mark.parametrize("pools_prompt", [True, False])
+@pytest.mark.parametrize("mode", ["lasttoken", "mean", "cls"])
+def test_vectors_are_those_of_sentence_transformers(mode: str, pools_prompt: bool, tmp_path: Path) -> None:
+    """A word of a text may be one token with the end of the prompt: it is left out of the mean with that."""
+    peer = pytest.importorskip("sentence_transformers", reason="no sentence-transformers")
+    folder = write_folder(TINY_FAMILIES["granite"].model(), tmp_path / "granite")
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = "<unk>"
+    tokenizer.save_pretrained(folder)
+    pooling = ("Pooling", {"embedding_dimension": 64, "pooling_mode": mode, "include_prompt": pools_prompt})
+    write_modules(folder, pooling, dense_row(64, 32, TANH, bias=True), NORMALIZE, prompts=PROMPTS)
+    texts, engine = [ONCE, "there was a llama", "Once"], TextEngine(folder)
+    model = peer.SentenceTransformer(str(folder), device="cpu")
+    for name in ("query", None):
+        expected = torch.tensor(model.encode(texts, prompt_name=name))
+        assert_close(engine.vectors(texts, prompt_name=name), expected, atol=CLOSE, rtol=0)
 
 
 def test_vectors_in_bfloat16_are_near_those_in_float32(folder: Path) -> None:
