@@ -77,4 +77,5 @@ class VectorHead:
     def cut(self, whole: Tensor, dimensions: int | None) -> Tensor:
         """The first numbers of whole vectors (..., W), then normalised; None: all of them."""
         vectors = whole[..., :dimensions]
-        return normalize(vectors, dim=-1) if self.is_normalised else vectors
+        # In float64, so that a vector does not show how many are cut at once.
+        return normalize(vectors.double(), dim=-1).float() if self.is_normalised else vectors

@@ -99,12 +99,12 @@ class ModelRunner:
         assert self._pooler is not None, "a text, but no way to make a vector of it"
         hidden = self._llama.hidden(batch, self._cache, self.on_layer)[batch.logit_rows]  # (R, C)
         is_text = [row.sequence.vector is not None for row in rows]
+        if all(is_text):
+            return self._pooler.readings(rows, hidden)
         of_texts = torch.tensor(
             [is_one for is_one, row in zip(is_text, rows, strict=True) for _ in range(row.num_logits)]
         )
         texts = iter(self._pooler.readings([*compress(rows, is_text)], hidden[of_texts]))
-        if all(is_text):
-            return list(texts)
         drawing = [row for row in rows if row.sequence.vector is None]
         others = iter(self._drawn(drawing, self._llama.logits(hidden[~of_texts])))
         return [next(texts if is_one else others) for is_one in is_text]

@@ -3,7 +3,8 @@
 Shapes: R tokens that count, C hidden size, N texts, W width of a vector.
 """
 
-from collections.abc import Sequence as Rows
+from collections import defaultdict
+from collections.abc import Mapping, Sequence as Rows
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,6 +15,7 @@ from llama_herd.model.llama2 import RMSNorm
 from llama_herd.model.vector_head import Head
 from llama_herd.worker.engine.runner import Reading
 from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.sequence import Sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,36 +33,42 @@ class Pooler:
 
         hidden: (R, C), of the tokens that count, row after row.
         """
-        states = self.norm(hidden).double()
-        sums, first = list[Tensor](), 0
-        for row in rows:
-            total = states[first : first + row.num_logits].sum(dim=0)  # (C,)
-            if row.sequence.pooled is not None:
-                total += cast(Tensor, row.sequence.pooled)
-            sums.append(total)
-            first += row.num_logits
-        complete = [(row, total) for row, total in zip(rows, sums, strict=True) if row.is_complete]
-        vectors = iter(self._vectors(complete))
+        sums = _sums(rows, self.norm(hidden).double())  # (N, C)
+        complete = [number for number, row in enumerate(rows) if row.is_complete]
+        vectors = self._vectors({number: rows[number].sequence for number in complete}, sums)
         return [
-            Reading(row, [], None, vector=next(vectors))
+            Reading(row, [], None, vector=vectors[number])
             if row.is_complete
-            else Reading(row, [], None, pooled=total)
-            for row, total in zip(rows, sums, strict=True)
+            else Reading(row, [], None, pooled=sums[number])
+            for number, row in enumerate(rows)
         ]
 
-    def _vectors(self, complete: Rows[tuple[Row, Tensor]]) -> list[bytes]:
-        """The vectors of whole texts by their sums (C,)."""
-        if not complete:
-            return []
-        means = torch.stack([total / row.sequence.num_pooled for row, total in complete])  # (N, C)
-        whole = self.head(means.float()).cpu()  # (N, W)
-        return [
-            _bytes_of(self.head.cut(vector, row.sequence.num_dimensions))
-            for vector, (row, _) in zip(whole, complete, strict=True)
-        ]
+    def _vectors(self, complete: Mapping[int, Sequence], sums: Tensor) -> dict[int, bytes]:
+        """The vectors of whole texts by their numbers in `sums`: those of one length together."""
+        numbers_of: dict[int | None, list[int]] = defaultdict(list)
+        for number, sequence in complete.items():
+            numbers_of[sequence.num_dimensions].append(number)
+        vectors = dict[int, bytes]()
+        for dimensions, numbers in numbers_of.items():
+            counts = sums.new_tensor([complete[number].num_pooled for number in numbers]).unsqueeze(-1)
+            means = (sums[numbers] / counts).float()  # (N, C)
+            vectors |= zip(numbers, _bytes_of(self.head.cut(self.head(means), dimensions).cpu()), strict=True)
+        return vectors
 
 
-def _bytes_of(vector: Tensor) -> bytes:
-    """A vector as float32, little-endian; nothing of one with NaN or infinity."""
-    numbers = vector.numpy() if vector.isfinite().all() else vector[:0].numpy()
-    return numbers.astype("<f4").tobytes()
+def _sums(rows: Rows[Row], states: Tensor) -> Tensor:
+    """The sum (N, C) of each row's states (R, C), and of those that its text had before."""
+    counts = [row.num_logits for row in rows]
+    if any(count != 1 for count in counts):
+        numbers = torch.arange(len(rows)).repeat_interleave(torch.tensor(counts)).to(states.device)  # (R,)
+        states = states.new_zeros(len(rows), states.shape[-1]).index_add_(0, numbers, states)  # (N, C)
+    for number, row in enumerate(rows):
+        if row.sequence.pooled is not None:
+            states[number] += cast(Tensor, row.sequence.pooled)
+    return states
+
+
+def _bytes_of(vectors: Tensor) -> list[bytes]:
+    """Vectors as float32, little-endian; nothing of one with NaN or infinity."""
+    numbers, is_finite = vectors.numpy().astype("<f4", copy=False), vectors.isfinite().all(dim=-1).tolist()
+    return [one.tobytes() if is_whole else b"" for one, is_whole in zip(numbers, is_finite, strict=True)]
