@@ -153,7 +153,7 @@ class Scheduler:
             and not (sequence.num_drawing and (sequence.is_full or sequence.must_be_read))
         ]
         prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
-        can_wait = all(sequence.can_wait for sequence in (*self.running, *self.waiting))
+        can_wait = self.waiting.can_wait and all(sequence.can_wait for sequence in self.running)
         some_decode = len(prefilling) < len(running)
         num_idle = self._num_idle + len(prefilling)
         # A later step with more prompts in it may save more than the rows of these lose until then.

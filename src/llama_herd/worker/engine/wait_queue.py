@@ -1,12 +1,13 @@
 """Which sequences wait for admission, in which order. It counts admitted tokens: no clock, no tensor."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 
 from llama_herd.model.prefix_cache import Digest
-from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
+from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 from llama_herd.worker.engine.sequence import Sequence
 
 #: All sequences that wait at a priority rise by one each time this many tokens were admitted from above.
@@ -33,12 +34,12 @@ class WaitEntry:
 class PriorityLevel:
     """Sequences of one priority: the least served tenant first, and within a tenant first come, first served.
 
-    Service is counted in reserved tokens, since the queue is about room. A new tenant starts level with the
-    least served one that waits, so staying away earns nothing.
+    It lasts as long as some wait there. Service is counted in reserved tokens, since the queue is about room.
+    A new tenant starts level with the least served one that waits, so staying away earns nothing.
     """
 
     def __init__(self) -> None:
-        self.num_overtaken = 0  # tokens admitted from higher levels since the first arrival or the last rise
+        self.num_overtaken = 0  # tokens admitted from higher levels since the first arrival
         self._lines: dict[str, list[WaitEntry]] = {}  # by tenant, none empty
         self._served: dict[str, int] = {}
 
@@ -66,9 +67,6 @@ class PriorityLevel:
         line.remove(entry)
         if not line:
             del self._lines[entry.sequence.tenant]
-        if not self._lines:
-            self._served.clear()
-            self.num_overtaken = 0
 
     def charge(self, tenant: str, num_tokens: int) -> None:
         self._served[tenant] += num_tokens
@@ -79,7 +77,6 @@ class PriorityLevel:
             for entry in entries:
                 entry.priority += 1
             above.add(tenant, entries)
-        self._lines, self._served, self.num_overtaken = {}, {}, 0
 
 
 class WaitQueue:
@@ -92,8 +89,9 @@ class WaitQueue:
     """
 
     def __init__(self) -> None:
-        self._levels = [PriorityLevel() for _ in range(MIN_PRIORITY, MAX_PRIORITY + 1)]
+        self._levels: defaultdict[int, PriorityLevel] = defaultdict(PriorityLevel)  # by priority, none empty
         self._entries: dict[Sequence, WaitEntry] = {}
+        self._num_watched = 0  # those that cannot wait for all others
         self._numbers = count()
 
     def __len__(self) -> int:
@@ -103,10 +101,15 @@ class WaitQueue:
         """In the order of arrival."""
         return iter(self._entries)
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether all can wait for all others."""
+        return not self._num_watched
+
     def in_order(self) -> Iterator[WaitEntry]:
         """All entries, the next to be admitted first. Ask again after each change."""
-        for level in reversed(self._levels):
-            yield from level.in_order()
+        for priority in sorted(self._levels, reverse=True):
+            yield from self._levels[priority].in_order()
 
     def join(self, sequence: Sequence) -> None:
         """One that has lost its place comes before later ones again, and a level higher each time."""
@@ -115,12 +118,17 @@ class WaitQueue:
         priority = min(MAX_PRIORITY, sequence.priority + sequence.num_preemptions)
         entry = WaitEntry(sequence, sequence.arrival, priority)
         self._entries[sequence] = entry
-        self._level(entry).add(entry.sequence.tenant, [entry])
+        self._num_watched += not sequence.can_wait
+        self._levels[priority].add(sequence.tenant, [entry])
 
     def leave(self, sequence: Sequence) -> None:
         """Remove a sequence that was not admitted."""
         entry = self._entries.pop(sequence)
-        self._level(entry).remove(entry)
+        self._num_watched -= not sequence.can_wait
+        level = self._levels[entry.priority]
+        level.remove(entry)
+        if not level:
+            del self._levels[entry.priority]
 
     def admit(self, entry: WaitEntry) -> None:
         """Admit one, charge its tenant what it reserves, and let those rise that it has overtaken.
@@ -129,14 +137,11 @@ class WaitQueue:
         """
         sequence = entry.sequence
         num_tokens = sequence.num_reserved - (len(sequence.ids) if sequence.num_preemptions else 0)
-        self._level(entry).charge(entry.sequence.tenant, num_tokens)
-        self.leave(entry.sequence)
-        index = entry.priority - MIN_PRIORITY
-        for below in reversed(range(index)):
-            if level := self._levels[below]:
+        self._levels[entry.priority].charge(sequence.tenant, num_tokens)
+        self.leave(sequence)
+        for below in sorted(self._levels, reverse=True):
+            level = self._levels[below]
+            if below < entry.priority:
                 level.num_overtaken += num_tokens
                 if level.num_overtaken >= RISE_TOKENS:
-                    level.rise_to(self._levels[below + 1])
-
-    def _level(self, entry: WaitEntry) -> PriorityLevel:
-        return self._levels[entry.priority - MIN_PRIORITY]
+                    self._levels.pop(below).rise_to(self._levels[below + 1])
