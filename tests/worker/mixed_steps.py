@@ -193,10 +193,7 @@ def disturb(
         half = [one for one in engine.scheduler.running if 0 < one.num_cached < len(one.prompt_ids) - 1]
         if half and len(doomed) < 5 and rng.random() < 0.5:
             doomed.append(rng.choice(half))
-            if rng.random() < 0.5:
-                doomed[-1].deadline_s = 0.0
-            else:
-                engine.abort([doomed[-1].info], rng.choice(["cancelled", "dropped"]))
+            engine.abort([doomed[-1].info], rng.choice(["cancelled", "deadline", "dropped"]))
         engine.step()
         engine.prefixes.check()
     assert engine.prefixes.pages.num_held == 0

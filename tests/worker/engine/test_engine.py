@@ -106,6 +106,27 @@ def test_an_overdue_sequence_is_not_computed(model: LoadedModel, tiny_settings: 
     assert sink.ids["late"] == []
 
 
+def test_each_sequence_ends_at_its_own_deadline(
+    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock, whatever has ended before, and also from its admission on."""
+    clock = [100.0]
+    for module in ("engine", "sequence"):
+        monkeypatch.setattr(f"llama_herd.worker.engine.{module}.monotonic", lambda: clock[0])
+    sink = Collector()
+    engine = model.engine(tiny_settings, sink)
+    for name, deadline_s in (("third", 103.0), ("first", 101.0), ("second", None), ("never", None)):
+        one = sequence(model, name, max_tokens=100)
+        one.deadline_s, one.time_limit_s = deadline_s, 2.0 if name == "second" else None
+        engine.submit(one)
+    ended = []
+    for clock[0] in (100.0, 100.9, 101.0, 102.5, 103.0):
+        engine.step()
+        ended.append([*sink.ends])
+    assert ended == [[], [], ["first"], ["first", "second"], ["first", "second", "third"]]
+    assert all(end == ["deadline"] for end in sink.ends.values())
+
+
 def test_a_dropped_sequence_says_nothing(model: LoadedModel, tiny_settings: WorkerSettings) -> None:
     sink = Collector()
     engine = model.engine(tiny_settings, sink)

@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence as Rows
+from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 
@@ -93,12 +95,14 @@ class Engine:
         self._sink = sink
         self._clock = clock
         self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
+        self._aborted: list[Sequence] = []  # those of them that the next step ends
+        self._next_deadline_s = inf  # none of them is overdue before
         self._flights: deque[Flight] = deque()
         self._read_s = 0.0  # when a forward was read last
         self._size_limits = SizeLimits()
         # On its clock: until when more is expected, and until when that is waited for.
         self._arrives_until_s = self._gathers_until_s = 0.0
-        self._num_steps = self._num_recomputed_tokens = 0
+        self._num_steps = self._num_recomputed_tokens = self._num_prompt_tokens = 0
         self._figures = StepFigures()
 
     @property
@@ -125,6 +129,7 @@ class Engine:
         self._arrives_until_s = now_s + ARRIVAL_STEPS * step_s
         for sequence in sequences:
             self._sequences[sequence.info] = sequence
+            self._note_deadline(sequence)
             self.scheduler.submit(sequence)
 
     def confirm(self, infos: Iterable[SequenceInfo]) -> None:
@@ -136,8 +141,10 @@ class Engine:
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
         """End sequences at the next step; `dropped` ends them without an output. The first reason stays."""
         for info in infos:
-            if sequence := self._sequences.get(info):
-                sequence.abort = sequence.abort or reason
+            sequence = self._sequences.get(info)
+            if sequence is not None and sequence.abort is None:
+                sequence.abort = reason
+                self._aborted.append(sequence)
 
     def admit(self) -> None:
         """Admit what there is room for, and announce it: it can be computed once its start is confirmed."""
@@ -173,32 +180,42 @@ class Engine:
             prefix_hit_rate=prefixes.hit_rate,
             num_prefix_tokens=prefixes.num_found_tokens,
             num_prefix_queries=prefixes.num_queried_tokens,
-            steps=self._figures,
+            steps=replace(self._figures, num_prompt_tokens=self._num_prompt_tokens),
         )
 
     def count_anew(self) -> None:
         """Forget what all forwards have computed; only the figures change."""
-        self._figures = StepFigures()
+        self._figures, self._num_prompt_tokens = StepFigures(), 0
 
     def fail_running(self, error: Failure) -> None:
         """End every running sequence with an error; those that wait are untouched."""
         self._hand_on([self._failed(sequence, error) for sequence in list(self.scheduler.running)])
 
     def _end_aborted(self) -> None:
-        ended = []
-        for sequence in (*self.scheduler.running, *self.scheduler.waiting):
-            if sequence.abort is None and sequence.is_overdue:
-                sequence.abort = "deadline"
-            if sequence.abort is not None:
-                self._remove(sequence)
-                ended.append(sequence)
+        self._abort_overdue()
+        aborted = [one for one in self._aborted if one.info in self._sequences]
+        self._aborted.clear()
+        for sequence in aborted:
+            self._remove(sequence)
         self._hand_on(
             [
                 StepOutput(sequence.info, finish_reason=sequence.abort)
-                for sequence in ended
+                for sequence in aborted
                 if sequence.abort != "dropped"
             ]
         )
+
+    def _abort_overdue(self) -> None:
+        """Looks at all sequences only when a deadline has passed: many may wait."""
+        if monotonic() < self._next_deadline_s:
+            return
+        self.abort([one.info for one in self._sequences.values() if one.is_overdue], "deadline")
+        left = (one.deadline_s for one in self._sequences.values() if one.abort is None)
+        self._next_deadline_s = min((one for one in left if one is not None), default=inf)
+
+    def _note_deadline(self, sequence: Sequence) -> None:
+        if sequence.deadline_s is not None:
+            self._next_deadline_s = min(self._next_deadline_s, sequence.deadline_s)
 
     def _begin(self, sequence: Sequence) -> StepOutput | None:
         """Copy the pages that one sequence takes over; an error ends this sequence alone.
@@ -217,8 +234,9 @@ class Engine:
             return None
         sequence.has_begun = True
         sequence.note_admitted()
+        self._note_deadline(sequence)
         if sequence.choice == 0 or sequence.vector is not None:  # other outputs share a prompt
-            self._figures = self._figures.with_prompt(len(sequence.prompt_ids))
+            self._num_prompt_tokens += len(sequence.prompt_ids)
         num_cached = min(sequence.num_cached, len(sequence.prompt_ids))  # it may have recorded ids, too
         return StepOutput(sequence.info, has_started=True, num_cached=num_cached)
 

@@ -5,7 +5,7 @@ Sequences go in, outputs come out by the sink that it was made with, and its fig
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from llama_herd.ops.histogram import Histogram
@@ -93,9 +93,6 @@ class StepFigures:
     num_rows: Histogram = ROWS
     num_tokens: Histogram = TOKENS
     gap_s: Histogram = GAPS  # between two tokens of a sequence
-
-    def with_prompt(self, num_tokens: int) -> "StepFigures":
-        return replace(self, num_prompt_tokens=self.num_prompt_tokens + num_tokens)
 
     def with_forward(
         self,
