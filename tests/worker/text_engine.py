@@ -53,8 +53,8 @@ class TextEngine(AbstractContextManager["TextEngine"]):
         pages = self.prefixes.pages
         return pages.num_pages - pages.num_free
 
-    def sequences(self, job: Job) -> list[Sequence]:
-        return self.model.maker.sequences("texts", job, now_ms=0)
+    def sequences(self, job: Job, job_id: str = "texts") -> list[Sequence]:
+        return self.model.maker.sequences(job_id, job, now_ms=0)
 
     def run(self, *sequences: Sequence) -> None:
         """Run them to their ends, and look after each step whether its pages are accounted for."""

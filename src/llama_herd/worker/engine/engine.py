@@ -297,7 +297,7 @@ class Engine:
         """Note what a forward has computed, in what time: the device began it after the one before."""
         now_s = self._clock()
         started_s, self._read_s = max(launched_s, self._read_s), now_s
-        num_decoding = sum(reading.row.num_tokens == 1 for reading in readings)
+        num_decoding = sum(reading.row.decodes for reading in readings)
         num_tokens = sum(reading.row.num_tokens for reading in readings)
         self.scheduler.prefill.note(num_tokens - num_decoding, num_decoding, now_s - started_s)
         drawn = [reading.row.sequence for reading in readings if reading.token is not None]

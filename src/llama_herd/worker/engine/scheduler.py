@@ -94,7 +94,7 @@ class Scheduler:
         """Whether more prompts could come into the next step, and no stream would wait for them."""
         ready = [sequence for sequence in self.running if sequence.is_confirmed]
         has_room = bool(self._free_slots) or len(ready) < len(self.running)
-        return has_room and all(sequence.num_uncached > 1 for sequence in ready)
+        return has_room and not any(sequence.decodes for sequence in ready)
 
     def submit(self, sequence: Sequence) -> None:
         self.waiting.join(sequence)
@@ -152,14 +152,14 @@ class Scheduler:
             if sequence.is_confirmed
             and not (sequence.num_drawing and (sequence.is_full or sequence.must_be_read))
         ]
-        prefilling = [sequence for sequence in running if sequence.num_uncached > 1]
+        prefilling = [sequence for sequence in running if not sequence.decodes]
         can_wait = self.waiting.can_wait and all(sequence.can_wait for sequence in self.running)
         some_decode = len(prefilling) < len(running)
         num_idle = self._num_idle + len(prefilling)
         # A later step with more prompts in it may save more than the rows of these lose until then.
         if can_wait and some_decode and self.prefill.pays_to_wait(num_idle, len(running)):
             self._num_idle = num_idle
-            return [Row.of(sequence, 1) for sequence in running if sequence.num_uncached == 1]
+            return [Row.of(sequence, 1) for sequence in running if sequence.decodes]
         self._num_idle = 0
         usual = self._prompt_tokens(running, prefilling, can_wait=can_wait)
         of_oldest = (usual + 1) // 2
@@ -356,9 +356,9 @@ def _may_leave(sequence: Sequence, urgent: Sequence) -> bool:
 
 def _watched_tokens(running: list[Sequence]) -> int:
     """The prompt tokens of those that cannot wait, if all that decode can."""
-    if not all(one.can_wait for one in running if one.num_uncached == 1):
+    if not all(one.can_wait for one in running if one.decodes):
         return 0
-    return sum(one.num_uncached for one in running if one.num_uncached > 1 and not one.can_wait)
+    return sum(one.num_uncached for one in running if not (one.decodes or one.can_wait))
 
 
 def _shares(prefilling: list[Sequence], budget: int, of_oldest: int) -> dict[Sequence, int]:

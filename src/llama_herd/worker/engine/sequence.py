@@ -137,6 +137,11 @@ class Sequence:
         return self.length + self.num_drawing - self.num_cached
 
     @property
+    def decodes(self) -> bool:
+        """Whether a step with one token of it draws the next one. A text's last token draws none."""
+        return self.num_uncached == 1 and self.vector is None
+
+    @property
     def is_full(self) -> bool:
         """Whether the tokens that are being drawn are its last ones."""
         num_ids = len(self.ids) + self.num_drawing
