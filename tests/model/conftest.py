@@ -1,15 +1,21 @@
 """Settings of all model tests, and the tiny model."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as GGMLType
 
+from benchmarks.gpu.random_model import write_random_model
+from benchmarks.shapes import random_config
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.shape.families import FAMILIES
+from tests.model.forwards import VOCAB_SIZE
 from tests.model.native_library import DISTINCT_SETS, kernels_of
 from tests.tiny import WIDE, load_tiny, write_tiny_gguf
 
@@ -53,6 +59,22 @@ def wide_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def path(type: str, **changes: Any) -> Path:
         folder = tmp_path_factory.mktemp("wide")
         return write_tiny_gguf(folder / "tiny.gguf", type=type, **{**WIDE, **changes})
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def family_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives the file of a random model in blocks, of the family with a name; made once."""
+
+    @cache
+    def path(name: str) -> Path:
+        family = next(one for one in FAMILIES if one.name == name)
+        shape = random_config(
+            hidden_size=256, num_layers=2, num_heads=4, num_kv_heads=2, ffn_size=256, vocab_size=VOCAB_SIZE
+        )
+        folder, config = tmp_path_factory.mktemp("family"), replace(shape, family=family)
+        return write_random_model(folder / "random.gguf", config, GGMLType.Q8_0, torch.device("cpu"))
 
     return path
 

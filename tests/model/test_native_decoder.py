@@ -106,6 +106,15 @@ def test_it_says_what_a_forward_says(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", ["Qwen 2", "Qwen 3"])
+def test_biases_and_norms_of_heads_go_with_it(
+    kernels: Kernels, family_file: Callable[[str], Path], family: str, dtype: torch.dtype
+) -> None:
+    llama, numbers = load(family_file(family), kernels, dtype), list(range(6))
+    assert_same(Rows(llama, dtype, numbers).decoded(3), Rows(llama, dtype, numbers).computed(3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_it_and_forwards_read_what_the_other_has_written(
     kernels: Kernels, wide_file: Callable[..., Path], dtype: torch.dtype
 ) -> None:

@@ -145,9 +145,24 @@ def test_windows_scales_and_caps_go_with_it(kernels: Kernels, wide_file: Callabl
         assert whole.equal(one_by_one)
 
 
-@pytest.mark.parametrize(
-    "family", [{"post_norms": True}, {"qk_norm": True}, {"activation": "gelu_pytorch_tanh"}], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ["Qwen 2", "Qwen 3"])
+def test_biases_and_norms_of_heads_go_with_it(
+    kernels: Kernels,
+    family_file: Callable[[str], Path],
+    num_calls: list[int],
+    family: str,
+    dtype: torch.dtype,
+) -> None:
+    llama = load(family_file(family), kernels, dtype)
+    for num_rows in (1, 5, FEW_TOKENS + 1):
+        found = steps(llama, dtype, num_rows)
+        assert num_calls[-1] == num_rows
+        for whole, one_by_one in zip(found, steps(in_parts(llama), dtype, num_rows), strict=True):
+            assert whole.equal(one_by_one)
+
+
+@pytest.mark.parametrize("family", [{"post_norms": True}, {"activation": "gelu_pytorch_tanh"}], ids=str)
 def test_layers_of_another_kind_have_no_such_call(
     kernels: Kernels, wide_file: Callable[..., Path], family: dict[str, Any]
 ) -> None:
@@ -160,5 +175,5 @@ def test_layers_of_another_kind_have_no_such_call(
     scaled = replace(config, residual_scale=0.5)
     assert NativeLayers.if_plain(scaled, layers) is None
     qkv, output, gate_up, down = layers[1].linears
-    biased = layers[1]._replace(linears=(replace(qkv, bias=torch.zeros(1)), output, gate_up, down))
+    biased = layers[1]._replace(linears=(qkv, replace(output, bias=torch.zeros(1)), gate_up, down))
     assert NativeLayers.if_plain(config, [layers[0], biased]) is None

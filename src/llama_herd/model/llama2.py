@@ -116,8 +116,8 @@ class CausalSelfAttention:
         """The queries (T, H, D) of qkv (T, H + K + K, D), which may be overwritten; the rest is cached."""
         H, K = self.config.num_heads, self.config.num_kv_heads
         cached = cache.storage[:, self.layer]
-        if self.rotation is not None and self.qk_norm is None and self.rotation.takes(qkv, cached):
-            self.rotation(qkv, *rope, cached, batch.cells)
+        if self.rotation is not None and self.rotation.takes(qkv, cached, self.qk_norm):
+            self.rotation(qkv, *rope, cached, batch.cells, self.qk_norm)
             return qkv[:, :H]
         qk = qkv[:, : H + K]  # (T, H + K, D)
         if self.qk_norm is not None:
@@ -171,11 +171,12 @@ class Block:
 
     @property
     def parts(self) -> LayerParts:
-        """All of it, if it is of the plain kind."""
+        """All of it, if it is of the usual kind."""
         attention, mlp = self.attention, self.mlp
         norms = self.attention_norm.weight, self.mlp_norm.weight
+        head_norm = None if attention.qk_norm is None else attention.qk_norm.weight
         linears = attention.qkv, attention.output, mlp.gate_up, mlp.down
-        return LayerParts(norms, linears, attention.scoring)
+        return LayerParts(norms, head_norm, linears, attention.scoring)
 
     @property
     def is_native(self) -> bool:

@@ -1,4 +1,4 @@
-"""NativeLayers: the decoder layers of a plain model in native calls.
+"""NativeLayers: the decoder layers of a usual model in native calls.
 
 What lies between two calls is Python's work, and memory that has to come up to speed again: together a
 quarter of a step of one row. Shapes: T tokens of the ragged batch, C hidden size, K kv heads, D head dim.
@@ -6,6 +6,7 @@ quarter of a step of one row. Shapes: T tokens of the ragged batch, C hidden siz
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import torch
@@ -30,9 +31,10 @@ MAX_MATRICES = 3
 
 
 class LayerParts(NamedTuple):
-    """What a plain layer consists of."""
+    """What a usual layer consists of."""
 
     norms: tuple[Tensor, Tensor]  # before attention and MLP, (C,) each
+    head_norm: Tensor | None  # of queries and keys, (H + K, D)
     linears: tuple[Linear, Linear, Linear, Linear]  # QKV, output, gate and up, down
     scoring: Scoring
 
@@ -63,7 +65,7 @@ class _LayerPointer(ctypes.Structure):
     """herd::Layer: a layer's parts, which must live as long."""
 
     _fields_ = members(
-        (POINTER, "attention_norm mlp_norm"),
+        (POINTER, "attention_norm mlp_norm qkv_bias head_norm"),
         (MatrixPointers, "qkv output gate_up down"),
         (NUMBER, "columns window"),
         (ctypes.c_float, "eps"),
@@ -71,9 +73,10 @@ class _LayerPointer(ctypes.Structure):
 
     @classmethod
     def to(cls, layer: LayerParts, eps: float) -> Self:
-        norms = [norm.data_ptr() for norm in layer.norms]
+        vectors = *layer.norms, layer.linears[0].bias, layer.head_norm
+        pointers = [None if vector is None else vector.data_ptr() for vector in vectors]
         linears = map(MatrixPointers.to, layer.linears)
-        return cls(*norms, *linears, len(layer.norms[0]), layer.scoring.window, eps)
+        return cls(*pointers, *linears, len(layer.norms[0]), layer.scoring.window, eps)
 
 
 class _Step(ctypes.Structure):
@@ -100,21 +103,23 @@ class NativeLayers:
         self.kernels = kernels
         self.num_heads = num_heads
         self.scoring = layers[0].scoring  # but for its window, which is each layer's own
-        self._alive = tuple(layers)
-        self._pointers = (_LayerPointer * len(layers))(*(_LayerPointer.to(layer, eps) for layer in layers))
+        self._alive = tuple(_in_float32(layer) for layer in layers)
+        pointers = (_LayerPointer.to(layer, eps) for layer in self._alive)
+        self._pointers = (_LayerPointer * len(layers))(*pointers)
 
     @classmethod
     def if_plain(cls, config: LlamaConfig, layers: Sequence[LayerParts]) -> Self | None:
-        """Take the layers of a model if they are plain and native kernels multiply by all their matrices."""
+        """Take the layers of a model if they are usual and native kernels multiply by all their matrices."""
         D = config.head_dim
-        if not config.family.has_plain_block or config.residual_scale != 1 or config.local_rope_base:
+        if not config.family.has_usual_block or config.residual_scale != 1 or config.local_rope_base:
             return None
         if D % 2 or D > MAX_HEAD_DIM:
             return None
-        linears = [linear for layer in layers for linear in layer.linears]
-        if not all(linear.is_native and linear.bias is None for linear in linears):
+        if not all(linear.is_native for layer in layers for linear in layer.linears):
             return None
-        first = linears[0].segments[0]
+        if any(linear.bias is not None for layer in layers for linear in layer.linears[1:]):
+            return None
+        first = layers[0].linears[0].segments[0]
         assert isinstance(first, NativeSegment)
         kernels = first.kernels
         if None in (kernels.attention, kernels.rotation, kernels.elementwise):
@@ -181,3 +186,10 @@ class NativeLayers:
             if on_layer is not None:
                 on_layer()
         return y
+
+
+def _in_float32(layer: LayerParts) -> LayerParts:
+    """The same layer, its bias as native code reads it."""
+    qkv, output, gate_up, down = layer.linears
+    bias = None if qkv.bias is None else qkv.bias.float()
+    return layer._replace(linears=(replace(qkv, bias=bias), output, gate_up, down))

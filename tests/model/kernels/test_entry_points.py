@@ -4,7 +4,7 @@ import ctypes
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -160,11 +160,19 @@ def test_rotation(kernels: Kernels, dtype: torch.dtype, head_dim: int) -> None:
         rotation(qkv, cos, sin, cached, cells)
         return torch.cat((qkv.flatten(), cached.flatten()))
 
+    def normalise(
+        qkv: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor
+    ) -> Tensor:
+        rotation(qkv, cos, sin, cached, cells, SimpleNamespace(weight=weight, eps=1e-5))
+        return qkv
+
     for heads, kv_heads, cells in ((1, 1, [191]), (5, 1, [0, 191]), (6, 3, [63, 64, 65, 7, 190])):
         qkv = torch.randn(len(cells), heads + 2 * kv_heads, head_dim).to(dtype)
         turn = torch.randn(2, len(cells), 1, head_dim)
         cached = random_cache(kv_heads, 3, head_dim, dtype)
         between_fences(rotate, qkv, *turn, cached, torch.tensor(cells))
+        weight = torch.randn(heads + kv_heads, head_dim)
+        between_fences(normalise, qkv, weight, *turn, cached, torch.tensor(cells))
 
 
 def tables_of(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -323,6 +331,7 @@ class Shape:
     output: str
     gate_up: str
     down: str
+    is_qwen: bool = False  # has a bias, and a norm of heads
 
     def matrices(self) -> list[list[tuple[int, int, GGMLType]]]:
         """Rows, columns and type of each matrix, by what they are multiplied by."""
@@ -334,18 +343,29 @@ class Shape:
             for (rows, columns), types in zip(sizes, names, strict=True)
         ]
 
-    def parts(self, kernels: Kernels, attention_norm: Tensor, mlp_norm: Tensor, *tiles: Tensor) -> LayerParts:
-        next_tiles, parts = iter(tiles), self.matrices()
+    def vectors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Norms of attention and MLP, that of heads, and the bias."""
+        heads, kv_heads, D = self.heads, self.kv_heads, self.head_dim
+        norms = torch.randn(self.hidden), torch.randn(self.hidden)
+        return *norms, torch.randn(heads + kv_heads, D), torch.randn((heads + 2 * kv_heads) * D)
+
+    def parts(self, kernels: Kernels, *given: Tensor) -> LayerParts:
+        """A layer of its vectors, and tiles."""
+        *norms, head_norm, bias = given[:4]
+        next_tiles, parts = iter(given[4:]), self.matrices()
         qkv, output, gate_up, down = (
             Linear(tuple(segment(kernels, next(next_tiles), rows, type) for rows, _, type in part))
             for part in parts
         )
-        return LayerParts((attention_norm, mlp_norm), (qkv, output, gate_up, down), Scoring())
+        if not self.is_qwen:
+            return LayerParts((norms[0], norms[1]), None, (qkv, output, gate_up, down), Scoring())
+        biased = replace(qkv, bias=bias), output, gate_up, down
+        return LayerParts((norms[0], norms[1]), head_norm, biased, Scoring())
 
     def call(self, kernels: Kernels, x: Tensor, *others: Tensor) -> Tensor:
-        """What comes out of the layer for norms, cos, sin, cells, cache, what is seen, and tiles."""
-        attention_norm, mlp_norm, cos, sin, cells, cached, *rest = others
-        parts = self.parts(kernels, attention_norm, mlp_norm, *rest[4:])
+        """What comes out of the layer for vectors, cos, sin, cells, cache, what is seen, and tiles."""
+        vectors, (cos, sin, cells, cached, *rest) = others[:4], others[4:]
+        parts = self.parts(kernels, *vectors, *rest[4:])
         batch: Any = SimpleNamespace(cells=cells, seen=Seen(*rest[:4]), is_short=True)
         cache: Any = SimpleNamespace(storage=cached.unsqueeze(1))
         return NativeLayers(kernels, [parts], self.heads, 1e-5)(x, Rope(cos, sin), batch, cache)
@@ -359,6 +379,7 @@ LAYERS = [
     Shape(1, 1, 32, 32, 32, "IQ4_NL", "MXFP4", "IQ4_NL Q5_0", "MXFP4"),
     Shape(4, 2, 64, 256, 768, "Q4_K Q6_K", "Q6_K", "Q6_K", "Q6_K"),
     Shape(2, 2, 128, 512, 256, "Q6_K", "Q4_K", "Q4_K", "Q4_K"),
+    Shape(3, 1, 96, 288, 160, "Q8_0", "Q8_0", "Q8_0", "Q8_0", is_qwen=True),
     Shape(4, 2, 64, 512, 768, "Q5_K IQ4_XS", "Q3_K", "Q2_K Q3_K", "IQ4_XS"),
 ]
 
@@ -374,11 +395,11 @@ def test_a_layer(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> None:
         ends = lengths - 1
         cells = pages[tables + ends // PAGE_TOKENS] * PAGE_TOKENS + ends % PAGE_TOKENS
         cached = random_cache(shape.kv_heads, len(pages), shape.head_dim, dtype)
-        turn, norms = torch.randn(2, num_tokens, 1, shape.head_dim), torch.randn(2, shape.hidden)
+        turn = torch.randn(2, num_tokens, 1, shape.head_dim)
         seen = (torch.arange(num_tokens), lengths, tables, pages)
         inputs = (
             torch.randn(num_tokens, shape.hidden).to(dtype),
-            *norms,
+            *shape.vectors(),
             *turn,
             cells,
             cached,
@@ -395,7 +416,7 @@ VOCAB_SIZE = 45
 def decoded(
     kernels: Kernels, shape: Shape, outer: list[GGMLType], tokens: list[Token], *inputs: Tensor
 ) -> Tensor:
-    """What a step through two layers finds, by norms, tiles, cos, sin, cache, embedding and output."""
+    """What a step through two layers finds: by norm, vectors, tiles, cos, sin, cache, embedding, output."""
     norm, *of_layer, cos, sin, cached, embedding, output = inputs
     layers = NativeLayers(kernels, [shape.parts(kernels, *of_layer)] * 2, shape.heads, 1e-5)
     decoder = NativeDecoder(
@@ -424,7 +445,8 @@ def test_a_whole_step(kernels: Kernels, shape: Shape, dtype: torch.dtype) -> Non
         tokens[-1] = tokens[-1]._replace(position=3 * PAGE_TOKENS - 1)
         layers = [random_cache(shape.kv_heads, 3 * num_tokens, shape.head_dim, dtype) for _ in range(2)]
         inputs = (
-            *torch.randn(3, shape.hidden),
+            torch.randn(shape.hidden),
+            *shape.vectors(),
             *tiles,
             *torch.randn(2, 3 * PAGE_TOKENS, 1, shape.head_dim),
             torch.stack(layers, dim=1),

@@ -8,7 +8,10 @@ import pytest
 from llama_herd.model.shape.families import FAMILIES, LLAMA, OF_A_BLOCK, Family
 
 #: Of names and of how weights are stored: what the readers of files undo.
-STORED = {"name", "architecture", "model_type", "interleaved", "qkv_bias", "fused", "norms_from_one"}
+STORED = {"name", "architecture", "model_type", "interleaved", "fused", "norms_from_one"}
+
+#: Parts that a native block has, or does not have.
+PARTS = {"qkv_bias", "qk_norm"}
 
 #: What the config turns into numbers: scales, caps, windows, rotations.
 NUMBERS = {
@@ -20,17 +23,17 @@ NUMBERS = {
 
 def test_every_field_has_one_place() -> None:
     """A new field of a family that changes its blocks must be among `OF_A_BLOCK`."""
-    named = [*STORED, *NUMBERS, *OF_A_BLOCK]
+    named = [*STORED, *PARTS, *NUMBERS, *OF_A_BLOCK]
     assert sorted(named) == sorted(field.name for field in fields(Family))
 
 
 @pytest.mark.parametrize("field", OF_A_BLOCK)
-def test_a_block_that_computes_anything_else_is_not_plain(field: str) -> None:
-    assert LLAMA.has_plain_block
+def test_a_block_that_computes_anything_else_is_not_usual(field: str) -> None:
+    assert LLAMA.has_usual_block
     other: Any = "gelu_pytorch_tanh" if field == "activation" else True
-    assert not replace(LLAMA, **{field: other}).has_plain_block
+    assert not replace(LLAMA, **{field: other}).has_usual_block
 
 
-def test_the_plain_ones_are_these() -> None:
-    plain = {family.name for family in FAMILIES if family.has_plain_block}
-    assert plain == {"Llama", "Mistral", "Qwen 2", "Granite", "Phi-3"}
+def test_the_usual_ones_are_these() -> None:
+    usual = {family.name for family in FAMILIES if family.has_usual_block}
+    assert usual == {"Llama", "Mistral", "Qwen 2", "Qwen 3", "Granite", "Phi-3"}

@@ -59,13 +59,13 @@ class Family:
     nullable: frozenset[str] = frozenset()
 
     @property
-    def has_plain_block(self) -> bool:
-        """Whether its blocks compute what Llama 2's do, by the numbers of a config."""
+    def has_usual_block(self) -> bool:
+        """Whether its blocks compute what Llama 2's do, with or without biases and norms of heads."""
         return all(getattr(self, name) == getattr(LLAMA, name) for name in OF_A_BLOCK)
 
 
-#: Fields that change what a block computes; the others are of how weights are stored, and of numbers.
-OF_A_BLOCK = ("qk_norm", "post_norms", "activation")
+#: Fields that change how a block computes; others are of how weights are stored, of parts, and of numbers.
+OF_A_BLOCK = ("post_norms", "activation")
 
 #: A null number of KV heads is that of the heads, a null head size their share of the hidden size.
 HEADS = frozenset({"num_key_value_heads"})

@@ -13,6 +13,7 @@ from triton import next_power_of_2
 from triton.language import constexpr
 
 from llama_herd.model.kernels.gpu.launch import Launch
+from llama_herd.model.kernels.rotation import HeadNorm
 
 
 @triton.jit
@@ -131,18 +132,27 @@ class TritonElementwise:
 class TritonRotation:
     """Turns queries and keys and writes into a cache on a card."""
 
-    def takes(self, qkv: Tensor, cached: Tensor) -> bool:
+    def takes(self, qkv: Tensor, cached: Tensor, norm: HeadNorm | None = None) -> bool:
         """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         page_tokens, head_dim = cached.shape[3:]
         return (
-            qkv.dtype == cached.dtype
+            norm is None
+            and qkv.dtype == cached.dtype
             and qkv.dtype in DTYPES
             and qkv.is_contiguous()
             and head_dim % 2 == 0
             and cached.stride()[2:] == (page_tokens * head_dim, head_dim, 1)
         )
 
-    def __call__(self, qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> None:
+    def __call__(
+        self,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        cached: Tensor,
+        cells: Tensor,
+        norm: HeadNorm | None = None,
+    ) -> None:
         """Turn queries in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep turned keys, and values.
 
         `cached` are a layer's (2, K, pages, PAGE_TOKENS, D), `cells` (T,) say where in it they go.

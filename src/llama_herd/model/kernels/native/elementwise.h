@@ -45,25 +45,31 @@ struct RowsJob {
   float eps;
 };
 
+// y = x / sqrt(mean(x^2) + eps) * weight, where y may be x.
 template <class Number>
-static void norm_row(const void* argument, int64_t row) {
-  const RowsJob& job = *static_cast<const RowsJob*>(argument);
-  const Number* x = static_cast<const Number*>(job.x) + row * job.columns;
-  Number* y = static_cast<Number*>(job.y) + row * job.columns;
+static inline void norm_numbers(const Number* x, const float* weight, Number* y, int64_t count, float eps) {
   Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
-  for (int64_t at = 0; at < job.columns;)
+  for (int64_t at = 0; at < count;)
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++, at += LANES) {
-      const Floats values = at < job.columns ? load_up_to(x + at, job.columns - at) : zeros();
+      const Floats values = at < count ? load_up_to(x + at, count - at) : zeros();
       sums[i] = add_product(values, values, sums[i]);
     }
   const float sum = sum_of(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
-  const Floats scale = all(1.0f / __builtin_sqrtf(sum / float(job.columns) + job.eps));
-  for (int64_t at = 0; at < job.columns; at += LANES) {
-    const int64_t left = job.columns - at;
+  const Floats scale = all(1.0f / __builtin_sqrtf(sum / float(count) + eps));
+  for (int64_t at = 0; at < count; at += LANES) {
+    const int64_t left = count - at;
     const Floats values = multiply(load_up_to(x + at, left), scale);
-    store_up_to(y + at, multiply(values, load_up_to(job.weight + at, left)), left);
+    store_up_to(y + at, multiply(values, load_up_to(weight + at, left)), left);
   }
+}
+
+template <class Number>
+static void norm_row(const void* argument, int64_t row) {
+  const RowsJob& job = *static_cast<const RowsJob*>(argument);
+  const int64_t first = row * job.columns;
+  norm_numbers(static_cast<const Number*>(job.x) + first, job.weight, static_cast<Number*>(job.y) + first, job.columns,
+               job.eps);
 }
 
 // x / (1 + e^-x)

@@ -1,4 +1,4 @@
-// Decoder layers of the plain kind: what model/llama2.py says of them, in one call.
+// Decoder layers of the usual kind: what model/llama2.py says of them, in one call.
 //
 // Every step is one that Python could call by itself, and gives the same bits. Here nothing lies between two
 // products: a pause of 60 us makes the next one slower by half as long, besides.
@@ -33,6 +33,7 @@ struct Matrices {
 
 struct Layer {
   const float *attention_norm, *mlp_norm;  // (columns)
+  const float *qkv_bias, *head_norm;       // as a Rotation has them
   Matrices qkv, output, gate_up, down;
   int64_t columns;
   int64_t window;  // keys that a token sees; 0: all
@@ -139,6 +140,9 @@ class LayerRun {
     r.qkv = qkv;
     r.keys = of_layer(r.keys);
     r.values = of_layer(r.values);
+    r.bias = layer_.qkv_bias;
+    r.norm = layer_.head_norm;
+    r.eps = layer_.eps;
     run_rows(rotate_token<Number>, &r, r.tokens, layer_.qkv.rows(), step_.num_threads);
   }
 
