@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -102,7 +103,9 @@ class TimedEngine:
         self, job_id: str, prompt: str | Sequence[int], sampling: SamplingParams, **fields: Any
     ) -> None:
         asked = {"prompt": prompt} if isinstance(prompt, str) else {"prompt_ids": tuple(prompt)}
-        job = GenerationJob.model_validate({**asked, **fields, "sampling": sampling})
+        self.submit_job(job_id, GenerationJob.model_validate({**asked, **fields, "sampling": sampling}))
+
+    def submit_job(self, job_id: str, job: Job) -> None:
         found = self.model.maker.sequences(job_id, job, now_ms=0)
         self.trace.arrived_s[job_id] = perf_counter()
         self.engine.submit(*found)

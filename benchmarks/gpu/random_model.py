@@ -17,7 +17,7 @@ from benchmarks.random_blocks import HALVES, random_blocks
 from benchmarks.stored_blocks import stored_blocks
 from benchmarks.vocabularies import AddVocabulary, add_sentence_pieces
 from llama_herd.model.config import LlamaConfig
-from llama_herd.model.files.model_file import Shape, expected_shapes
+from llama_herd.model.files.model_file import ROPE_NAME, Shape, expected_shapes
 
 BLOCK_VALUES = 32
 
@@ -28,14 +28,16 @@ def write_random_model(
     type: GGMLType | Callable[[str], GGMLType],
     device: torch.device,
     add_vocabulary: AddVocabulary = add_sentence_pieces,
+    *,
+    is_tied: bool = False,
 ) -> Path:
-    """Write matrices as `type`, or as it says by their names, and norms as F32.
+    """Write matrices as `type`, or as it says by their names, and norms as F32; tied: without an output.
 
     Blocks are random bits where that is known to give such values. `path` is there only when all is written.
     """
     type_of = type if callable(type) else lambda name: type
     unfinished = path.with_suffix(".unfinished")
-    writer, shapes = write_header(unfinished, config, type_of, add_vocabulary)
+    writer, shapes = write_header(unfinished, config, type_of, add_vocabulary, is_tied=is_tied)
     for seed, (name, shape) in enumerate(shapes.items()):
         writer.write_tensor_data(_blocks(shape, stored_type(shape, type_of(name)), seed, device))
     writer.close()
@@ -47,11 +49,13 @@ def write_header(
     config: LlamaConfig,
     type_of: Callable[[str], GGMLType],
     add_vocabulary: AddVocabulary = add_sentence_pieces,
+    *,
+    is_tied: bool = False,
 ) -> tuple[gguf.GGUFWriter, dict[str, Shape]]:
     """All that stands before the values of a file, and the shapes of the values that are to come."""
-    shapes = expected_shapes(config)
-    del shapes["rope_freqs.weight"]
-    writer = gguf.GGUFWriter(path, "llama")
+    left_out = {ROPE_NAME, "output.weight"} if is_tied else {ROPE_NAME}
+    shapes = {name: shape for name, shape in expected_shapes(config).items() if name not in left_out}
+    writer = gguf.GGUFWriter(path, config.family.architecture)
     _add_config(writer, config)
     add_vocabulary(writer, config.vocab_size)
     for name, shape in shapes.items():
@@ -113,6 +117,8 @@ def _add_config(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
     writer.add_feed_forward_length(config.ffn_size)
     writer.add_head_count(config.num_heads)
     writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
     writer.add_rope_dimension_count(config.rope_dim)
     writer.add_rope_freq_base(config.rope_base)
     writer.add_layer_norm_rms_eps(config.rms_eps)

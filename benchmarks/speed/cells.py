@@ -11,27 +11,38 @@ MAX_TOKENS = 128
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing that is timed: a prompt's prefill, or a step of rows with so many tokens in the cache."""
+    """One thing that is timed: a prompt's prefill, or a step of rows with so many tokens in the cache.
+
+    Or else the vectors of some texts, which have all its tokens together.
+    """
 
     name: str
     num_tokens: int  # that one request computes, or one step
     lengths: tuple[int, ...] = ()
     is_long: bool = False
+    num_texts: int = 0
+
+    @property
+    def row_tokens(self) -> tuple[int, ...]:
+        """Of each row, before it decodes."""
+        if self.num_texts:
+            return (self.num_tokens // self.num_texts,) * self.num_texts
+        return self.lengths or (self.num_tokens,)
 
     @property
     def most_tokens(self) -> int:
         """Of one row."""
-        return max(self.lengths, default=self.num_tokens) + MAX_TOKENS
+        return max(self.row_tokens) + MAX_TOKENS
 
     @property
     def cache_tokens(self) -> int:
         """Of all rows, in whole pages."""
-        return sum(-(-(one + MAX_TOKENS) // 64) * 64 for one in self.lengths or (self.num_tokens,))
+        return sum(-(-(one + MAX_TOKENS) // 64) * 64 for one in self.row_tokens)
 
     def floor_tokens_per_s(self, floors: Floors) -> float:
         """What nobody can be faster than."""
         if not self.lengths:
-            return self.num_tokens / floors.prefill_s(1, self.num_tokens)
+            return self.num_tokens / floors.prefill_s(len(self.row_tokens), self.row_tokens[0])
         return self.num_tokens / floors.decode_s(len(self.lengths), mean(self.lengths))
 
 

@@ -61,12 +61,19 @@ class Measured(Protocol):
         """Rows whose prompts are in the cache."""
 
 
+class MeasuredEmbedder(Protocol):
+    """A loaded model that embeds."""
+
+    facts: dict[str, Any]
+
+    def texts_s(self, texts: Sequence[list[int]]) -> float:
+        """Seconds from the ids of texts to their vectors."""
+
+
 def serve(load: Callable[[Room], Measured]) -> None:
     """Load and answer until standard input ends. A batch is filled once and goes on where it was."""
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints is no answer
-    path, *numbers = sys.argv[1:5]
-    prompts, model = Prompts(), load(Room(Path(path), *map(int, numbers)))
+    replies, prompts = _replies(), Prompts()
+    model = load(_room())
     model.prefill_s(prompts.next(2))
     _tell(replies, facts=model.facts, peak_bytes=peak_bytes())
     batches: dict[tuple[int, ...], Batch] = {}
@@ -81,6 +88,30 @@ def serve(load: Callable[[Room], Measured]) -> None:
             batches[lengths].step()
         seconds = [batches[lengths].step() for _ in range(request["steps"])]
         _tell(replies, seconds=sorted(seconds)[len(seconds) // 2], peak_bytes=peak_bytes())
+
+
+def serve_texts(load: Callable[[Room], MeasuredEmbedder]) -> None:
+    """Load, and answer how long the vectors of texts take, until standard input ends."""
+    replies, prompts = _replies(), Prompts()
+    model = load(_room())
+    model.texts_s([prompts.next(2)])
+    _tell(replies, facts=model.facts, peak_bytes=peak_bytes())
+    for line in sys.stdin:
+        texts = [prompts.next(length) for length in json.loads(line)["texts"]]
+        _tell(replies, seconds=model.texts_s(texts), peak_bytes=peak_bytes())
+
+
+def _room() -> Room:
+    """What the command line says."""
+    path, *numbers = sys.argv[1:5]
+    return Room(Path(path), *map(int, numbers))
+
+
+def _replies() -> Any:
+    """Where answers are written."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    return replies
 
 
 def _tell(replies: Any, **answer: Any) -> None:

@@ -103,6 +103,8 @@ class Running:
 
     def seconds(self, cell: Cell, steps: int) -> float | None:
         """Of a cell; the median of some steps."""
+        if cell.num_texts:
+            return self._ask({"texts": list(cell.row_tokens)})
         if not cell.lengths:
             return self._ask({"prefill": cell.num_tokens})
         return self._ask({"decode": list(cell.lengths), "steps": steps})

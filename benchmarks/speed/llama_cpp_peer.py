@@ -92,17 +92,10 @@ class CppBatch:
 
 class LlamaCpp:
     def __init__(self, room: Room) -> None:
-        cpp.llama_backend_init()
-        self.model = cpp.llama_model_load_from_file(str(room.path).encode(), cpp.llama_model_default_params())
-        if not self.model:
-            raise RuntimeError(f"llama.cpp refuses {room.path.name}")
+        self.model = load_model(room.path)
         self._threads = room.threads
         self._context = new_context(self.model, room.threads, room.row_tokens, 1)
-        self.facts: dict[str, Any] = {
-            "version": cpp.__version__,
-            "system": cpp.llama_print_system_info().decode(),
-            "built": json.loads((Path(sys.prefix) / "peers.json").read_text()),
-        }
+        self.facts = facts()
 
     def prefill_s(self, prompt: list[int]) -> float:
         cpp.llama_memory_clear(cpp.llama_get_memory(self._context), True)
@@ -110,6 +103,23 @@ class LlamaCpp:
 
     def batch(self, prompts: Sequence[list[int]]) -> CppBatch:
         return CppBatch(self.model, self._threads, prompts)
+
+
+def load_model(path: Path) -> Any:
+    cpp.llama_backend_init()
+    model = cpp.llama_model_load_from_file(str(path).encode(), cpp.llama_model_default_params())
+    if not model:
+        raise RuntimeError(f"llama.cpp refuses {path.name}")
+    return model
+
+
+def facts() -> dict[str, Any]:
+    """What a reader has to know of this llama.cpp."""
+    return {
+        "version": cpp.__version__,
+        "system": cpp.llama_print_system_info().decode(),
+        "built": json.loads((Path(sys.prefix) / "peers.json").read_text()),
+    }
 
 
 def new_context(model: Any, threads: int, row_tokens: int, num_rows: int) -> Any:

@@ -20,6 +20,7 @@ PEERS = ROOT / ".venv-peers"
 
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 OPENVINO = "openvino-genai==2026.4.1.0"
+SENTENCES = "sentence-transformers==6.2.0"
 MATPLOTLIB = "matplotlib==3.11.2"
 CMAKE_FLAGS = "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TESTS=OFF"
 
@@ -39,6 +40,8 @@ def main() -> None:
         print("Compiling llama.cpp: about fifteen minutes ...", flush=True)
         environment = {**os.environ, "CMAKE_ARGS": CMAKE_FLAGS}
         _run(python, *_PIP, "install", "--force-reinstall", str(source), env=environment)
+        constraints = ("-c", str(ROOT / "constraints.txt"))  # another torch brings gigabytes
+        _run(python, *_PIP, "install", *constraints, "torch", SENTENCES)
         _run(python, *_PIP, "install", OPENVINO, MATPLOTLIB)
     facts = {"package": LLAMA_CPP, "flags": CMAKE_FLAGS, "compiler": _compiler(), "barrier": has_barrier}
     (folder / "peers.json").write_text(json.dumps(facts, indent=2) + "\n")
