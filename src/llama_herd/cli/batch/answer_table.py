@@ -10,6 +10,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -20,6 +21,7 @@ from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:  # the command's options name a format, and come before anything is loaded
     from llama_herd.cli.batch.table_layout import TableLayout
+    from llama_herd.cli.batch.vector_file import VectorFile
     from llama_herd.tasks.batch.answers import AnswerFile
 
 
@@ -31,6 +33,7 @@ class OutputFormat(StrEnum):
     CSV = "csv"
     TSV = "tsv"
     PARQUET = "parquet"
+    NPY = "npy"
 
     @classmethod
     def from_suffix(cls, output: Path) -> "OutputFormat":
@@ -38,12 +41,12 @@ class OutputFormat(StrEnum):
         match output.suffix:
             case ".jsonl" | ".ndjson":
                 return cls.OPENAI
-            case ".csv" | ".tsv" | ".parquet" as suffix:
+            case ".csv" | ".tsv" | ".parquet" | ".npy" as suffix:
                 return cls(suffix[1:])
             case suffix:
                 raise BadInput(
                     f"-o {output}: its suffix {suffix!r} names no format. "
-                    "Fix: end it with .jsonl, .csv, .tsv or .parquet, or say --format"
+                    "Fix: end it with .jsonl, .csv, .tsv, .parquet or, for vectors, .npy; or say --format"
                 )
 
 
@@ -54,22 +57,29 @@ TableRow = Mapping[str, Any]
 
 
 def write_answer_table(
-    files: "Sequence[AnswerFile]", run_id: str, path: Path, format: OutputFormat, layout: "TableLayout"
+    files: "Sequence[AnswerFile]",
+    run_id: str,
+    path: Path,
+    format: OutputFormat,
+    layout: "TableLayout",
+    vectors: "VectorFile | None" = None,
 ) -> int:
     """Write a run's answers and errors in the order of its input, whole or not at all; return how many rows.
 
-    files: those of the answers and of the errors. Raises CannotWrite, and BadInput if the input is another
-    one than before.
+    files: those of the answers and of the errors. vectors: where vectors stand. Raises CannotWrite, and
+    BadInput if the input is another one than before.
     """
     draft = path.with_name(f"{path.name}.new")
     num_rows = 0
 
     def counted() -> Iterator[TableRow]:
         nonlocal num_rows
-        for row in _rows(files, run_id, layout):
+        for row in _rows(files, run_id, layout, vectors):
             num_rows += 1
             yield row
 
+    if vectors is not None:
+        layout = replace(layout, vector_width=vectors.width)
     try:
         _WRITERS[format](draft, layout, counted())
         with draft.open("rb") as file:
@@ -88,13 +98,15 @@ def write_answer_table(
     return num_rows
 
 
-def _rows(files: "Sequence[AnswerFile]", run_id: str, layout: "TableLayout") -> Iterator[TableRow]:
+def _rows(
+    files: "Sequence[AnswerFile]", run_id: str, layout: "TableLayout", vectors: "VectorFile | None"
+) -> Iterator[TableRow]:
     """Our columns and the schema's, of all rows that have ended."""
     from llama_herd.cli.batch.schema_columns import read_answer
 
     fields = list(layout.fields.values())
     for line, answer in _lines(files, run_id):
-        for row in _output_rows(line, answer):
+        for row in _output_rows(line, answer, vectors):
             if row["error"] is None and fields:
                 values, complaint = read_answer(fields, row["text"])
                 row["error"] = complaint or None
@@ -120,7 +132,9 @@ def _lines(files: "Sequence[AnswerFile]", run_id: str) -> Iterator[tuple[int, Ma
             yield rows[place], json.loads(stream.readline())
 
 
-def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _output_rows(
+    line: int, answer: Mapping[str, Any], vectors: "VectorFile | None"
+) -> Iterator[dict[str, Any]]:
     """The outputs of an answer in OpenAI's form: tokens are those of all, calls the text of a list."""
     from llama_herd.cli.batch.table_layout import OWN
 
@@ -132,6 +146,9 @@ def _output_rows(line: int, answer: Mapping[str, Any]) -> Iterator[dict[str, Any
     }
     if error := answer["error"]:
         yield {**row, "error": f"{error['code']}: {error['message']}"}
+        return
+    if vectors is not None:
+        yield {**row, "vector": vectors.read(answer["position"]), "model": answer["model"]}
         return
     body = answer["response"]["body"]
     usage = body["usage"] or {}
@@ -180,6 +197,8 @@ def _write_flat(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) -> 
 def _finite(value: Any) -> Any:
     """A value as JSON has it: without NaN and the infinite, which become null."""
     match value:
+        case array():
+            return [_finite(one) for one in value]
         case float():
             return value if math.isfinite(value) else None
         case list() | tuple():
@@ -198,7 +217,11 @@ def _write_text(path: Path, layout: "TableLayout", rows: Iterable[TableRow], *, 
         table = csv.writer(file, delimiter=separator)
         table.writerow(columns)
         for row in _joined(layout, rows):
-            table.writerow([None if row[name] is None else cell_text(row[name]) for name in columns])
+            table.writerow([None if row[name] is None else cell_text(_listed(row[name])) for name in columns])
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, array) else value
 
 
 def _write_parquet(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) -> None:
@@ -206,7 +229,7 @@ def _write_parquet(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) 
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    from llama_herd.cli.batch.parquet_table import ArrowReader, ParquetTable
+    from llama_herd.cli.batch.parquet_table import ArrowReader, ParquetTable, arrow_cells, arrow_type
     from llama_herd.cli.batch.table_layout import OWN
 
     kinds = {name: OWN[name] for name in layout.own} | {
@@ -219,14 +242,14 @@ def _write_parquet(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) 
     elif layout.table is not None:
         kinds = {new: layout.table.kinds[old] for old, new in layout.kept.items()} | kinds
         rows = _joined(layout, rows)
-    fields += [pyarrow.field(name, kind.arrow_name) for name, kind in kinds.items()]
+    types = {name: arrow_type(kind, layout.vector_width) for name, kind in kinds.items()}
+    fields += [pyarrow.field(name, type) for name, type in types.items()]
     schema, rows = pyarrow.schema(fields), iter(rows)
     with ParquetWriter(path, schema) as table:
         while lot := list(islice(rows, _LOT)):
             taken = [] if reader is None else reader.take([row["line"] for row in lot])
             made = [
-                pyarrow.array([kind.cell(row[name]) for row in lot], kind.arrow_name)
-                for name, kind in kinds.items()
+                arrow_cells(kind, [row[name] for row in lot], types[name]) for name, kind in kinds.items()
             ]
             table.write_table(pyarrow.Table.from_arrays([*taken, *made], schema=schema))
 

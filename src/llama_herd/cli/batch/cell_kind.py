@@ -13,13 +13,14 @@ _EXACT = range(-(2**53), 2**53 + 1)
 
 
 class CellKind(StrEnum):
-    """The kind of a column, by its type in Parquet. JSON is a text of any value."""
+    """The kind of a column, by its type in Parquet. JSON is a text of any value, VECTOR a list of float32."""
 
     TEXT = "string"
     INTEGER = "int64"
     NUMBER = "double"
     FLAG = "bool"
     JSON = "json"
+    VECTOR = "vector"
 
     @property
     def arrow_name(self) -> str:

@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.batch.answer_table import OutputFormat
+from llama_herd.cli.batch.embed_options import (
+    Dimensions,
+    Embed,
+    PromptName,
+    TextsPerJob,
+    Truncate,
+    check_no_tokens,
+    embed_options,
+)
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import (
     Chat,
@@ -42,7 +51,7 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help=".jsonl, .csv, .tsv or .parquet for answers; failed rows go into a file beside it.",
+        help=".jsonl, .csv, .tsv or .parquet, for vectors also .npy; failed rows go into a file beside it.",
     ),
 ]
 Format = Annotated[
@@ -75,7 +84,7 @@ Prompt = Annotated[
     ),
 ]
 PromptColumn = Annotated[
-    str | None, typer.Option(help="Column of the prompt in a table.", show_default="prompt")
+    str | None, typer.Option(help="Column of the prompt, or text, in a table.", show_default="prompt, text")
 ]
 Messages = Annotated[
     Path | None,
@@ -125,6 +134,11 @@ def batch(
     prompt: Prompt = None,
     prompt_column: PromptColumn = None,
     messages: Messages = None,
+    embed: Embed = False,
+    dimensions: Dimensions = None,
+    prompt_name: PromptName = None,
+    truncate: Truncate = None,
+    texts_per_job: TextsPerJob = None,
     id_column: IdColumn = None,
     drop: Drop = None,
     encoding: Encoding = None,
@@ -137,9 +151,9 @@ def batch(
 ) -> None:
     """Run every row of a file, and continue where a killed run stopped.
 
-    Reads OpenAI's batch lines, objects with a prompt or messages, plain text, and tables. Options of a job
-    are for rows that do not set its field; --model is for all. Exit code 0 when all rows are done, 1 when
-    some failed, 2 for bad input, 130 or 143 when it was interrupted.
+    Reads OpenAI's batch lines, objects with a prompt or messages, plain text, and tables; with --embed what
+    has a text. Options of a job are for rows that do not set its field; --model is for all. Exit code 0 when
+    all rows are done, 1 when some failed, 2 for bad input, 130 or 143 when it was interrupted.
     """
     if watch is not None or cancel is not None:
         return _look_elsewhere(watch, cancel, as_json=as_json)
@@ -158,14 +172,17 @@ def batch(
         seed=seed,
         response_format=response_format(schema),
         sampling=sampling_of({"max_tokens": max_tokens, "temperature": temperature}, others),
+        embed=embed_options(dimensions, prompt_name, truncate, texts_per_job, embeds=embed),
     )
+    if embed:
+        check_no_tokens(options, has_messages=messages is not None)
     if messages is not None and options.is_chat:
         raise BadInput("--messages is a chat already. Fix: leave out --chat, and put --system into its file")
     plan = BatchPlan(
         input,
         output,
         options,
-        _reading(prompt, prompt_column, messages, id_column, encoding, separator),
+        _reading(prompt, prompt_column, messages, id_column, encoding, separator, embeds=embed),
         window=window,
         in_order=in_order,
         max_errors=max_errors,
@@ -183,10 +200,13 @@ def _reading(
     id_column: str | None,
     encoding: str | None,
     separator: str | None,
+    *,
+    embeds: bool,
 ) -> "InputOptions":
     """How the input is read. Raises BadInput."""
     from llama_herd.cli.batch.input_file import InputOptions
     from llama_herd.cli.batch.row_template import read_messages
+    from llama_herd.cli.batch.sources import TEXT
 
     return InputOptions(
         prompt=prompt,
@@ -195,6 +215,7 @@ def _reading(
         id_column=id_column,
         encoding=encoding,
         separator="\t" if separator == "tab" else separator,
+        text_field=TEXT if embeds else None,
     )
 
 

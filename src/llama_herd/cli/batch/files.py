@@ -14,9 +14,10 @@ from llama_herd.cli.batch.input_file import STDIN, InputOptions, TableSource, op
 from llama_herd.cli.batch.parquet_table import ParquetTable, need_pyarrow
 from llama_herd.cli.batch.schema_columns import schema_columns
 from llama_herd.cli.batch.sources import Source
-from llama_herd.cli.batch.table_layout import TableLayout
+from llama_herd.cli.batch.table_layout import TableLayout, own_columns
+from llama_herd.cli.batch.vector_file import VectorFile
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line
+from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line, vector_line
 from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
@@ -51,6 +52,8 @@ class BatchPlan:
             )
         if self.format is OutputFormat.PARQUET:
             need_pyarrow(str(self.output), "written")
+        if self.format is OutputFormat.NPY and self.options.embed is None:
+            raise BadInput(f"-o {self.output}: an .npy file is for vectors. Fix: --embed, or another suffix")
 
     @property
     def answers(self) -> Path:
@@ -58,6 +61,14 @@ class BatchPlan:
         if self.format is OutputFormat.OPENAI:
             return self.output
         return self.output.with_name(f"{self.output.name}.answers.jsonl")
+
+    @property
+    def vectors(self) -> Path | None:
+        """The file for vectors as they come, if they do not stand in the lines of the answers."""
+        if self.options.embed is None or self.format is OutputFormat.OPENAI:
+            return None
+        is_output = self.format is OutputFormat.NPY
+        return self.output if is_output else self.output.with_name(f"{self.output.name}.vectors.npy")
 
     @property
     def errors(self) -> Path:
@@ -150,7 +161,7 @@ class RunFile:
 
 def table_layout(plan: BatchPlan, source: Source) -> TableLayout | None:
     """The columns of the output if it is to be a table. Raises BadInput if input and output do not fit."""
-    is_table, table = plan.format is not OutputFormat.OPENAI, None
+    is_table, table = plan.format not in (OutputFormat.OPENAI, OutputFormat.NPY), None
     kept: Sequence[str] = ()
     if is_table and isinstance(source, TableSource):
         table, kept = source.table, source.kept(plan.dropped)
@@ -159,7 +170,8 @@ def table_layout(plan: BatchPlan, source: Source) -> TableLayout | None:
     elif plan.dropped:
         raise BadInput("--drop is for columns that a table of answers takes over from a table of prompts")
     fields = schema_columns(plan.options.response_format)
-    return TableLayout.make(table, kept, fields, has_prompts=plan.has_prompts) if is_table else None
+    own = own_columns(embeds=plan.options.embed is not None, has_prompts=plan.has_prompts)
+    return TableLayout.make(table, kept, fields, own) if is_table else None
 
 
 class BatchFiles:
@@ -176,6 +188,7 @@ class BatchFiles:
         self.num_rows = self.source.num_rows()  # which finds what cannot be read, before a file is made
         self._answers = AnswerFile(plan.answers)
         self._errors = AnswerFile(plan.errors)
+        self._vectors = None if plan.vectors is None else VectorFile(plan.vectors)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -183,6 +196,8 @@ class BatchFiles:
             stack.enter_context(self._answers)
             self.run = RunFile.open(self.plan)
             stack.enter_context(self._errors)
+            if self._vectors is not None:
+                stack.enter_context(self._vectors)
             # Only now is it certain that these files belong to this run.
             self._answers.repair()
             self._errors.repair()
@@ -210,14 +225,34 @@ class BatchFiles:
         """Write answers to disk. Raises CannotWrite."""
         run_id, prompts = self.run.run_id, self.plan.has_prompts
         done = [one for one in items if one.failure is None]
-        self._answers.append([output_line(run_id, one, with_prompt=prompts) for one in done])
+        if self._vectors is not None:
+            self._vectors.write(done)
+        line = output_line if self._vectors is None else vector_line
+        self._answers.append([line(run_id, one, with_prompt=prompts) for one in done])
         self._errors.append([error_line(run_id, one) for one in items if one.failure is not None])
 
-    def write_table(self) -> str:
-        """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite."""
+    def write_table(self, *, is_whole: bool = True) -> str:
+        """Make the table of all answers, if the output is to be one, and say so. Raises CannotWrite.
+
+        is_whole: whether all rows have ended.
+        """
         path, format = self.plan.output, self.plan.format
+        if self._vectors is not None and format is OutputFormat.NPY:
+            return self._finish_vectors(self._vectors, is_whole=is_whole)
         if self.layout is None:
             return ""
         files = (self._answers, self._errors)
-        num_rows = write_answer_table(files, self.run.run_id, path, format, self.layout)
+        num_rows = write_answer_table(files, self.run.run_id, path, format, self.layout, self._vectors)
         return f"{path}: {num_rows:,} rows"
+
+    def _finish_vectors(self, vectors: VectorFile, *, is_whole: bool) -> str:
+        if not is_whole:
+            return f"{vectors.path} can be read once all rows have ended. Run the same command again"
+        if not vectors.width:
+            return f"{vectors.path}: no row has a vector"
+        run_id = self.run.run_id
+        failed = {line for line, _ in self._errors.line_offsets(run_id)}
+        lines = sorted({*failed, *(line for line, _ in self._answers.line_offsets(run_id))})
+        vectors.finish(len(lines), (position for position, line in enumerate(lines) if line in failed))
+        missing = f", {len(failed):,} of them NaN" if failed else ""
+        return f"{vectors.path}: {len(lines):,} vectors of {vectors.width:,} numbers{missing}"

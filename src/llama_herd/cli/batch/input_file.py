@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from llama_herd.cli.batch.row_template import (
     named,
     prompt_template,
 )
-from llama_herd.cli.batch.sources import JsonArray, Lines, Source, StandardInput, read_prompt
+from llama_herd.cli.batch.sources import PROMPT, JsonArray, Lines, Source, StandardInput, read_prompt
 from llama_herd.cli.batch.tables import CsvTable, RecordTable, Table
 from llama_herd.cli.batch.text_file import check_encoding, open_text
 from llama_herd.errors import BadInput
@@ -24,8 +25,6 @@ from llama_herd.tasks.settings import Settings
 
 #: The name of standard input.
 STDIN = "-"
-#: The column of a prompt, unless options name others.
-PROMPT_COLUMN = "prompt"
 #: What tells a file's format, and which of these are tables in any case, with what separates their cells.
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".txt", ".csv", ".tsv", ".parquet")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -35,8 +34,8 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 class InputOptions:
     """How a file is read: of `prompt`, `prompt_column` and `messages` at most one is given.
 
-    Any of these and `id_column` makes a table of lines and objects, too. Raises BadInput for what
-    contradicts itself.
+    Any of these and `id_column` makes a table of lines and objects, too. text_field: that
+    of a row which is a text; None: it is a prompt. Raises BadInput for what contradicts itself.
     """
 
     prompt: str | None = None
@@ -45,6 +44,7 @@ class InputOptions:
     id_column: str | None = None
     encoding: str | None = None
     separator: str | None = None
+    text_field: str | None = None
 
     def __post_init__(self) -> None:
         names = ("prompt", "prompt_column", "messages")
@@ -72,10 +72,15 @@ class InputOptions:
     def template(self) -> RowTemplate:
         """Raises BadInput."""
         if self.prompt is not None:
-            return prompt_template(self.prompt, self.id_column)
+            return prompt_template(self.prompt, self.id_column, self.field)
         if self.messages is not None:
             return messages_template(self.messages, self.id_column)
-        return column_template(self.prompt_column or PROMPT_COLUMN, self.id_column)
+        return column_template(self.prompt_column or self.field, self.id_column, self.field)
+
+    @property
+    def field(self) -> str:
+        """The field of a row that has what stands in its column, or on its line."""
+        return self.text_field or PROMPT
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def open_source(name: str, options: InputOptions) -> Source:
     elif suffix == ".parquet":
         table = ParquetTable(name)
     else:
-        source = _open_rows(name, suffix, options.encoding)
+        source = _open_rows(name, suffix, options)
         if not options.is_table:
             return source
         table = RecordTable(name, source)
@@ -148,10 +153,11 @@ def _check_options(name: str, suffix: str, options: InputOptions) -> None:
         raise BadInput(f"--encoding is for files of text, not for {name}. Fix: leave it out, or use iconv")
 
 
-def _open_rows(name: str, suffix: str, encoding: str | None) -> Source:
+def _open_rows(name: str, suffix: str, options: InputOptions) -> Source:
     """The objects or lines of a file that is no table by itself."""
     if name == STDIN:
         return StandardInput()
+    encoding = options.encoding
     match suffix:
         case ".jsonl" | ".ndjson":
             return Lines(name, encoding=encoding)
@@ -160,7 +166,7 @@ def _open_rows(name: str, suffix: str, encoding: str | None) -> Source:
                 begin = stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
             return JsonArray(name, encoding) if begin.startswith(b"[") else Lines(name, encoding=encoding)
         case ".txt":
-            return Lines(name, read_prompt, encoding)
+            return Lines(name, partial(read_prompt, field=options.field), encoding)
     raise BadInput(
         f"{name}: its suffix {suffix!r} names no format. Fix: rename it to what it is, one of "
         f"{', '.join(_SUFFIXES)}, also with .gz"

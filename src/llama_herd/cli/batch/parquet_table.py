@@ -7,6 +7,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
+from llama_herd.cli.batch.cell_kind import CellKind
 from llama_herd.cli.batch.row_template import named
 from llama_herd.cli.batch.tables import Table, lost_row
 from llama_herd.errors import BadInput
@@ -100,6 +101,29 @@ class ParquetTable(Table):
             raise BadInput(
                 f"{self.name} cannot be read: it is not a Parquet file, or it is damaged"
             ) from None
+
+
+def arrow_type(kind: CellKind, vector_width: int) -> Any:
+    """The type of Arrow for a kind of column."""
+    import pyarrow
+
+    is_vector = kind is CellKind.VECTOR
+    return pyarrow.list_(pyarrow.float32(), vector_width or -1) if is_vector else kind.arrow_name
+
+
+def arrow_cells(kind: CellKind, values: Sequence[Any], type: Any) -> Any:
+    """Values of this kind as an array of Arrow; the numbers of vectors are never objects of Python."""
+    import pyarrow
+
+    if kind is not CellKind.VECTOR:
+        return pyarrow.array([kind.cell(value) for value in values], type)
+    if not pyarrow.types.is_fixed_size_list(type):
+        return pyarrow.nulls(len(values), type)
+    width, empty = type.list_size, bytes(4 * type.list_size)
+    numbers = pyarrow.py_buffer(b"".join(empty if value is None else value for value in values))
+    flat = pyarrow.FloatArray.from_buffers(pyarrow.float32(), width * len(values), [None, numbers])
+    mask = pyarrow.array([value is None for value in values])
+    return pyarrow.FixedSizeListArray.from_arrays(flat, width, mask=mask)
 
 
 class NoPlainType(ValueError):

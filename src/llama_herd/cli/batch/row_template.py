@@ -118,14 +118,14 @@ def _id_text(value: Any) -> str | None:
     return None if value is None else cell_text(value)
 
 
-def prompt_template(text: str, id_column: str | None) -> RowTemplate:
+def prompt_template(text: str, id_column: str | None, field: str = "prompt") -> RowTemplate:
     """The template of `--prompt`. Raises BadInput."""
-    return RowTemplate({"prompt": TextTemplate.parse(text, "--prompt")}, id_column, "--prompt")
+    return RowTemplate({field: TextTemplate.parse(text, "--prompt")}, id_column, "--prompt")
 
 
-def column_template(column: str, id_column: str | None) -> RowTemplate:
-    """The template of `--prompt-column`: the prompt is what stands there."""
-    return RowTemplate({"prompt": TextTemplate(("", ""), (column,))}, id_column, "--prompt-column")
+def column_template(column: str, id_column: str | None, field: str = "prompt") -> RowTemplate:
+    """The template of `--prompt-column`: the prompt, or text, is what stands there."""
+    return RowTemplate({field: TextTemplate(("", ""), (column,))}, id_column, "--prompt-column")
 
 
 def messages_template(messages: Sequence[Any], id_column: str | None) -> RowTemplate:

@@ -184,7 +184,7 @@ class BatchRunner:
         progress, stop_reason = self._run.progress, self._run.stop_reason
         if stop_reason:
             self.screen.say(f"stopped: {stop_reason}{self._hint}")
-        if table := self.files.write_table():
+        if table := self.files.write_table(is_whole=state == "done"):
             self.screen.say(table)
         hits = self._prefix_cache_hits()
         self.screen.show_summary(Summary(self._run.status(state), progress.ttft, hits, self._failures()))

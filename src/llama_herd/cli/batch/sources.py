@@ -19,6 +19,9 @@ from llama_herd.tasks.batch.source_row import (
     read_lines,
 )
 
+#: The field, and by default the column, of what a row asks; and where rows are texts.
+PROMPT, TEXT = "prompt", "text"
+
 
 class Source(ABC):
     """A source of rows."""
@@ -49,15 +52,15 @@ class Lines(Source):
             return sum(1 for _ in read_lines(stream))
 
 
-def read_prompt(found: NumberedLine | None) -> SourceRow | None:
-    """A line of plain text as a prompt."""
+def read_prompt(found: NumberedLine | None, field: str = PROMPT) -> SourceRow | None:
+    """A line of plain text as a prompt, or as another field."""
     if found is None:
         return None
     line, text = found
     if text is None:
         return SourceRow(line, None, f"is longer than {MAX_LINE_BYTES} bytes")
     try:
-        return SourceRow(line, {"prompt": text.decode()})
+        return SourceRow(line, {field: text.decode()})
     except UnicodeDecodeError as error:
         return SourceRow(line, None, f"is not UTF-8 text: byte {error.start} is invalid")
 

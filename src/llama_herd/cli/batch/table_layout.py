@@ -8,12 +8,13 @@ from llama_herd.cli.batch.cell_kind import CellKind
 from llama_herd.cli.batch.schema_columns import SchemaColumn
 from llama_herd.cli.batch.tables import Table
 
-#: Our columns and their kinds; `prompt` is there on request.
+#: Our columns and their kinds: `own_columns` says which of them a table has.
 OWN: Mapping[str, CellKind] = {
     "custom_id": CellKind.TEXT,
     "line": CellKind.INTEGER,
     "choice": CellKind.INTEGER,
     "prompt": CellKind.TEXT,
+    "vector": CellKind.VECTOR,
     "text": CellKind.TEXT,
     "reasoning": CellKind.TEXT,
     "tool_calls": CellKind.TEXT,
@@ -25,25 +26,35 @@ OWN: Mapping[str, CellKind] = {
 }
 
 
+#: Those of a row that is a text.
+_OF_VECTORS = ("custom_id", "line", "prompt", "vector", "model", "error")
+
+
+def own_columns(*, embeds: bool, has_prompts: bool) -> list[str]:
+    """Our columns in a table of vectors, or of texts."""
+    names = _OF_VECTORS if embeds else [name for name in OWN if name != "vector"]
+    return [name for name in names if has_prompts or name != "prompt"]
+
+
 @dataclass(frozen=True)
 class TableLayout:
     """The columns of an output, in this order: those of the input, ours, the schema's.
 
     kept: the input's columns by their names there, with those in the output. fields: the schema's by the
-    names in the output.
+    names in the output. vector_width: numbers of each vector; 0 where there is none.
     """
 
     table: Table | None
     kept: Mapping[str, str]
     own: Sequence[str]
     fields: Mapping[str, SchemaColumn]
+    vector_width: int = 0
 
     @classmethod
     def make(
-        cls, table: Table | None, kept: Sequence[str], fields: Sequence[SchemaColumn], *, has_prompts: bool
+        cls, table: Table | None, kept: Sequence[str], fields: Sequence[SchemaColumn], own: Sequence[str]
     ) -> Self:
         """Ours keep their names, then the schema's do; others of these names get a prefix."""
-        own = [name for name in OWN if has_prompts or name != "prompt"]
         names = _free_names([field.name for field in fields], own, "answer_")
         theirs = {names[field.name]: field for field in fields}
         return cls(table if kept else None, _free_names(kept, [*own, *theirs], "input_"), own, theirs)

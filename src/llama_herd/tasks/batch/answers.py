@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.batch.row_request import RowRequest
@@ -33,19 +33,34 @@ def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
     """The line of a row that ended well; on request with its prompt: text, ids or messages."""
     request: RowRequest = item.row.tag
     assert item.result is not None  # only rows with a result come here
-    head = {"id": line_id(run_id, item.index), "custom_id": request.custom_id}
-    if with_prompt:
-        assert isinstance(item.row.job, GenerationJob | EmbeddingJob)
-        sources = {*SOURCES, *TEXT_SOURCES}
-        (head["prompt"],) = item.row.job.model_dump(include=sources, exclude_none=True).values()
+    head = _head(run_id, item, with_prompt=with_prompt)
     response = {"status_code": 200, "request_id": item.job_id}
     before = f'{compact_json(head)[:-1]},"response":{compact_json(response)[:-1]},"body":'
     return _line(chain((before,), _body(request, item, item.result), ('},"error":null}',)))
 
 
+def vector_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> bytes:
+    """The line of a row whose vector stands in a file of its own, at the row's position."""
+    head = _head(run_id, item, with_prompt=with_prompt)
+    where = {"position": item.row.tag.position, "model": item.model, "error": None}
+    return _line((compact_json(head | where),))
+
+
+def _head(run_id: str, item: BatchItem, *, with_prompt: bool) -> dict[str, Any]:
+    head: dict[str, Any] = {"id": line_id(run_id, item.index), "custom_id": item.row.tag.custom_id}
+    if with_prompt:
+        assert isinstance(item.row.job, GenerationJob | EmbeddingJob)
+        sources = {*SOURCES, *TEXT_SOURCES}
+        (prompt,) = item.row.job.model_dump(include=sources, exclude_none=True).values()
+        head["prompt"] = prompt if item.row.tag.position is None else prompt[0]
+    return head
+
+
 def _body(request: RowRequest, item: BatchItem, result: Result) -> Iterator[str]:
     """The answer in the form of the row's endpoint."""
     assert request.endpoint is not None  # only rows that were understood have a result
+    if request.position is not None:  # a job's tokens are those of all its rows
+        result = result.model_copy(update={"usage": None})
     if request.endpoint == EMBEDDINGS:
         return answer_pieces([result], item.model, is_base64=request.is_base64)
     return response_pieces(request.endpoint, item.job_id, item.model, result)

@@ -1,7 +1,7 @@
 """Reads rows of the input as jobs: lines of OpenAI's batch format, or lines with a job's fields."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -11,10 +11,12 @@ from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchRow
+from llama_herd.tasks.client.batch.joined_rows import joined_left
 from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS, BatchEndpoint, EmbeddingBody
 from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, RequestBody
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob, seed_of
 from llama_herd.tasks.protocol.kinds import Job
@@ -69,6 +71,26 @@ class CustomIds:
                 self._insert(hashed, line)
 
 
+#: Most rows that share a job, unless a person says otherwise.
+TEXTS_PER_JOB = 64
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """What becomes of rows that are texts: fields of their jobs, and how many rows may share one."""
+
+    dimensions: int | None = None
+    prompt_name: str | None = None
+    truncate: str | None = None
+    texts_per_job: int = TEXTS_PER_JOB
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a job that are given."""
+        names = ("dimensions", "prompt_name", "truncate")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
 @dataclass(frozen=True)
 class RowOptions:
     """Options for every row that does not set its own; `model` overrides the rows' own.
@@ -83,9 +105,13 @@ class RowOptions:
     seed: int | None = None
     response_format: Mapping[str, Any] | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    embed: EmbedOptions | None = None
 
     def check(self, settings: Settings) -> None:
         """Raise InvalidJob if no row could run with these options."""
+        if self.embed is not None:
+            EmbeddingJob.parse({"texts": ["any"], **self.text_fields}, settings)
+            return
         own = {
             "priority": self.priority,
             "model": self.model,
@@ -94,20 +120,32 @@ class RowOptions:
         }
         GenerationJob.parse({"prompt": "any", **own}, settings)
 
+    @property
+    def text_fields(self) -> dict[str, Any]:
+        """The fields of the job of each text."""
+        own = {**BULK, "priority": self.priority, "model": self.model}
+        return own if self.embed is None else own | self.embed.fields
+
 
 #: Fields that only a line of OpenAI's format has.
 _OPENAI_FIELDS = frozenset({"method", "url", "body"})
 _OPENAI_LINE = _OPENAI_FIELDS | {"custom_id"}
+#: Fields of a row that is a text.
+_TEXT_LINE = frozenset({"text", "custom_id"})
 _SAMPLING_FIELDS = frozenset(SamplingParams.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """A row's name and the format of its answer; None for what was not understood."""
+    """A row's name and the format of its answer; None for what was not understood.
+
+    is_base64: how its vectors are written. position: the number of a row that is a text, from 0.
+    """
 
     custom_id: str | None = None
     endpoint: BatchEndpoint | None = None
-    is_base64: bool = False  # how its vectors are written
+    is_base64: bool = False
+    position: int | None = None
 
 
 class RequestReader:
@@ -118,6 +156,7 @@ class RequestReader:
         self._options = options
         self._root = run_id if options.seed is None else options.seed
         self._names = CustomIds()
+        self._num_read = 0
         #: Default fields of a job, and fields that the options override.
         self._defaults = {**BULK, "priority": options.priority}
         self._overrides = {} if options.model is None else {"model": options.model}
@@ -125,11 +164,15 @@ class RequestReader:
     def read(self, row: SourceRow) -> BatchRow:
         """Read a row. Never raises: a bad line does not stop the batch."""
         errors: list[FieldError] = []
-        job, request = None, RowRequest()
+        job: Job | None = None
+        request = RowRequest()
+        self._num_read += 1
         if row.fields is None or row.complaint:
             errors.append(FieldError("line", row.complaint))
             if row.fields is not None:
                 request = RowRequest(self._custom_id(row.line, row.fields, errors))
+        elif self._options.embed is not None:
+            job, request = self._read_text(row.line, row.fields, errors)
         elif _OPENAI_FIELDS & row.fields.keys():
             job, request = self._read_openai(row.line, row.fields, errors)
         else:
@@ -140,7 +183,13 @@ class RequestReader:
         return BatchRow(row.line, failure=Failure(code=ErrorCode.INVALID_LINE, message=message), tag=request)
 
     def rows_left(self, rows: Iterable[SourceRow | None], done: DoneRows) -> Iterator[BatchRow | None]:
-        """The rows that are not done; None while the next row has not arrived."""
+        """The rows that are not done, texts joined; None while the next row has not arrived."""
+        embed = self._options.embed
+        if embed is None:
+            return self._each_left(rows, done)
+        return joined_left((row and self.read(row) for row in rows), done, embed.texts_per_job)
+
+    def _each_left(self, rows: Iterable[SourceRow | None], done: DoneRows) -> Iterator[BatchRow | None]:
         for row in rows:
             if row is None:
                 yield None
@@ -149,13 +198,26 @@ class RequestReader:
             elif row.fields is not None:  # its name stays in use
                 self._custom_id(row.line, row.fields, [])
 
+    def _read_text(
+        self, line: int, fields: Mapping[str, Any], errors: list[FieldError]
+    ) -> tuple[EmbeddingJob | None, RowRequest]:
+        unknown = (_unknown(name, _TEXT_LINE) for name in fields if name not in _TEXT_LINE)
+        errors += islice(unknown, MAX_FIELD_ERRORS + 1)
+        custom_id = self._custom_id(line, fields, errors)
+        request = RowRequest(custom_id, EMBEDDINGS, position=self._num_read - 1)
+        try:
+            given = {"texts": [fields.get("text")], **self._options.text_fields}
+            return EmbeddingJob.parse(given, self._settings), request
+        except InvalidJob as error:
+            errors += (FieldError(one.field.replace("texts.0", "text"), one.message) for one in error.fields)
+        return None, request
+
     def _read_openai(
         self, line: int, fields: Mapping[str, Any], errors: list[FieldError]
     ) -> tuple[Job | None, RowRequest]:
         url, body = fields.get("url"), fields.get("body")
-        for name in islice((name for name in fields if name not in _OPENAI_LINE), MAX_FIELD_ERRORS + 1):
-            meant = did_you_mean(close_names(name, _OPENAI_LINE))
-            errors.append(FieldError(name if name.isidentifier() else "?", f"unknown field{meant}"))
+        unknown = (_unknown(name, _OPENAI_LINE) for name in fields if name not in _OPENAI_LINE)
+        errors += islice(unknown, MAX_FIELD_ERRORS + 1)
         if fields.get("method") != "POST":
             errors.append(FieldError("method", "must be POST"))
         if url not in BATCH_ENDPOINTS:
@@ -226,3 +288,8 @@ class RequestReader:
     def _sampling(self, line: int) -> dict[str, Any]:
         """The sampling fields of a line that sets none."""
         return {"seed": seed_of(f"{self._root}-{line}"), **self._options.sampling}
+
+
+def _unknown(name: str, known: Collection[str]) -> FieldError:
+    meant = did_you_mean(close_names(name, known))
+    return FieldError(name if name.isidentifier() else "?", f"unknown field{meant}")

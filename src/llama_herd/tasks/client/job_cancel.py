@@ -92,7 +92,7 @@ class JobSelection:
         names = (row.job_id for row in page.rows)
         if self.run_id is None:
             return list(names)
-        row_id = re.compile(rf"batch-{re.escape(self.run_id)}-[0-9]+(\.[0-9]+)?")
+        row_id = re.compile(rf"batch-{re.escape(self.run_id)}-[0-9]+(:[0-9]+)?(\.[0-9]+)?")
         return [name for name in names if row_id.fullmatch(name)]
 
 

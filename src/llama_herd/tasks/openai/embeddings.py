@@ -128,7 +128,8 @@ def answer_pieces(results: Sequence[Result], model: str | None, *, is_base64: bo
     for result in results:
         yield from vector_pieces(result, first, is_base64=is_base64)
         first += len(result.vectors or ())
-    yield tail(model, sum(result.usage.prompt_tokens for result in results if result.usage))
+    counts = [result.usage.prompt_tokens for result in results if result.usage]
+    yield tail(model, sum(counts) if counts else None)
 
 
 HEAD = '{"object":"list","data":['
@@ -142,9 +143,9 @@ def vector_pieces(result: Result, first: int, *, is_base64: bool) -> Iterator[st
         yield f"{',' if number else ''}{compact_json(item)}"
 
 
-def tail(model: str | None, num_tokens: int) -> str:
-    """The end of the answer."""
-    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+def tail(model: str | None, num_tokens: int | None) -> str:
+    """The end of the answer; None: nobody has counted its tokens alone."""
+    usage = None if num_tokens is None else {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     return f'],"model":{compact_json(model)},"usage":{compact_json(usage)}}}'
 
 

@@ -1,12 +1,13 @@
 """The rows that go into a batch, and the items that come out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.text_job import TextJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +16,23 @@ class BatchRow:
 
     index: the row's number, which is part of its job's id; unique and rising within a run.
     tag: any value of the caller's; the row's item has it as `row.tag`.
+    joined: the rows that share the job, as `join` makes them; None is one that has its answer.
     """
 
     index: int
     job: Job | Mapping[str, Any] | None = None
     failure: Failure | None = None
     tag: Any = None
+    joined: "Sequence[BatchRow | None]" = ()
+
+    @property
+    def name(self) -> str:
+        """What a run calls it: of joined rows the first with a text, and how many texts there are."""
+        return (
+            f"{self.index}:{self.job.num_texts}"
+            if isinstance(self.job, TextJob) and self.joined
+            else str(self.index)
+        )
 
 
 #: Input of a batch: a job in any form, or None if the next one is not known yet.

@@ -34,7 +34,7 @@ class RowJob:
     @property
     def job_id(self) -> str:
         """A pure function of run, row and number, so submitting the row again finds the same job."""
-        return job_id_of(self.run_id, self.row.index, self.number)
+        return job_id_of(self.run_id, self.row.name, self.number)
 
     def is_worth_another(self, failure: Failure | None) -> bool:
         """Count this failure, and return whether the row should be tried again under its next id.
@@ -47,15 +47,15 @@ class RowJob:
         return self.num_failed < MAX_TRIES
 
 
-def job_id_of(run_id: str, row: int, number: int) -> str:
-    """The id of a row's job; number: which of its jobs, from 1 on."""
+def job_id_of(run_id: str, row: str, number: int) -> str:
+    """The id of a row's job, by the row's name; number: which of its jobs, from 1 on."""
     first = f"batch-{run_id}-{row}"
     return first if number == 1 else f"{first}.{number}"
 
 
 async def forget_jobs(ledger: Ledger, run_id: str, rows: Iterable[int]) -> None:
     """Delete from Redis what jobs of these rows there are."""
-    job_ids = [job_id_of(run_id, row, number) for row in rows for number in range(1, MAX_TRIES + 1)]
+    job_ids = [job_id_of(run_id, str(row), number) for row in rows for number in range(1, MAX_TRIES + 1)]
     states = await together([ledger.state(job_id) for job_id in job_ids])
     known = [job_id for job_id, state in zip(job_ids, states, strict=True) if state is not None]
     if known:
@@ -84,9 +84,9 @@ class RowFeed:
         except StopIteration:
             self.stop()
             return None
-        return None if row is None else self._row_job(row)
+        return None if row is None else self.row_job(row)
 
-    def _row_job(self, row: BatchRow) -> RowJob | BatchItem:
+    def row_job(self, row: BatchRow) -> RowJob | BatchItem:
         """The row's job, with defaults for absent fields."""
         if row.failure is not None:
             return BatchItem(row, rejection=row.failure)

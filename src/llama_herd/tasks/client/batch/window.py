@@ -14,8 +14,10 @@ from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
-from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
+from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRow
+from llama_herd.tasks.client.batch.joined_rows import items_of, rows_of
 from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
+from llama_herd.tasks.client.batch.vector_room import VectorRoom
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.pausing import paused_queues
@@ -48,6 +50,13 @@ class InOrder:
         self.expected: deque[int] = deque()
         self._held: dict[int, BatchItem] = {}
 
+    def split(self, row: BatchRow) -> None:
+        """Expect the rows that have shared a job one by one."""
+        at = self.expected.index(row.index)
+        del self.expected[at]
+        for one in reversed(rows_of(row)):
+            self.expected.insert(at, one.index)
+
     def sort(self, items: Iterable[BatchItem]) -> list[BatchItem]:
         """Add items, and return those whose turn it is."""
         self._held |= {item.index: item for item in items}
@@ -70,6 +79,8 @@ REFUSED_S = 1.0
 #: Most rows, and bytes of them, that wait here unsubmitted for a worker of their model while others run.
 MAX_PARKED = 16_384
 MAX_PARKED_BYTES = 32 << 20
+
+_UNSENT = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
 
 #: Most items to hand out at once, roughly.
 MAX_GROUP = 1024
@@ -122,6 +133,9 @@ class BatchWindow:
         self._order = InOrder() if in_order else None
         #: Ids of ended jobs whose items were handed out, or that are tried again: to be deleted from Redis.
         self._handed_out: list[str] = []
+        #: The rows of these items. Until they are deleted their vectors are in Redis.
+        self._leaving: list[int] = []
+        self._room = VectorRoom()
         #: Whether `cancel` has been called.
         self.is_cancelled = False
         #: How long to wait before the next round.
@@ -164,8 +178,7 @@ class BatchWindow:
         """Read no more rows, and cancel the jobs under way. Their items are still to come."""
         self.stop()
         self.is_cancelled = True
-        unsent = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
-        self._ended += (BatchItem(one.row, rejection=unsent) for one in self._waiting)
+        self._ended += (BatchItem(one.row, rejection=_UNSENT) for one in self._waiting)
         self._waiting.clear()
         await each([self._core.ledger.cancel(job_id) for job_id in self._under_way])
 
@@ -178,6 +191,8 @@ class BatchWindow:
         if forgets and self._handed_out:
             await together([self._core.ledger.purge(job_id) for job_id in self._handed_out])
             self._handed_out.clear()
+            self._room.free(self._leaving)
+            self._leaving.clear()
         if now_s >= self._count_at_s:
             await self._count_workers(now_s)
         self._read_rows()
@@ -188,7 +203,8 @@ class BatchWindow:
         if self._order is not None:
             items = self._order.sort(items)
         self._handed_out += (item.job_id for item in items if item.job_id)
-        return items
+        self._leaving += (item.index for item in items)
+        return [row for item in items for row in items_of(item)]
 
     async def _count_workers(self, now_s: float) -> None:
         workers = await self._core.reports.workers()
@@ -207,7 +223,7 @@ class BatchWindow:
     def _read_rows(self) -> None:
         """Read rows as long as there is room for their jobs: few for those whose model no worker has."""
         held = Counter(self._may_run(one) for one in chain(self._waiting, self._under_way.values()))
-        while held[True] < self.size and (self._ready or self._has_room):
+        while held[True] < self.size and not self._room.is_full and (self._ready or self._has_room):
             taken = self._next_row()
             if taken is None:
                 return
@@ -221,6 +237,7 @@ class BatchWindow:
             may_run = self._may_run(taken)
             if may_run or held[False] < min(self.size, MIN_WINDOW):
                 held[may_run] += 1
+                self._room.take(taken.row.index, taken.job)
                 self._waiting.append(taken)
             else:
                 self._parked.append(taken)
@@ -315,12 +332,31 @@ class BatchWindow:
             item = replace(item, result=Result.from_events(raise_if_error(events)))
         except RecordUnreadable as error:
             item = replace(item, rejection=Failure(code=ErrorCode.UNREADABLE, message=str(error)))
-        if item.result is None or not one.is_worth_another(item.result.error):
-            self._ended.append(item)
-        else:
+        self._room.learn(item.result)
+        if item.result is not None and one.is_worth_another(item.result.error):
             self._handed_out.append(one.job_id)
             one.number += 1
             self._waiting.append(one)
+        elif one.row.joined and item.failure is not None and item.failure.code != ErrorCode.CANCELLED:
+            self._split(one)
+        else:
+            self._ended.append(item)
+
+    def _split(self, one: RowJob) -> None:
+        """Run joined rows one by one, since one of them may be why their job has failed."""
+        if self.is_cancelled:
+            self._ended.append(BatchItem(one.row, one.job_id, rejection=_UNSENT))
+            return
+        self._handed_out.append(one.job_id)
+        self._room.free([one.row.index])
+        if self._order is not None:
+            self._order.split(one.row)
+        for taken in map(self._feed.row_job, rows_of(one.row)):
+            if isinstance(taken, BatchItem):
+                self._ended.append(taken)
+            else:
+                self._room.take(taken.row.index, taken.job)
+                self._waiting.append(taken)
 
     def _prepared(self, one: RowJob) -> PreparedJob:
         """A job of which Celery stores no result: the batch reads its events, and then deletes it."""
