@@ -8,8 +8,12 @@ A whole worker without a model, which costs more a job, is `llama_herd.testing`.
 
 import json
 import sys
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from hashlib import sha256
+from itertools import accumulate
+from struct import pack
 from threading import Event as Flag, Thread
 from time import monotonic
 from typing import Any, Self
@@ -19,25 +23,40 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, num_recorded
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.protocol.events import End, Failure, Started, Timings, Token, Usage
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
+from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Timings, Token, Usage, Vectors
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.protocol.priority import LANES
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.tasks.settings import Settings
 
 OWNER = "stand-in"
 REPORT_S = 1.0
 
 #: From a job's id: why it is to fail, or None.
-Verdict = Callable[[str, GenerationJob], Failure | None]
+Verdict = Callable[[str, Any], Failure | None]
+#: Vectors of one event, and events of one call, roughly.
+EVENT_VECTORS, MOST_ENTRIES = 16, 256
+
+
+def vector_of(text: str, width: int) -> str:
+    """Numbers that follow from the text, as the protocol has vectors."""
+    digest = sha256(text.encode()).digest()
+    some = pack("<32f", *(byte / 255 for byte in digest))
+    return b64encode((some * -(-width // 32))[: 4 * width]).decode()
 
 
 class StandIn:
-    """Answers every job of a queue with `num_tokens` tokens, as long as the block lasts or `run` runs."""
+    """Answers every job of a queue, as long as the block lasts or `run` runs.
+
+    num_tokens: of each output. width: numbers of each vector.
+    """
 
     def __init__(
         self,
@@ -46,22 +65,26 @@ class StandIn:
         *,
         slots: int = 256,
         num_tokens: int = 16,
+        width: int = 64,
         tenant: str = "default",
         verdict: Verdict = lambda job_id, job: None,
     ) -> None:
         self._redis: Any = connect(url)
         self._ledger = Ledger(tenant, lease_ms=60_000, worker=OWNER)
         self._reports = Reports(tenant)
+        self._settings = Settings(tenant=tenant)
         self._status = WorkerStatus(name=OWNER, state="ready", model=model, device="none", slots=slots)
         self._num_tokens = num_tokens
+        self._width = width
         self._verdict = verdict
         self._is_stopping = Flag()
         self._may_answer = Flag()
         self._may_answer.set()
         self._is_held = Flag()
         self._thread = Thread(target=self.run, daemon=True)
-        #: Ids in the order in which they were answered.
+        #: Ids in the order in which they were answered, and the texts whose vectors were made.
         self.answered: list[str] = []
+        self.texts: list[str] = []
 
     def hold(self) -> None:
         """Take no jobs for a while; returns when it no longer asks for any."""
@@ -111,12 +134,21 @@ class StandIn:
             if isinstance(claim, Claimed):
                 entries += self._entries(job_id, claim)
                 self.answered.append(job_id)
+            if len(entries) >= MOST_ENTRIES:
+                self._emit(entries)
+                entries = []
+        self._emit(entries)
+
+    def _emit(self, entries: list[EmitEntry]) -> None:
         if entries:
             run_call(self._redis, self._ledger.emit(OWNER, entries))
 
     def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
-        job, n = GenerationJob.model_validate_json(claim.body), self._num_tokens
+        job, n = parse_job(claim.body, self._settings), self._num_tokens
         failure = self._verdict(job_id, job)
+        if isinstance(job, EmbeddingJob):
+            return self._vector_entries(job_id, claim, job.texts or (), failure)
+        assert isinstance(job, GenerationJob)
         of_job = {"job": job_id, "epoch": claim.epoch}
         model, seed = self._status.model, job.sampling.seed or 0
         started = Started(seq=claim.seq + 1, attempt=1, worker=OWNER, model=model, seed=seed, **of_job)
@@ -138,6 +170,34 @@ class StandIn:
             EmitEntry.from_event(token, claim.n),
             EmitEntry.from_event(end, claim.n + n),
         ]
+
+    def _vector_entries(
+        self, job_id: str, claim: Claimed, texts: Sequence[str], failure: Failure | None
+    ) -> list[EmitEntry]:
+        of_job = {"job": job_id, "epoch": claim.epoch}
+        num, model = len(texts), self._status.model
+        events: list[Event] = [
+            Started(seq=claim.seq + 1, attempt=1, worker=OWNER, model=model, seed=0, texts=num, **of_job)
+        ]
+        if failure is None:
+            self.texts += texts
+        for first in range(0, 0 if failure else num, EVENT_VECTORS):
+            some = range(first, min(num, first + EVENT_VECTORS))
+            vectors = tuple(vector_of(texts[at], self._width) for at in some)
+            seq = claim.seq + 1 + len(events)
+            events.append(Vectors(seq=seq, texts=tuple(some), vectors=vectors, **of_job))
+        end = End(
+            seq=claim.seq + 1 + len(events),
+            finish_reason="error" if failure else "stop",
+            error=failure,
+            n=0 if failure else num,
+            attempts=1,
+            worker=OWNER,
+            usage=Usage(prompt_tokens=num, completion_tokens=0, total_tokens=num),
+            **of_job,
+        )
+        counts = accumulate((num_recorded(event) for event in events), initial=claim.n)
+        return [EmitEntry.from_event(event, n) for event, n in zip((*events, end), counts, strict=True)]
 
 
 if __name__ == "__main__":

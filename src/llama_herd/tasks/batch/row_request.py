@@ -205,11 +205,14 @@ class RequestReader:
         errors += islice(unknown, MAX_FIELD_ERRORS + 1)
         custom_id = self._custom_id(line, fields, errors)
         request = RowRequest(custom_id, EMBEDDINGS, position=self._num_read - 1)
+        text = fields.get("text")
+        if not text or not isinstance(text, str):
+            errors.append(FieldError("text", "must be a text that is not empty"))
+            return None, request
         try:
-            given = {"texts": [fields.get("text")], **self._options.text_fields}
-            return EmbeddingJob.parse(given, self._settings), request
+            return EmbeddingJob.parse({"texts": [text], **self._options.text_fields}, self._settings), request
         except InvalidJob as error:
-            errors += (FieldError(one.field.replace("texts.0", "text"), one.message) for one in error.fields)
+            errors += error.fields
         return None, request
 
     def _read_openai(

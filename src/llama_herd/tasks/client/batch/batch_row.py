@@ -26,6 +26,11 @@ class BatchRow:
     joined: "Sequence[BatchRow | None]" = ()
 
     @property
+    def is_done(self) -> bool:
+        """Whether all rows of a job have their answers, so that nothing is left but to forget it."""
+        return bool(self.joined) and not any(self.joined)
+
+    @property
     def name(self) -> str:
         """What a run calls it: of joined rows the first with a text, and how many texts there are."""
         return (

@@ -44,9 +44,10 @@ def rows_of(row: BatchRow) -> list[BatchRow]:
 
 
 def joined_left(rows: Iterable[BatchRow | None], done: DoneRows, max_rows: int) -> Iterator[BatchRow | None]:
-    """All rows, joined to lots of at most `max_rows` in a row, without lots that are done; None stays.
+    """All rows but those that are done, joined to lots of at most `max_rows` in a row; None stays.
 
-    Lots follow from all rows alone, whatever is done, so that each run finds the jobs of the one before.
+    Lots follow from all rows alone, whatever is done, so that each run finds the jobs of the one before. Of a
+    lot that is done only the job comes, which a killed run may not have deleted.
     """
     lot, num_bytes = list[BatchRow](), 0
     for row in rows:
@@ -66,7 +67,7 @@ def _left(lot: Sequence[BatchRow], done: DoneRows) -> Iterator[BatchRow]:
     """What is to be done of a lot: one row for all, or each that has no text."""
     left = [row for row in lot if row.index not in done]
     texts = [(row.index, row.job) for row in lot if isinstance(row.job, EmbeddingJob)]
-    if len(texts) < 2 or not any(row.failure is None for row in left):
+    if len(texts) < 2:
         yield from left
         return
     rows = [None if row.index in done else row for row in lot if row.failure is None or row.index not in done]

@@ -7,7 +7,7 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.text_job import TextJob
 
 #: Most bytes of texts and vectors under way.
-MAX_BYTES = 64 << 20
+MAX_BYTES = 32 << 20
 #: Bytes that a vector is taken to have while none is known: 4,096 numbers in Base64.
 UNKNOWN_VECTOR_BYTES = 21_848
 

@@ -247,6 +247,9 @@ class BatchWindow:
         if self._ready:
             return self._ready.popleft()
         taken = self._feed.take()
+        while isinstance(taken, RowJob) and taken.row.is_done:
+            self._handed_out.append(taken.job_id)
+            taken = self._feed.take()
         if taken is not None and self._order is not None:
             self._order.expected.append(taken.row.index)
         return taken
