@@ -107,7 +107,7 @@ def test_lines_are_as_openai_has_them_and_in_order_if_asked(redis_url: str, work
     first = answers[0]["response"]["body"]
     assert (first["object"], first["model"], first["usage"]) == ("list", "tales", None)
     (vector,) = first["data"]
-    assert np.array_equal(np.float32(vector["embedding"]), expected(["text 0"])[0])
+    assert np.array_equal(np.array(vector["embedding"], np.float32), expected(["text 0"])[0])
 
 
 def test_tables_take_over_columns_and_a_failed_row_has_no_vector(redis_url: str, worker: StandIn) -> None:
@@ -119,7 +119,7 @@ def test_tables_take_over_columns_and_a_failed_row_has_no_vector(redis_url: str,
     assert table.column("stars").to_pylist() == [1, 2, 3]
     vectors = table.column("vector").to_pylist()
     assert vectors[1] is None
-    assert np.array_equal(np.float32([vectors[0], vectors[2]]), expected(["a: one", "c: two"]))
+    assert np.array_equal(np.array([vectors[0], vectors[2]], np.float32), expected(["a: one", "c: two"]))
     assert table.column("error").to_pylist() == [None, f"prompt_too_long: {TOO_LONG.message}", None]
 
 
@@ -129,7 +129,9 @@ def test_a_table_of_text_has_a_vector_as_json(redis_url: str, worker: StandIn) -
     with Path("out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == ["x", "y"]
-    assert np.array_equal(np.float32([json.loads(row["vector"]) for row in rows]), expected(["one", "two"]))
+    assert np.array_equal(
+        np.array([json.loads(row["vector"]) for row in rows], np.float32), expected(["one", "two"])
+    )
     run(redis_url, "in.csv", "-o", "out.jsonl", "--format", "flat")
     flat = read(Path("out.jsonl"))
     assert [one["vector"] for one in flat] == [json.loads(row["vector"]) for row in rows]
@@ -185,7 +187,7 @@ def test_a_killed_command_goes_on_and_no_text_is_embedded_twice(
         assert np.array_equal(np.load(output), expected(texts(1000)))
     elif output == "out.parquet":
         assert np.array_equal(
-            np.float32(read_table(output).column("vector").to_pylist()), expected(texts(1000))
+            np.array(read_table(output).column("vector").to_pylist(), np.float32), expected(texts(1000))
         )
 
 

@@ -26,8 +26,8 @@ _MOST_LEFT = 8192
 
 PART_KINDS: tuple[PartKind, ...] = ("output", "errors")
 
-#: The tokens of a line. A text that says the same has its quotes escaped.
-_USAGE = re.compile(rb'"usage":\{"prompt_tokens":(\d{1,15}),"completion_tokens":(\d{1,15}),')
+#: The tokens of a line; vectors have no completion. A text that says the same has its quotes escaped.
+_USAGE = re.compile(rb'"usage":\{"prompt_tokens":(\d{1,15}),(?:"completion_tokens":(\d{1,15}),)?')
 #: Bytes of a file that are written together.
 _PIECE_BYTES = 1 << 20
 
@@ -96,7 +96,7 @@ class AnswerParts:
             for line in self.lines(kind):
                 if (found := _USAGE.search(line)) is not None:
                     self.prompt_tokens += int(found[1])
-                    self.completion_tokens += int(found[2])
+                    self.completion_tokens += int(found[2] or 0)
                 piece += line
                 self._lease.yield_turn()
                 if len(piece) >= _PIECE_BYTES:
