@@ -29,10 +29,10 @@ from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Timings, Token, Usage, Vectors
-from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.protocol.priority import LANES
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
 
@@ -147,8 +147,9 @@ class StandIn:
         job, n = parse_job(claim.body, self._settings), self._num_tokens
         failure = self._verdict(job_id, job)
         if isinstance(job, EmbeddingJob):
-            return self._vector_entries(job_id, claim, job.texts or (), failure)
-        assert isinstance(job, GenerationJob)
+            return self._vector_entries(job_id, claim, job.texts or (), self._width, failure)
+        if isinstance(job, RankingJob):
+            return self._vector_entries(job_id, claim, job.documents, 1, failure)
         of_job = {"job": job_id, "epoch": claim.epoch}
         model, seed = self._status.model, job.sampling.seed or 0
         started = Started(seq=claim.seq + 1, attempt=1, worker=OWNER, model=model, seed=seed, **of_job)
@@ -172,7 +173,7 @@ class StandIn:
         ]
 
     def _vector_entries(
-        self, job_id: str, claim: Claimed, texts: Sequence[str], failure: Failure | None
+        self, job_id: str, claim: Claimed, texts: Sequence[str], width: int, failure: Failure | None
     ) -> list[EmitEntry]:
         of_job = {"job": job_id, "epoch": claim.epoch}
         num, model = len(texts), self._status.model
@@ -183,7 +184,7 @@ class StandIn:
             self.texts += texts
         for first in range(0, 0 if failure else num, EVENT_VECTORS):
             some = range(first, min(num, first + EVENT_VECTORS))
-            vectors = tuple(vector_of(texts[at], self._width) for at in some)
+            vectors = tuple(vector_of(texts[at], width) for at in some)
             seq = claim.seq + 1 + len(events)
             events.append(Vectors(seq=seq, texts=tuple(some), vectors=vectors, **of_job))
         end = End(

@@ -150,7 +150,10 @@ def test_rows_of_a_batch_are_answered_with_vectors(herd: FakeHerd, tmp_path: Pat
             input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
         )
         wait_until(lambda: client.batches.retrieve(made.id).status == "completed", "the batch ends")
-        output = client.batches.retrieve(made.id).output_file_id
+        ended = client.batches.retrieve(made.id)
+        assert ended.usage is not None
+        assert ended.usage.input_tokens == 3 * len(Vocabulary().encode(few[0]))
+        output = ended.output_file_id
         assert output is not None
         told = {
             one["custom_id"]: one for one in map(json.loads, client.files.content(output).text.splitlines())
@@ -166,4 +169,4 @@ def test_rows_of_a_batch_are_answered_with_vectors(herd: FakeHerd, tmp_path: Pat
     assert done.exit_code == 1  # a row has too many texts
     assert {json.loads(line)["custom_id"] for line in answers.read_text().splitlines()} == {"a", "b"}
     errors = Path(f"{answers}.errors.jsonl").read_text()
-    assert f"input: is too much for one row, which may have {MAX_TEXTS} inputs" in errors
+    assert f"input: is too much for one row, which may have {MAX_TEXTS} texts" in errors

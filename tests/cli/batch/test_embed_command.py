@@ -18,8 +18,11 @@ from benchmarks.stand_in import StandIn, vector_of
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.text_job import TextJob
+from tests.batch_api import BatchApi
 from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import read
+from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import COMMAND, environment, fork_herd, invoke
 from tests.local.forked_python import start_piped
 
@@ -29,9 +32,11 @@ WIDTH, NUM = 8, 200
 TOO_LONG = Failure(code="prompt_too_long", message="texts.0: 9 tokens, but a text may have at most 8")
 
 
-def refusal(job_id: str, job: EmbeddingJob) -> Failure | None:
+def refusal(job_id: str, job: TextJob) -> Failure | None:
     """A worker refuses a job whole if one of its texts is too long."""
-    return TOO_LONG if any("long" in text for text in job.texts or ()) else None
+    return (
+        TOO_LONG if isinstance(job, EmbeddingJob) and any("long" in one for one in job.texts or ()) else None
+    )
 
 
 @pytest.fixture
@@ -129,12 +134,11 @@ def test_a_table_of_text_has_a_vector_as_json(redis_url: str, worker: StandIn) -
     with Path("out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == ["x", "y"]
-    assert np.array_equal(
-        np.array([json.loads(row["vector"]) for row in rows], np.float32), expected(["one", "two"])
-    )
+    vectors = [json.loads(row["vector"]) for row in rows]
+    assert np.array_equal(np.array(vectors, np.float32), expected(["one", "two"]))
     run(redis_url, "in.csv", "-o", "out.jsonl", "--format", "flat")
     flat = read(Path("out.jsonl"))
-    assert [one["vector"] for one in flat] == [json.loads(row["vector"]) for row in rows]
+    assert [one["vector"] for one in flat] == vectors
 
 
 def test_lines_of_a_text_file_and_of_standard_input_are_texts(
@@ -243,3 +247,40 @@ def test_a_row_has_nothing_but_its_text_and_name(redis_url: str, worker: StandIn
     messages = [one["error"]["message"] for one in read(Path("out.jsonl.errors.jsonl"))]
     assert "modle: unknown field" in messages[0]
     assert messages[1] == "prompt: unknown field; text: must be a text that is not empty"
+
+
+def test_rows_of_requests_are_ranks_too_by_command_and_over_http(
+    redis_url: str, worker: StandIn, tmp_path: Path
+) -> None:
+    documents = ["a", "b", "c"]
+    body = {"model": "tales", "query": "who?", "documents": documents, "top_n": 2, "return_documents": True}
+    line = {"custom_id": "q", "method": "POST", "url": "/v1/rerank", "body": body}
+    too_many = {**line, "custom_id": "r", "body": {**body, "documents": ["x"] * 257}}
+    write_lines([line, too_many])
+    done = invoke("batch", "in.jsonl", "-o", "out.jsonl", HERD_REDIS_URL=redis_url)
+    assert done.exit_code == 1, done.output
+    (answer,) = read(Path("out.jsonl"))
+    told = answer["response"]["body"]
+    with Client(redis_url) as client:
+        ranks = client.rerank("who?", documents, top_n=2, model="tales")
+    assert [(one["index"], one["relevance_score"]) for one in told["results"]] == [
+        (one.index, one.score) for one in ranks
+    ]
+    assert [one["document"]["text"] for one in told["results"]] == [documents[one.index] for one in ranks]
+    (failure,) = read(Path("out.jsonl.errors.jsonl"))
+    assert "documents: is too much for one row" in failure["error"]["message"]
+    with GatewayProcess(redis_url, tmp_path / "log") as gateway:
+        api = BatchApi(lambda: gateway.url)
+        batch_id = api.begin([line], endpoint="/v1/rerank")
+        ended = api.end_of(batch_id)
+        assert ended["usage"]["input_tokens"] == len(documents)
+        (over_http,) = api.content(ended["output_file_id"])
+    assert over_http["response"]["body"] == told
+
+
+def test_a_table_of_texts_says_where_an_answer_is_that_is_none(redis_url: str, worker: StandIn) -> None:
+    body = {"model": "tales", "input": ["a", "b"]}
+    write_lines([{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": body}])
+    done = invoke("batch", "in.jsonl", "-o", "out.csv", HERD_REDIS_URL=redis_url)
+    assert done.exit_code == 0, done.output
+    assert "for a table of vectors --embed" in Path("out.csv").read_text()

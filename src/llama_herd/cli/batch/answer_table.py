@@ -50,6 +50,8 @@ class OutputFormat(StrEnum):
                 )
 
 
+#: Of a row whose answer is no text, in a table of texts.
+_NO_TEXT = "the answer is not text: it is in the file of answers. Fix: for a table of vectors --embed"
 #: Rows that are in memory at a time.
 _LOT = 1024
 
@@ -152,6 +154,9 @@ def _output_rows(
         return
     body = answer["response"]["body"]
     usage = body["usage"] or {}
+    if "choices" not in body:
+        yield {**row, "model": body["model"], "error": _NO_TEXT}
+        return
     for choice in body["choices"]:
         message = choice.get("message", {})
         calls = message.get("tool_calls")

@@ -18,9 +18,11 @@ from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.openai.embeddings import EMBEDDINGS, answer_pieces
 from llama_herd.tasks.openai.json_pieces import compact_json
+from llama_herd.tasks.openai.ranks import RERANK, RankList
 from llama_herd.tasks.openai.response import response_pieces
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.result import Result
 
 #: Characters that some readers take for the end of a line.
@@ -49,8 +51,8 @@ def vector_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
 def _head(run_id: str, item: BatchItem, *, with_prompt: bool) -> dict[str, Any]:
     head: dict[str, Any] = {"id": line_id(run_id, item.index), "custom_id": item.row.tag.custom_id}
     if with_prompt:
-        assert isinstance(item.row.job, GenerationJob | EmbeddingJob)
-        sources = {*SOURCES, *TEXT_SOURCES}
+        assert isinstance(item.row.job, GenerationJob | EmbeddingJob | RankingJob)
+        sources = {*SOURCES, *TEXT_SOURCES, "query"}
         (prompt,) = item.row.job.model_dump(include=sources, exclude_none=True).values()
         head["prompt"] = prompt if item.row.tag.position is None else prompt[0]
     return head
@@ -63,7 +65,17 @@ def _body(request: RowRequest, item: BatchItem, result: Result) -> Iterator[str]
         result = result.model_copy(update={"usage": None})
     if request.endpoint == EMBEDDINGS:
         return answer_pieces([result], item.model, is_base64=request.is_base64)
+    if request.endpoint == RERANK:
+        return iter((_ranks(request, item, result),))
     return response_pieces(request.endpoint, item.job_id, item.model, result)
+
+
+def _ranks(request: RowRequest, item: BatchItem, result: Result) -> str:
+    assert request.ranks is not None
+    assert result.usage is not None  # of a job that ended well
+    logits = (rank[0] for rank in result.floats)
+    told = RankList.of(logits, request.ranks, str(item.model), result.usage.prompt_tokens)
+    return told.model_dump_json(exclude_none=True)
 
 
 def error_line(run_id: str, item: BatchItem) -> bytes:

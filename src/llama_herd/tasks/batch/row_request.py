@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
@@ -14,15 +14,19 @@ from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.joined_rows import joined_left
 from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS, BatchEndpoint, EmbeddingBody
+from llama_herd.tasks.openai.ranks import RERANK, RankBody
 from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, RequestBody
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob, seed_of
 from llama_herd.tasks.protocol.kinds import Job
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.tasks.settings import Settings
+
+J = TypeVar("J", EmbeddingJob, RankingJob)
 
 MAX_ID_CHARS = 512
 
@@ -139,12 +143,14 @@ _SAMPLING_FIELDS = frozenset(SamplingParams.model_fields)
 class RowRequest:
     """A row's name and the format of its answer; None for what was not understood.
 
-    is_base64: how its vectors are written. position: the number of a row that is a text, from 0.
+    is_base64: how its vectors are written. ranks: what it asks of documents. position: the number of a row
+    that is a text, from 0.
     """
 
     custom_id: str | None = None
     endpoint: BatchEndpoint | None = None
     is_base64: bool = False
+    ranks: RankBody | None = None
     position: int | None = None
 
 
@@ -233,14 +239,20 @@ class RequestReader:
         try:
             if request.endpoint == EMBEDDINGS:
                 asked = EmbeddingBody({**body, **self._overrides}, self._settings)
-                job = asked.only_job.model_copy(update={} if "priority" in body else self._defaults)
-                return job, replace(request, is_base64=asked.is_base64)
+                return self._in_bulk(asked.only_job, body), replace(request, is_base64=asked.is_base64)
+            if request.endpoint == RERANK:
+                ranks = RankBody({**body, **self._overrides}, self._settings)
+                return self._in_bulk(ranks.only_job, body), replace(request, ranks=ranks)
             found = RequestBody(request.endpoint, {**body, **self._overrides})
             return found.job(self._settings, self._defaults_of(body), self._sampling(line)), request
         except InvalidJob as error:
             for field, message in error.fields:
                 errors.append(FieldError(BODY if field == BODY else f"{BODY}.{field}", message))
         return None, request
+
+    def _in_bulk(self, job: J, body: Mapping[str, Any]) -> J:
+        """A job of texts as those of batches are, unless its row says how urgent it is."""
+        return job.model_copy(update={} if "priority" in body else self._defaults)
 
     def _read_plain(
         self, line: int, fields: Mapping[str, Any], errors: list[FieldError]

@@ -22,7 +22,6 @@ from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.openai.embeddings import HEAD, EmbeddingBody, tail, vector_pieces
 from llama_herd.tasks.openai.ranks import RankBody, RankList
 from llama_herd.tasks.protocol.events import End
-from llama_herd.tasks.protocol.ranking_job import best_first
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.tasks.settings import Settings
@@ -148,8 +147,8 @@ class RankAnswer(TextAnswer[RankBody]):
 
     async def _send(self, send: Send, num_tokens: int) -> None:
         results = [Result.from_events(await self._client.all_events(job_id)) for job_id in self._ids]
-        ranks = best_first([rank[0] for one in results for rank in one.floats], self._asked.top_n)
-        told = RankList.of(ranks, self._asked, self._model, num_tokens)
+        logits = [rank[0] for one in results for rank in one.floats]
+        told = RankList.of(logits, self._asked, self._model, num_tokens)
         text = await make_aside(partial(told.model_dump_json, exclude_none=True))
         await self._begin(send)
         await _send_part(send, text, is_last=True)

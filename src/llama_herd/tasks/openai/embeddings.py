@@ -4,7 +4,7 @@ Source: OpenAI's API reference for embeddings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -17,9 +17,11 @@ from llama_herd.tasks.protocol.result import Result, floats_of
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.tasks.settings import Settings
 
+T = TypeVar("T")
+
 EMBEDDINGS: Literal["/v1/embeddings"] = "/v1/embeddings"
 #: Where the rows of a batch may go.
-BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings"]
+BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
 BATCH_ENDPOINTS: tuple[BatchEndpoint, ...] = get_args(BatchEndpoint)
 #: Most inputs of a request, as at OpenAI.
 MAX_INPUTS = 2048
@@ -59,10 +61,15 @@ class EmbeddingBody:
     @property
     def only_job(self) -> EmbeddingJob:
         """The job, where there may be one alone. Raises InvalidJob."""
-        if len(self.jobs) > 1:
-            message = f"is too much for one row, which may have {MAX_TEXTS} inputs. Fix: several rows"
-            raise InvalidJob([FieldError("input", message)])
-        return self.jobs[0]
+        return only_job(self.jobs, "input")
+
+
+def only_job(jobs: Sequence[T], field: str) -> T:
+    """The job of a request with one alone. Raises InvalidJob, with the field that has the texts."""
+    if len(jobs) > 1:
+        message = f"is too much for one row, which may have {MAX_TEXTS} texts. Fix: several rows"
+        raise InvalidJob([FieldError(field, message)])
+    return jobs[0]
 
 
 def _suggestion(name: str) -> str:

@@ -3,17 +3,19 @@
 Sources: the references of Jina's and Cohere's rerank endpoints, and of vLLM's.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
+from llama_herd.tasks.openai.embeddings import only_job
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
-from llama_herd.tasks.protocol.ranking_job import Rank, RankingJob, ranking_sources
+from llama_herd.tasks.protocol.ranking_job import RankingJob, best_first, ranking_sources
 from llama_herd.tasks.settings import Settings
 
+RERANK: Literal["/v1/rerank"] = "/v1/rerank"
 #: Most documents of a request.
 MAX_DOCUMENTS = 2048
 SAME = ("model", "priority")
@@ -50,6 +52,11 @@ class RankBody:
             self.jobs = [RankingJob.parse(source | fields, settings) for source in sources]
         if errors:
             raise InvalidJob(list(dict.fromkeys(errors)))
+
+    @property
+    def only_job(self) -> RankingJob:
+        """The job, where there may be one alone. Raises InvalidJob."""
+        return only_job(self.jobs, "documents")
 
 
 def _documents_of(given: Any, errors: list[FieldError]) -> list[str]:
@@ -95,7 +102,9 @@ class RankList(AnswerModel):
     usage: RankUsage = Field(description="Tokens of all documents.")
 
     @classmethod
-    def of(cls, ranks: Sequence[Rank], asked: RankBody, model: str, num_tokens: int) -> "RankList":
+    def of(cls, logits: Iterable[float], asked: RankBody, model: str, num_tokens: int) -> "RankList":
+        """The answer to a request. logits: those of all its documents, in their order."""
+        ranks = best_first(logits, asked.top_n)
         results = tuple(
             RankedDocument(
                 index=one.index,
