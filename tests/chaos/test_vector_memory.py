@@ -34,7 +34,14 @@ def url() -> Iterator[str]:
             yield server.url
 
 
-def test_the_command_takes_more_vectors_than_redis_holds(url: str, tmp_path: Path) -> None:
+def memory_figure(memory: Memory) -> str:
+    own, redis = memory.most.command_bytes / 1e6, memory.most.redis_bytes / 1e6
+    return f"{NUM:,} vectors of {WIDTH:,} numbers: {own:.0f} MB here, {redis:.0f} MB in Redis at most"
+
+
+def test_the_command_takes_more_vectors_than_redis_holds(
+    url: str, tmp_path: Path, figures: list[str]
+) -> None:
     lines = (json.dumps({"text": f"text {number}"}) for number in range(NUM))
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     memory = Memory()
@@ -48,11 +55,12 @@ def test_the_command_takes_more_vectors_than_redis_holds(url: str, tmp_path: Pat
     found = np.load(tmp_path / "out.npy", mmap_mode="r")
     assert found.shape == (NUM, WIDTH)
     assert found.any(axis=1).all()
+    figures.append(memory_figure(memory))
     assert 0 < memory.most.redis_bytes < REDIS_BYTES
     assert 0 < memory.most.command_bytes < MAX_BYTES
 
 
-def test_a_gateway_does_too(url: str, tmp_path: Path) -> None:
+def test_a_gateway_does_too(url: str, tmp_path: Path, figures: list[str]) -> None:
     row = {"method": "POST", "url": "/v1/embeddings"}
     bodies = ({"model": "tales", "input": [f"{at} {n}" for n in range(64)]} for at in range(NUM // 64))
     lines = [json.dumps({**row, "custom_id": f"c{at}", "body": body}) for at, body in enumerate(bodies)]
@@ -72,5 +80,6 @@ def test_a_gateway_does_too(url: str, tmp_path: Path) -> None:
         gateway.communicate()
     assert found["request_counts"]["completed"] == len(lines), found
     assert found["usage"]["input_tokens"] == NUM // 64 * 64
+    figures.append(memory_figure(memory))
     assert 0 < memory.most.redis_bytes < REDIS_BYTES
     assert 0 < memory.most.command_bytes < MAX_BYTES
