@@ -12,7 +12,7 @@ import structlog
 
 from llama_herd.errors import HerdError
 from llama_herd.ops.settings import LogFormat
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.message import is_job_task
 
 #: Exceptions whose text cannot quote a prompt. Others may, such as a KeyError or a validation error.
 #: torch raises plain RuntimeErrors about shapes and devices; no code here that reads prompts raises one.
@@ -122,7 +122,7 @@ def name_job(record: logging.LogRecord) -> bool:
     args = record.args
     if isinstance(args, Mapping):
         args = (args.get("name"), args.get("id"))
-    if isinstance(args, tuple) and len(args) > 1 and args[0] == TASK_NAME:
+    if isinstance(args, tuple) and len(args) > 1 and is_job_task(args[0]):
         record.job_id = str(args[1])
     return True
 

@@ -1,4 +1,4 @@
-"""The Celery task `herd.generate`.
+"""The Celery tasks that are jobs: `herd.generate`, `herd.embed` and `herd.rerank`.
 
 The pool does the work, while Celery holds the message. The task's body only tells Celery how the job ended.
 So results, links, chains and signals work as in any Celery task.
@@ -6,6 +6,7 @@ So results, links, chains and signals work as in any Celery task.
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from celery import Task
@@ -19,31 +20,23 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.message import KIND_OF_TASK, TASK_NAME
+from llama_herd.tasks.protocol.ranking_job import best_first
 from llama_herd.tasks.protocol.result import Result
 
 #: Key in Celery's request dictionary under which the pool leaves the `Result` for the task's body.
 OUTCOME = "herd_outcome"
+
+#: What the result of a job with texts tells beside these: the rest is of jobs that write text.
+_OF_ALL_JOBS = {"job", "finish_reason", "usage", "attempts", "worker", "timings"}
 
 #: Most tasks that one message may link, those of its groups and chords included. A message has room for
 #: thirty thousand, which a worker sends in 23 s; a thousand take 0.7 s.
 MAX_LINKED_TASKS = 1000
 
 
-@app.task(  # type: ignore[untyped-decorator]
-    name=TASK_NAME,
-    bind=True,
-    # Arguments are checked by GenerationJob, which names every wrong field.
-    typing=False,
-    # A failed job is no fault of the worker: its log gets no traceback.
-    throws=(GenerationError, DeadlineExceeded),
-    # Celery's events would show the beginning of the result.
-    resultrepr_maxsize=0,
-    # Marks the task that the engine runs.
-    engine_task=True,
-)
-def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
-    """Return the job's `Result` as a dictionary, or raise GenerationError or DeadlineExceeded."""
+def tell(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
+    """Return what came of the job, or raise GenerationError or DeadlineExceeded."""
     result: Result | None = self.request.get(OUTCOME)
     if result is None:
         raise GenerationError(
@@ -56,8 +49,38 @@ def generate(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
             self.request.id, "cancelled", request=self.request, store_result=is_wanted
         )
         raise Ignore
+    return _told(self.name, result)
+
+
+def _job_task(name: str) -> Task:
+    """A task of Celery that is a job."""
+    return app.task(
+        name=name,
+        bind=True,
+        # Arguments are checked by the job, which names every wrong field.
+        typing=False,
+        # A failed job is no fault of the worker: its log gets no traceback.
+        throws=(GenerationError, DeadlineExceeded),
+        # Celery's events would show the beginning of the result.
+        resultrepr_maxsize=0,
+        # Marks the tasks that the engine runs.
+        engine_task=True,
+    )(tell)
+
+
+generate, *_ = map(_job_task, KIND_OF_TASK)
+
+
+def _told(name: str, result: Result) -> dict[str, Any]:
+    """The result of a task: a `Result`, or plain numbers. Raises its error."""
     result.raise_for_error()
-    return result.model_dump(mode="json")
+    if name == TASK_NAME:
+        return result.model_dump(mode="json")
+    told, floats = result.model_dump(mode="json", include=_OF_ALL_JOBS), result.floats
+    if KIND_OF_TASK[name] == "embed":
+        return {**told, "vectors": [vector.tolist() for vector in floats]}
+    ranks = best_first((logit for (logit,) in floats), None)
+    return {**told, "ranks": [{**asdict(rank), "score": rank.score} for rank in ranks]}
 
 
 def run_tracer(
@@ -137,18 +160,19 @@ def store_failure(job_id: str, error: GenerationError, backend: Backend) -> None
         backend.store_result(job_id, error, FAILURE)
 
 
-def correct_state(result: Result, backend: Backend) -> None:
+def correct_state(result: Result, task: Task) -> None:
     """Store REVOKED for a job that was cancelled, and replace it if the job ended otherwise.
 
     Celery stores it by itself for a message that has expired, which is a deadline here. It also stores it for
     a task that is revoked just after its job has ended.
     """
+    backend = task.backend
     status = backend.get_task_meta(result.job, cache=False)["status"]
     if result.finish_reason == "cancelled" and status not in READY_STATES:
         backend.mark_as_revoked(result.job, "cancelled")
     if status != REVOKED or result.finish_reason == "cancelled":
         return
     try:
-        backend.store_result(result.job, result.raise_for_error().model_dump(mode="json"), SUCCESS)
+        backend.store_result(result.job, _told(task.name, result), SUCCESS)
     except (GenerationError, DeadlineExceeded) as error:
         backend.store_result(result.job, error, FAILURE)

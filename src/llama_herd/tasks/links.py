@@ -19,7 +19,7 @@ from celery.utils.imports import symbol_by_name
 from kombu import Exchange, Queue
 
 from llama_herd.tasks.connection.redis_url import is_same_redis, masked
-from llama_herd.tasks.protocol.message import BESIDE_JOBS, RESULTS_AT, TASK_NAME
+from llama_herd.tasks.protocol.message import BESIDE_JOBS, RESULTS_AT, is_job_task
 
 #: Arguments of Celery's own tasks that are tasks themselves.
 _MEMBERS = {"celery.chain": ("tasks",), "celery.group": ("tasks",), "celery.chord": ("header", "body")}
@@ -33,7 +33,7 @@ _PLACES = ("queue", "exchange", "routing_key")
 
 
 def route_links(app: Celery) -> None:
-    """Let each generation that this app sends carry the queues of its links, errbacks, chains and chords.
+    """Let each job that this app sends carry the queues of its links, errbacks, chains and chords.
 
     Those that name a queue keep it. The others go where the app itself would send them: by `task_routes`, by
     the task's own options, else into `task_default_queue`. Without this the worker, whose app is another one,
@@ -46,7 +46,7 @@ def route_links(app: Celery) -> None:
 
 
 class LinkRouting(AMQP):  # type: ignore[misc]
-    """Celery's maker of messages, or an app's own, which gives the links of generations their queues."""
+    """Celery's maker of messages, or an app's own, which gives the links of jobs their queues."""
 
     def __init__(self, app: Celery) -> None:
         super().__init__(app)
@@ -55,11 +55,11 @@ class LinkRouting(AMQP):  # type: ignore[misc]
 
 
 def _routed_by(app: Celery, make: Any) -> Any:
-    """The function that makes a message, with routed links where it is a generation's."""
+    """The function that makes a message, with routed links where it is a job's."""
 
     def made(task_id: str, name: str, *args: Any, **options: Any) -> Any:
         message = make(task_id, name, *args, **options)
-        if name == TASK_NAME:
+        if is_job_task(name):
             body = message.body
             carried = body if isinstance(body, dict) else body[2]  # by the version of the protocol
             carried.update({key: _routed(app, carried[key]) for key in _CARRIED if carried.get(key)})
@@ -96,12 +96,12 @@ def _routed(app: Celery, links: Any) -> Any:
 
 
 def _place_of(app: Celery, link: Mapping[str, Any]) -> dict[str, str]:
-    """Where this app would send a task, as options of a message; for a generation without a route none."""
+    """Where this app would send a task, as options of a message; for a job without a route none."""
     name, task = link["task"], app.tasks.get(link["task"])
     given = {place: value for place in _PLACES if (value := getattr(task, place, None))}
     args, kwargs = link.get("args") or (), link.get("kwargs") or {}
     router = app.amqp.router
-    if name == TASK_NAME and not given and router.lookup_route(name, args, kwargs, {}, task) is None:
+    if is_job_task(name) and not given and router.lookup_route(name, args, kwargs, {}, task) is None:
         return {}  # the worker sends it into its own queue
     route = router.route(given, name, args, kwargs, task)
     found = {place: route[place] for place in _PLACES if route.get(place)}

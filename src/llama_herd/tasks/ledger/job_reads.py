@@ -15,7 +15,7 @@ from llama_herd.tasks.ledger.replies import number, number_or_none, text, text_o
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import ANSWER_FIELDS, Event, Failure, parse_event
-from llama_herd.tasks.protocol.message import model_of, trace_id_of
+from llama_herd.tasks.protocol.message import job_task_of, model_of, trace_id_of
 from llama_herd.tasks.protocol.priority import lists_of
 
 #: Start of a stream, as XRANGE takes it.
@@ -86,12 +86,13 @@ class JobReads(Keys):
         return RedisCall("HGET", (self.job_key(job_id),), ("webhook_secret",), lambda raw: raw and text(raw))
 
     def origin(self, job_id: str) -> RedisCall[JobOrigin]:
-        """Read the facts about a job's origin, for the log."""
+        """Read the facts about a job's origin."""
 
         def read(reply: list[bytes | None]) -> JobOrigin:
             queue, starts, envelope = reply
             headers = json.loads(envelope or b"{}").get("headers") or {}
-            return JobOrigin(model_of(text(queue or b""), self.tenant), number(starts), trace_id_of(headers))
+            model = model_of(text(queue or b""), self.tenant)
+            return JobOrigin(model, number(starts), trace_id_of(headers), job_task_of(headers))
 
         return RedisCall("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
 

@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 TASK_NAME = "herd.generate"
+#: The tasks of Celery that are jobs, and the kind of each one's jobs; None: as the job itself says.
+KIND_OF_TASK: Mapping[str, str | None] = {TASK_NAME: None, "herd.embed": "embed", "herd.rerank": "rank"}
 #: Placeholder of the delivery tag. The scripts replace its first occurrence, which is in `properties`.
 TAG_GAP = "@tag@"
 #: Placeholder of the id in the messages of our client, which differ in nothing else.
@@ -93,6 +95,17 @@ def trace_id_of(headers: Mapping[str, Any]) -> str | None:
     return known.split("-")[1] if known else None
 
 
+def is_job_task(name: object) -> bool:
+    """Whether this is the name of a task that is a job."""
+    return isinstance(name, str) and name in KIND_OF_TASK
+
+
+def job_task_of(headers: Mapping[str, Any]) -> str:
+    """The task of a job's message; that of older ones, and of what others have written, is the first."""
+    name = headers.get("task")
+    return name if isinstance(name, str) and name in KIND_OF_TASK else TASK_NAME
+
+
 class MessageHead(NamedTuple):
     """What the headers of a message name, as far as they can be found, though it may be no whole JSON.
 
@@ -135,7 +148,7 @@ class Envelope:
 
     @classmethod
     def for_unread(cls, job_id: str, queue: str, headers: Mapping[str, Any]) -> Self:
-        """A message that replaces one that cannot be read; `headers` say why."""
+        """A message that replaces one that cannot be read; `headers` say why, and of which task it was."""
         return cls._build(job_id, queue, headers, _NO_EMBED, {})
 
     @classmethod
@@ -154,6 +167,7 @@ class Envelope:
         JSON: kombu's has types of its own.
         """
         headers = {name: request[name] for name in _KEPT_HEADERS if request.get(name) is not None}
+        headers["task"] = job_task_of(request)
         if trace := known_traceparent(request.get(TRACEPARENT)):
             headers[TRACEPARENT] = trace
         properties = {name: request[name] for name in ("correlation_id", "reply_to") if request.get(name)}
@@ -181,7 +195,7 @@ class Envelope:
                 "correlation_id": job_id,
                 **properties,
             },
-            "headers": {**headers, "task": TASK_NAME, "id": job_id, "argsrepr": "()", "kwargsrepr": "{}"},
+            "headers": {"task": TASK_NAME, **headers, "id": job_id, "argsrepr": "()", "kwargsrepr": "{}"},
             "content-type": "application/json",
             "content-encoding": "utf-8",
             "body": body,

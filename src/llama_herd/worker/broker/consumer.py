@@ -16,7 +16,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import error_name
 from llama_herd.tasks.protocol.job import is_job_id
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.message import is_job_task
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.held_messages import UNREADABLE
@@ -97,7 +97,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
             try:
                 upgrade_first_protocol(message)
                 headers = message.headers
-                if headers["task"] == TASK_NAME and not is_job_id(headers.get("id")):
+                if is_job_task(headers["task"]) and not is_job_id(headers.get("id")):
                     return self._refuse(message, "its id cannot name a job", BAD_ID)
                 if not isinstance(headers.get("shadow"), str | None):
                     raise ValueError("the header `shadow` is not a text")
@@ -135,14 +135,14 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         limit = process.own_settings().max_message_bytes
         unread = f"cannot be read ({reason}). Fix: send JSON, of at most {limit} bytes when unpacked"
         complaint = complaint or unread
-        if is_job_id(task_id) and name == TASK_NAME and not is_refused(message):
+        if is_job_id(task_id) and is_job_task(name) and not is_refused(message):
             refuse(message, task_id, complaint)
             with suppress(*UNREADABLE, GenerationError):
                 return self._handle(message)
         if isinstance(task_id, str) and 0 < len(task_id) <= MAX_ID:
             app = celery_config.app_of(process.own_settings().for_queue(message.delivery_info["routing_key"]))
             error = GenerationError(ErrorCode.INVALID_JOB, f"message: {complaint}")
-            failure = error if name == TASK_NAME else InvalidTaskError(f"the message {complaint}")
+            failure = error if is_job_task(name) else InvalidTaskError(f"the message {complaint}")
             self.pool.run_aside(partial(_store_failure, app, task_id, failure))
         message.reject_log_error(log, self.connection_errors)
         return None
@@ -163,7 +163,7 @@ def _strategy_of_queue(by_queue: Mapping[str, Callable[..., Any]], message: Mess
 
 def _refuse_stand_in(message: Message) -> None:
     num_bytes, limit = message.headers.get(NUM_BYTES), process.own_settings().max_message_bytes
-    if isinstance(num_bytes, int) and message.headers["task"] == TASK_NAME:
+    if isinstance(num_bytes, int) and is_job_task(message.headers["task"]):
         fix = "Fix: a shorter prompt, or a larger HERD_MAX_MESSAGE_BYTES"
         refuse(message, message.headers["id"], f"must be at most {limit} bytes, got {num_bytes}. {fix}")
 

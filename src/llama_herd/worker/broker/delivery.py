@@ -14,7 +14,7 @@ from kombu.transport.virtual import QoS
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.generate import correct_state, run_tracer, store_failure, store_started
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.protocol.message import TASK_NAME, trace_id_of
+from llama_herd.tasks.protocol.message import job_task_of, trace_id_of
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.message_json import UnreadableJson, read_json
 from llama_herd.worker.broker.request import ENDED
@@ -109,7 +109,7 @@ class Delivery:
         ended the task by itself, only what it stored is corrected.
         """
         if self.is_revoked:
-            correct_state(outcome, self._request.task.backend)
+            correct_state(outcome, self._request.task)
             return
         embed = _without_links(self.message.embed) if has_sent_links else self.message.embed
         with results_live(life_s):
@@ -173,8 +173,8 @@ class Debt:
     def __init__(self, app: Celery, job_id: str, envelope: bytes) -> None:
         """`envelope`: the message in the job's record, which has its links; empty: none."""
         self.job_id = job_id
-        self._task = app.tasks[TASK_NAME]
         self._headers, self._embed = _read_envelope(job_id, envelope)
+        self._task = app.tasks[job_task_of(self._headers)]
 
     @property
     def trace_id(self) -> str | None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from kombu import compression
 
 from llama_herd.tasks.protocol.job import is_job_id
-from llama_herd.tasks.protocol.message import TASK_NAME, Envelope, MessageHead
+from llama_herd.tasks.protocol.message import Envelope, MessageHead, is_job_task
 
 #: Most bytes of lzma's dictionary, whose size the message sets; the default preset and lower ones need less.
 LZMA_BYTES = 16 << 20
@@ -65,9 +65,9 @@ def unpack_bounded(make: Callable[[], Any], max_bytes: int, packed: bytes) -> by
 
 
 def short_stand_in(raw: bytes, queue: str) -> bytes | None:
-    """A short message in place of a long one, of the same job; None if that names no generation job."""
+    """A short message in place of a long one, of the same job; None if that names no job."""
     head = MessageHead.find_in(raw)
-    if head.task != TASK_NAME or head.task_id is None or not is_job_id(head.task_id):
+    if not is_job_task(head.task) or head.task_id is None or not is_job_id(head.task_id):
         return None
-    envelope = Envelope.for_unread(head.task_id, queue, {NUM_BYTES: len(raw)})
+    envelope = Envelope.for_unread(head.task_id, queue, {"task": head.task, NUM_BYTES: len(raw)})
     return envelope.with_tag(str(uuid4())).encode()

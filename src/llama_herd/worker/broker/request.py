@@ -10,7 +10,7 @@ from celery.worker.request import Request
 from kombu.message import Message
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.message import job_task_of
 from llama_herd.worker.broker.result_backend import is_remote
 
 #: Key in the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
@@ -80,7 +80,7 @@ class JobRequest(QuietRequest):
 def refuse(message: Message, job_id: str, complaint: str) -> None:
     """Replace the content of a job's unreadable message, so that the job ends with the complaint."""
     message.headers = {
-        "task": TASK_NAME,
+        "task": job_task_of(message.headers),
         "id": job_id,
         "argsrepr": "()",
         "kwargsrepr": "{}",

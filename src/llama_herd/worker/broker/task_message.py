@@ -8,7 +8,7 @@ from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
 from llama_herd.tasks.protocol.kinds import Job, parse_job
-from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.message import KIND_OF_TASK, Envelope, job_task_of
 from llama_herd.worker.broker.message_json import UnreadableJson, as_plain_json, read_json, write_json
 from llama_herd.worker.broker.request import DUE_MS, REFUSAL
 from llama_herd.worker.settings import WorkerSettings
@@ -20,11 +20,20 @@ NO_JOB = GenerationJob.model_construct()
 
 _MALFORMED = "cannot be read ({}). Fix: send JSON of [args, kwargs, links], as Celery writes it"
 _LEAVE_OUT = "Fix: .si() instead of .s() leaves the result of the task before it out"
-_NO_TEXT = (
+_NO_PROMPT = (
     "must be given as keyword arguments of the task, such as prompt and sampling. A positional argument is "
     f"the prompt: one text, or the result of one generation. {_LEAVE_OUT}"
 )
-_TWO_PROMPTS = f"is given beside a positional argument, which is the prompt. {_LEAVE_OUT}"
+#: The same for jobs with texts, by their kind.
+_NO_TEXTS = {
+    "embed": "must be given as keyword arguments of the task, such as texts and dimensions. A positional "
+    f"argument is texts: texts, or results of generations, one or a list. {_LEAVE_OUT}",
+    "rank": "must be given as keyword arguments of the task, such as query and documents. Of positional "
+    f"arguments a list is documents and a text is query; either may be results of generations. {_LEAVE_OUT}",
+}
+#: Fields of which one alone may be given, by that which a positional argument is.
+_RIVALS = {"prompt": SOURCES, "texts": TEXT_SOURCES}
+_GIVEN_TWICE = "is given beside a positional argument, which is the {}. " + _LEAVE_OUT
 
 
 class TaskMessage(NamedTuple):
@@ -48,11 +57,12 @@ class TaskMessage(NamedTuple):
                 return cls(embed=embed)
             envelope = Envelope.from_request(headers, embed, settings.queue, write_json)
         except UnreadableJson as error:  # some links can be read that are too deep to be written
-            return cls(NO_JOB, Envelope.for_unread(headers["id"], settings.queue, {}), _malformed(error))
+            named = {"task": job_task_of(headers)}
+            return cls(NO_JOB, Envelope.for_unread(headers["id"], settings.queue, named), _malformed(error))
         if headers.get(REFUSAL) is not None:
             return cls(NO_JOB, envelope, headers[REFUSAL], embed)
         try:
-            fields = _with_result(*as_plain_json([args, kwargs]))
+            fields = _fields_of(job_task_of(headers), *as_plain_json([args, kwargs]))
             job = parse_job(_not_before(fields, headers.get(DUE_MS)), settings)
             return cls(job, envelope, embed=embed)
         except InvalidJob as error:
@@ -71,33 +81,49 @@ def _is_ours(headers: Mapping[str, Any]) -> bool:
     return job_id == headers["id"] and len(counted) == 2 and all(map(_NUMBER.fullmatch, counted))
 
 
-def _with_result(args: list[Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """The job's fields, with the result of the task before it as its prompt: Celery puts that first.
+def _fields_of(task: str, args: list[Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """The job's fields, with the kind that its task names, and with its positional arguments by their names.
 
-    Raises InvalidJob.
+    Celery puts the result of the task before it first among these. Raises InvalidJob.
     """
+    if kind := KIND_OF_TASK[task]:
+        if fields.get("kind", kind) != kind:
+            raise InvalidJob([FieldError("kind", f"must be {kind}, or absent, for the task {task}")])
+        fields = {**fields, "kind": kind}
     if not args:
         return fields
-    if fields.get("kind") == "embed" and len(args) == 1:
-        return _with_texts(args[0], fields)
-    text = _text_of(args[0]) if len(args) == 1 else None
-    if text is None:
-        raise InvalidJob([FieldError("job", _NO_TEXT)])
-    given = next((name for name in SOURCES if fields.get(name) is not None), None)
-    if given is not None:
-        raise InvalidJob([FieldError(given, _TWO_PROMPTS)])
-    return {**fields, "prompt": text}
+    named = _named(fields.get("kind"), args)
+    for name in named:
+        given = next((one for one in _RIVALS.get(name, (name,)) if fields.get(one) is not None), None)
+        if given is not None:
+            raise InvalidJob([FieldError(given, _GIVEN_TWICE.format(name))])
+    return {**fields, **named}
 
 
-def _with_texts(result: object, fields: dict[str, Any]) -> dict[str, Any]:
-    """The same of a job with texts: the result is one, or a list of them. Raises InvalidJob."""
-    texts = [*map(_text_of, result if isinstance(result, list) else [result])]
-    if None in texts:
-        raise InvalidJob([FieldError("job", _NO_TEXT)])
-    given = next((name for name in TEXT_SOURCES if fields.get(name) is not None), None)
-    if given is not None:
-        raise InvalidJob([FieldError(given, _TWO_PROMPTS)])
-    return {**fields, "texts": texts}
+def _named(kind: object, args: list[Any]) -> dict[str, Any]:
+    """Positional arguments of a job by their names. Raises InvalidJob."""
+    found = dict[str, Any]()
+    match kind, args:
+        case "embed", [one]:
+            found = {"texts": _texts_of(one if isinstance(one, list) else [one])}
+        case "rank", _:
+            found = dict(map(_named_in_rank, args))
+        case _, [one]:
+            found = {"prompt": _text_of(one)}
+    if None in found.values() or len(found) != len(args):
+        complaint = _NO_TEXTS.get(kind, _NO_PROMPT) if isinstance(kind, str) else _NO_PROMPT
+        raise InvalidJob([FieldError("job", complaint)])
+    return found
+
+
+def _named_in_rank(arg: object) -> tuple[str, Any]:
+    return ("documents", _texts_of(arg)) if isinstance(arg, list) else ("query", _text_of(arg))
+
+
+def _texts_of(results: list[Any]) -> list[str] | None:
+    """The same of each task; None if one is anything else."""
+    texts = [text for text in map(_text_of, results) if text is not None]
+    return texts if len(texts) == len(results) else None
 
 
 def _text_of(result: object) -> str | None:

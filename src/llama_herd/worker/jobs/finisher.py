@@ -233,7 +233,8 @@ class Finisher:
 
     def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
-        correct_state(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.backend)
+        task = run_call(self._redis, tenancy.ledger.origin(job_id)).task
+        correct_state(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.tasks[task])
         self._delete_if_purged(tenancy, job_id, tenancy.ledger.is_purged(job_id))
 
     def _note_settled(self, tenancy: Tenancy, job_id: str) -> None:
