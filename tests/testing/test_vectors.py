@@ -44,7 +44,7 @@ def test_nothing_is_kept_of_vectors_that_have_come(herd: FakeHerd) -> None:
         before = set(redis.scan_iter("*:events"))
         herd.client.embed(MANY, model="tales")
         assert set(redis.scan_iter("*:events")) <= before
-        assert not any(redis.scan_iter("celery-task-meta-*"))
+        wait_until(lambda: not any(redis.scan_iter("celery-task-meta-*")), "Celery's results are gone, too")
 
 
 def test_fewer_dimensions_are_a_vector_of_length_one(herd: FakeHerd) -> None:
@@ -97,6 +97,12 @@ def test_of_a_call_with_a_wrong_text_no_job_goes_on(herd: FakeHerd) -> None:
     with pytest.raises(InvalidJob, match="must not be empty"):
         herd.client.embed([*MANY, ""], model="tales")
     wait_until(lambda: not herd.client.count_jobs(model="tales"), "the other job is cancelled")
+
+
+def test_a_document_is_ranked_by_the_words_of_the_query(herd: FakeHerd) -> None:
+    documents = ["An alpaca hums.", "A llama spits.", "Who spits? The llama."]
+    ranks = herd.client.rerank("Who spits?", documents, model="tales")
+    assert [(one.index, one.logit) for one in ranks] == [(2, 2.0), (1, 0.0), (0, -2.0)]
 
 
 def test_texts_and_prompts_share_a_worker(herd: FakeHerd) -> None:

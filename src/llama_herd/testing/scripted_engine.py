@@ -1,6 +1,7 @@
 """The engine on a script: the scheduler, slots and pages of any worker, and tokens that are known before."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence as Rows
 from dataclasses import dataclass, fields
@@ -8,7 +9,7 @@ from math import hypot
 from random import Random
 from struct import pack
 from time import monotonic, sleep
-from typing import Self
+from typing import Any, Self
 
 from llama_herd.errors import GenerationError
 from llama_herd.testing.answer import Answer
@@ -22,6 +23,8 @@ from llama_herd.worker.engine.sequence import Sequence
 #: Numbers of the vector of a text.
 NUM_DIMENSIONS = 64
 
+_WORD = re.compile(r"\w+")
+
 #: How long at most an engine whose rows are all paced hears of nothing else.
 POLL_S = 0.01
 
@@ -32,19 +35,30 @@ RECORDED_S = 10.0
 HasRecorded = Callable[[SequenceInfo, int], bool]
 
 
+class KnownSequence(Sequence):
+    """A sequence of which is known what comes of it."""
+
+    @classmethod
+    def of(cls, sequence: Sequence, **known: Any) -> Self:
+        given = {one.name: getattr(sequence, one.name) for one in fields(Sequence) if one.init}
+        return cls(**given, **known)
+
+
 @dataclass(eq=False, kw_only=True)
-class ScriptedSequence(Sequence):
+class RankedSequence(KnownSequence):
+    """The sequence of a document."""
+
+    logit: float
+
+
+@dataclass(eq=False, kw_only=True)
+class ScriptedSequence(KnownSequence):
     """A sequence whose tokens are known."""
 
     answer: Answer
     scripted_ids: tuple[int, ...]
     num_replayed: int = 0  # of its ids, which earlier attempts have recorded
     due_s: float = 0.0  # when its next token may come, on the clock of time.monotonic
-
-    @classmethod
-    def from_sequence(cls, sequence: Sequence, answer: Answer, ids: tuple[int, ...]) -> Self:
-        given = {one.name: getattr(sequence, one.name) for one in fields(Sequence) if one.init}
-        return cls(**given, answer=answer, scripted_ids=ids)
 
     def replay(self, ids: list[int]) -> str:  # type: ignore[override]
         self.num_replayed = len(ids)
@@ -83,6 +97,8 @@ class ScriptedRunner:
 
     def _reading(self, row: Row) -> Reading:
         sequence = row.sequence
+        if isinstance(sequence, RankedSequence):
+            return Reading(row, [], None, pack("<f", sequence.logit))
         if sequence.vector is not None:
             return Reading(row, [], None, scripted_vector(sequence.prompt_ids, sequence.num_dimensions))
         if not isinstance(sequence, ScriptedSequence):
@@ -126,6 +142,12 @@ def scripted_vector(ids: Rows[int], num_dimensions: int | None = None) -> bytes:
     drawn = Random(repr(list(ids)))
     numbers = [drawn.gauss(0, 1) for _ in range(NUM_DIMENSIONS)][:num_dimensions]
     return pack(f"<{len(numbers)}f", *(one / hypot(*numbers) for one in numbers))
+
+
+def scripted_logit(query: str, document: str) -> float:
+    """How many words of the query a document has, less those that it lacks."""
+    wanted, found = (set(_WORD.findall(text.lower())) for text in (query, document))
+    return float(len(wanted & found) - len(wanted - found))
 
 
 def _certain(token_id: int, num_top: int | None) -> SampledToken:

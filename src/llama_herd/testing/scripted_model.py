@@ -10,6 +10,7 @@ from llama_herd.model.shape.pooling import Pooling
 from llama_herd.model.shape.purpose import Embeds
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.testing.answer import Answer
@@ -19,8 +20,10 @@ from llama_herd.testing.scripted_engine import (
     NUM_DIMENSIONS,
     HasRecorded,
     PacedEngine,
+    RankedSequence,
     ScriptedRunner,
     ScriptedSequence,
+    scripted_logit,
 )
 from llama_herd.testing.vocabulary import EOS_ID, Vocabulary
 from llama_herd.worker.engine.interface import Sink
@@ -69,6 +72,13 @@ class FreeForms:
     def close(self) -> None: ...
 
 
+class ScriptedTexts(TextMaker):
+    """Makes sequences of texts and of documents, where a model is for either."""
+
+    def _pairing(self, query: str, chat: object) -> Callable[[str], list[int]]:
+        return lambda document: self.tokenizer.encode(f"{query}\n{document}")
+
+
 @dataclass(frozen=True)
 class ScriptedMaker(SequenceMaker):
     """Makes sequences as of any model, and asks for what each is to say."""
@@ -90,7 +100,7 @@ class ScriptedMaker(SequenceMaker):
             control_ids={},
             tokenizer_info=None,
             sampling={},
-            texts=TextMaker(
+            texts=ScriptedTexts(
                 words,
                 Embeds(Pooling.LAST),
                 NUM_DIMENSIONS,
@@ -103,15 +113,18 @@ class ScriptedMaker(SequenceMaker):
         )
 
     def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
-        """Of texts nothing is asked: their vectors follow from them."""
+        """Of texts nothing is asked: their vectors and ranks follow from them."""
         made = super().sequences(job_id, job, now_ms, due_ms)
+        if isinstance(job, RankingJob):
+            logits = (scripted_logit(job.query, document) for document in job.documents)
+            return [RankedSequence.of(one, logit=logit) for one, logit in zip(made, logits, strict=True)]
         if isinstance(job, TextJob):
             return made
         answer = self.ask(AskedJob(job_id, job.tenant, self.model, job))
         if answer.error and not answer.after_tokens:
             raise GenerationError(answer.error, answer.message)
         ids = (*self.tokenizer.encode(output_of(answer, job)), EOS_ID)
-        return [ScriptedSequence.from_sequence(one, answer, ids) for one in made]
+        return [ScriptedSequence.of(one, answer=answer, scripted_ids=ids) for one in made]
 
     def _chat_ids(self, job: GenerationJob, due_ms: int | None) -> list[int]:
         """The ids of a chat, without any model's template."""

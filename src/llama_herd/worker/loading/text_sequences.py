@@ -1,6 +1,6 @@
 """What a model that embeds or ranks makes of a job with texts: a sequence for each, without tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -105,9 +105,7 @@ class TextMaker:
 
     def _ranked(self, job: RankingJob, chat: "ChatTemplates | None") -> list[tuple[list[int], VectorForm]]:
         """The ids of documents, each in the template with the query. The last of them says the rank."""
-        if not isinstance(self.purpose, Ranks) or chat is None:
-            raise self._other("ranks nothing. Fix: a model that ranks")
-        render = partial(_pair_ids, chat, self.purpose.instruction, job.query)
+        render = self._pairing(job.query, chat)
         before, texts = render(""), []
         for number, document in enumerate(job.documents):
             ids = render(document)
@@ -115,6 +113,12 @@ class TextMaker:
                 raise _too_long(f"documents.{number}, with the query", len(ids), self._room, SHORTER)
             texts.append((ids, VectorForm(len(ids) - 1, num_shared=num_common(before, ids))))
         return texts
+
+    def _pairing(self, query: str, chat: "ChatTemplates | None") -> Callable[[str], list[int]]:
+        """What makes ids of a document. Raises InvalidJob."""
+        if not isinstance(self.purpose, Ranks) or chat is None:
+            raise self._other("ranks nothing. Fix: a model that ranks")
+        return partial(_pair_ids, chat, self.purpose.instruction, query)
 
     def _other(self, what: str) -> InvalidJob:
         """The error of a job that this model is not for."""
