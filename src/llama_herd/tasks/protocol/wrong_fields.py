@@ -62,7 +62,7 @@ def _message(loc: Location, detail: Any, of_job: frozenset[str]) -> str:
 def _unknown_field(loc: Location, of_job: frozenset[str]) -> str:
     """Say of an unknown field where it belongs, or which field it may have been meant to be."""
     *above, name = map(str, loc)
-    of_sampling = SamplingParams.model_fields
+    of_sampling = SamplingParams.model_fields if "sampling" in of_job else {}
     if not above and name in of_sampling:
         return "unknown field. Fix: put it into sampling"
     if above == ["sampling"] and name in of_job:

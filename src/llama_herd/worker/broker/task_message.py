@@ -26,14 +26,14 @@ _NO_PROMPT = (
 )
 #: The same for jobs with texts, by their kind.
 _NO_TEXTS = {
-    "embed": "must be given as keyword arguments of the task, such as texts and dimensions. A positional "
+    "embed": "must be given as keyword arguments of the task, such as texts or text_ids. A positional "
     f"argument is texts: texts, or results of generations, one or a list. {_LEAVE_OUT}",
     "rank": "must be given as keyword arguments of the task, such as query and documents. Of positional "
     f"arguments a list is documents and a text is query; either may be results of generations. {_LEAVE_OUT}",
 }
 #: Fields of which one alone may be given, by that which a positional argument is.
 _RIVALS = {"prompt": SOURCES, "texts": TEXT_SOURCES}
-_GIVEN_TWICE = "is given beside a positional argument, which is the {}. " + _LEAVE_OUT
+_GIVEN_TWICE = "is given beside a positional argument, which is {}. " + _LEAVE_OUT
 
 
 class TaskMessage(NamedTuple):
