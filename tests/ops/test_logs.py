@@ -202,6 +202,7 @@ def test_a_line_of_no_job_has_none_of_it(entry: Callable[[], dict[str, Any]]) ->
     [
         ("Task %(name)s[%(id)s] raised", ({"name": TASK_NAME, "id": "job-1"},)),
         ("Discarding revoked task: %s[%s]", (TASK_NAME, "job-1")),
+        ("Discarding revoked task: %s[%s]", ("herd.embed", "job-1")),
     ],
 )
 def test_celerys_line_of_a_job_names_it_in_the_same_place(

@@ -89,8 +89,10 @@ class Herd:
         return list(reversed(self.redis.lrange(QUEUE, 0, -1)))
 
 
-def started(job_id: str, seq: int = 1, epoch: int = 1, i: int = 0) -> EmitEntry:
-    event = Started(seq=seq, job=job_id, epoch=epoch, attempt=1, worker="w", model="tales", seed=7)
+def started(job_id: str, seq: int = 1, epoch: int = 1, i: int = 0, *, texts: int | None = None) -> EmitEntry:
+    event = Started(
+        seq=seq, job=job_id, epoch=epoch, attempt=1, worker="w", model="tales", seed=7, texts=texts
+    )
     return EmitEntry.from_event(event, i)
 
 

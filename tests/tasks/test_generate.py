@@ -1,5 +1,7 @@
 """The task's body: how a job's end reads in Celery's terms."""
 
+from array import array
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +12,12 @@ from celery.app.trace import build_tracer
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.generate import OUTCOME
-from llama_herd.tasks.protocol.events import End, Failure, FinishReason
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.events import End, Failure, FinishReason, Started, Vectors
+from llama_herd.tasks.protocol.message import KIND_OF_TASK, TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 
-Stored = Callable[[Result | None], dict[str, Any]]
+Stored = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.redis
 
 
@@ -31,10 +33,10 @@ def app(redis_url: str) -> Celery:
 def stored(app: Celery) -> Stored:
     """Runs the task with an outcome through Celery's tracer; answers what the backend then holds."""
 
-    def run(result: Result | None) -> dict[str, Any]:
-        request = {"id": "a", "hostname": "h", "is_eager": False, "delivery_info": {}, OUTCOME: result}
-        build_tracer(TASK_NAME, app.tasks[TASK_NAME], app=app)("a", (), {}, request)
-        meta: dict[str, Any] = app.backend.get_task_meta("a", cache=False)
+    def run(result: Result | None, task: str = TASK_NAME) -> dict[str, Any]:
+        request = {"id": task, "hostname": "h", "is_eager": False, "delivery_info": {}, OUTCOME: result}
+        build_tracer(task, app.tasks[task], app=app)(task, (), {}, request)
+        meta: dict[str, Any] = app.backend.get_task_meta(task, cache=False)
         return meta
 
     return run
@@ -52,18 +54,51 @@ def test_a_result_is_stored_as_a_dictionary(stored: Stored, finish_reason: Finis
     assert Result.model_validate(meta["result"]) == ended(finish_reason)
 
 
-def test_a_cancelled_job_is_revoked(stored: Stored) -> None:
-    assert stored(ended("cancelled"))["status"] == states.REVOKED
+def of_texts(*vectors: tuple[float, ...]) -> Result:
+    """The result of a job whose texts had these vectors."""
+    told = [b64encode(array("f", one).tobytes()).decode() for one in vectors]
+    same: dict[str, Any] = {"job": "a", "epoch": 1}
+    start = Started(seq=1, attempt=1, worker="w", model="m", seed=1, texts=len(told), prompt_tokens=1, **same)
+    brought = Vectors(seq=2, texts=tuple(range(len(told))), vectors=tuple(told), **same)
+    end = End(seq=3, finish_reason="stop", n=len(told), attempts=1, **same)
+    return Result.from_events([start, brought, end])
 
 
-def test_a_late_job_failed(stored: Stored) -> None:
-    meta = stored(ended("deadline"))
+def test_of_texts_it_is_plain_numbers_by_the_tasks_of_their_own(stored: Stored) -> None:
+    result = of_texts((0.5, -1.0), (0.25, 2.0))
+    assert Result.model_validate(stored(result)["result"]) == result
+    told = stored(result, "herd.embed")["result"]
+    assert told["vectors"] == [[0.5, -1.0], [0.25, 2.0]]
+    assert told.keys() == {"job", "finish_reason", "usage", "attempts", "worker", "timings", "vectors"}
+    told = stored(of_texts((-800.0,), (0.0,)), "herd.rerank")["result"]
+    best, worst = {"index": 1, "logit": 0.0, "score": 0.5}, {"index": 0, "logit": -800.0, "score": 0.0}
+    assert told["ranks"] == [best, worst]
+
+
+@pytest.mark.parametrize("task", ["herd.embed", "herd.rerank"])
+def test_a_task_that_brought_a_job_of_another_kind_fails(stored: Stored, task: str) -> None:
+    """Its id was that of a job on record."""
+    assert stored(ended("stop"), task)["status"] == states.FAILURE
+
+
+every_task = pytest.mark.parametrize("task", KIND_OF_TASK)
+
+
+@every_task
+def test_a_cancelled_job_is_revoked(stored: Stored, task: str) -> None:
+    assert stored(ended("cancelled"), task)["status"] == states.REVOKED
+
+
+@every_task
+def test_a_late_job_failed(stored: Stored, task: str) -> None:
+    meta = stored(ended("deadline"), task)
     assert meta["status"] == states.FAILURE
     assert isinstance(meta["result"], DeadlineExceeded)
 
 
-def test_an_error_comes_back_whole(stored: Stored) -> None:
-    meta = stored(ended("error", Failure(code="poisoned", message="gave up", retriable=True)))
+@every_task
+def test_an_error_comes_back_whole(stored: Stored, task: str) -> None:
+    meta = stored(ended("error", Failure(code="poisoned", message="gave up", retriable=True)), task)
     assert meta["status"] == states.FAILURE
     error = meta["result"]
     assert isinstance(error, GenerationError)
@@ -74,6 +109,7 @@ def test_without_an_engine_it_says_how_to_start_one(stored: Stored) -> None:
     assert "celery -A llama_herd.tasks.app worker" in str(stored(None)["result"])
 
 
-def test_the_pool_knows_it_by_its_mark(app: Celery) -> None:
-    assert app.tasks[TASK_NAME].engine_task
+@every_task
+def test_the_pool_knows_it_by_its_mark(app: Celery, task: str) -> None:
+    assert app.tasks[task].engine_task
     assert not getattr(app.tasks["celery.backend_cleanup"], "engine_task", False)

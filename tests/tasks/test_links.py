@@ -1,4 +1,4 @@
-"""Each link of a generation carries the queue to which its own app would send it, however it is linked."""
+"""Each link of a job carries the queue to which its own app would send it, however it is linked."""
 
 import pickle
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from kombu import Exchange, Queue
 from kombu.utils.json import dumps, loads
 
 from llama_herd.tasks.links import route_links
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.message import KIND_OF_TASK, TASK_NAME
 
 Canvas = Any
 CARRIED = ("callbacks", "errbacks", "chain", "chord")
@@ -43,7 +43,7 @@ def sent(shop: Celery) -> Iterator[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
 
     def note(sender: str, body: Any, **_: Any) -> None:
-        if sender == TASK_NAME:
+        if sender in KIND_OF_TASK:
             carried = {key: body.get(key) for key in CARRIED} if isinstance(body, dict) else body[2]
             found.append(loads(dumps(carried)))
 
@@ -52,9 +52,9 @@ def sent(shop: Celery) -> Iterator[list[dict[str, Any]]]:
     signals.before_task_publish.disconnect(note)
 
 
-def ours(shop: Celery, **options: Any) -> Signature:
+def ours(shop: Celery, task: str = TASK_NAME, **options: Any) -> Signature:
     return shop.signature(
-        TASK_NAME, kwargs={"prompt": "a tale"}, queue="herd.m", immutable=True, app=shop, **options
+        task, kwargs={"prompt": "a tale"}, queue="herd.m", immutable=True, app=shop, **options
     )
 
 
@@ -124,6 +124,15 @@ def test_what_names_its_place_keeps_it_and_so_does_a_generation(
     shop.amqp.router = shop.amqp.Router()
     ours(shop, link=[again]).apply_async()
     assert sent[1]["callbacks"][0]["options"]["queue"] == "herd.other"
+
+
+@pytest.mark.parametrize("task", KIND_OF_TASK)
+def test_a_job_of_any_task_carries_queues_and_gets_none_as_a_link(
+    shop: Celery, sent: list[dict[str, Any]], task: str
+) -> None:
+    again = shop.signature(task, kwargs={"texts": ["b"]}, app=shop)
+    ours(shop, task, link=[shop.signature("shop.keep", app=shop), again]).apply_async()
+    assert [one["options"].get("queue") for one in sent[0]["callbacks"]] == ["shop", None]
 
 
 def test_the_signatures_of_the_sender_stay_as_they_are(shop: Celery, sent: list[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.message import KIND_OF_TASK, TASK_NAME
 from tests.local.processes import PATIENCE_S, wait_until
 from tests.local.tended_worker import TendedWorker
 from tests.worker.broker.kombu_values import HEADERS, nested
@@ -144,21 +144,25 @@ def test_no_value_of_any_header_or_property_ends_a_worker(
     limits(given(values)(law))()
 
 
+@pytest.mark.parametrize("task", KIND_OF_TASK)
 @pytest.mark.parametrize("options", [{}, {"compression": "zlib"}])
 def test_a_message_that_is_too_long_is_told_so_with_both_numbers(
-    options: dict[str, str], shop: Celery, client: Client, redis: Redis
+    options: dict[str, str], task: str, shop: Celery, client: Client, redis: Redis
 ) -> None:
-    prompt = secrets.token_hex(2 * MAX_BYTES)
-    sent = shop.send_task(TASK_NAME, kwargs={"prompt": prompt}, queue=QUEUE, **options)
+    text = secrets.token_hex(2 * MAX_BYTES)
+    sent = shop.send_task(task, kwargs={"prompt": text}, queue=QUEUE, **options)
     with pytest.raises(GenerationError, match=rf"message: must be at most {MAX_BYTES} bytes, got [0-9]+"):
         sent.get(timeout=PATIENCE_S)
     assert client.result(sent.id).finish_reason == "error"
     assert run_call(redis, DeadLetters().letters(1))[0].reason == "TooLong"
 
 
+@pytest.mark.parametrize("task", KIND_OF_TASK)
 @pytest.mark.parametrize("task_id", ["x}y", "two words", "a\n", "\u00e9", "x" * 129])
-def test_a_task_id_that_can_name_no_job_fails_for_who_waits(task_id: str, shop: Celery, redis: Redis) -> None:
-    sent = shop.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE, task_id=task_id)
+def test_a_task_id_that_can_name_no_job_fails_for_who_waits(
+    task_id: str, task: str, shop: Celery, redis: Redis
+) -> None:
+    sent = shop.send_task(task, kwargs=JOB, queue=QUEUE, task_id=task_id)
     with pytest.raises(
         GenerationError, match=r"has an id that cannot name a job: 1 to 128 .* Fix: another task_id"
     ):

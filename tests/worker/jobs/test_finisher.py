@@ -17,7 +17,7 @@ from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import FinishReason
-from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.message import TASK_NAME, Envelope
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
@@ -80,6 +80,21 @@ def test_a_revoke_that_comes_too_late_does_not_change_what_came_of_the_job(
     finisher.settle(tenancy, "late", [])
     finisher.stop()
     assert backend.get_state("late") == state
+
+
+def test_it_is_told_as_the_task_tells_it(
+    herd: Herd, finisher: Finisher, backend: RedisBackend, tenancy: Tenancy
+) -> None:
+    herd.submit("late")
+    envelope = Envelope.from_request({"id": "late", "task": "herd.embed"}, None, "herd.tales")
+    herd.redis.hset(herd.ledger.job_key("late"), "envelope", envelope.text)
+    herd.claimed("late")
+    begun, last = started("late", texts=0), end("late", 2, 0, finish_reason="stop")
+    assert herd.kinds("one", begun, last) == ["ok", "ok"]
+    backend.mark_as_revoked("late", "terminated")
+    finisher.settle(tenancy, "late", [])
+    finisher.stop()
+    assert backend.get_result("late")["vectors"] == []
 
 
 def test_a_result_that_celery_was_not_to_keep_is_not_kept(

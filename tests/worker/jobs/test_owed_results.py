@@ -283,3 +283,8 @@ def test_a_debt_has_the_links_of_its_message(app: Celery) -> None:
     assert held._embed is not None
     assert held._embed["callbacks"][0]["task"] == "shop.next"
     assert app.tasks[TASK_NAME] is held._task
+
+
+@pytest.mark.parametrize("task", ["herd.embed", "herd.rerank"])
+def test_a_debt_is_paid_by_the_name_of_its_task(app: Celery, task: str) -> None:
+    assert Held(app, "job", task=task)._task is app.tasks[task]
