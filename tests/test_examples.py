@@ -24,6 +24,7 @@ from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks import Client
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from llama_herd.testing import FakeHerd
 from tests.cli.gateway_process import GatewayProcess
 from tests.local.processes import WorkerProcess, wait_until
 from tests.tool_model import write_tool_model
@@ -96,6 +97,13 @@ def test_chains_a_chord_and_an_errback_go_on_in_the_shops_own_worker(url: str) -
         *lines, told = run(url, "celery_canvas.py").splitlines()
     assert [10 < int(num_words) < 60 for num_words in lines] == [True, True, True]
     assert re.match(r"failed: .*invalid_job.*colour: unknown field", told)
+
+
+def test_what_a_task_finds_is_embedded_and_ranked() -> None:
+    with FakeHerd(["embedder", "reranker"]) as herd, shop(herd.url, "celery_vectors"):
+        stored, best, num_vectors = run(herd.url, "celery_vectors.py").splitlines()
+    assert re.fullmatch(r"3 vectors, \d+ tokens", stored)
+    assert (best, num_vectors) == ("Who spits? Llamas do.", "768")
 
 
 def test_a_chain_gets_an_object_of_its_class(url: str) -> None:

@@ -1,6 +1,7 @@
 """A real worker with a model that embeds, or ranks."""
 
 import json
+from dataclasses import asdict
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from celery import Celery
 
 from llama_herd import Client, GenerationError
 from llama_herd.model.shape.pooling import Pooling
@@ -41,6 +43,9 @@ def test_a_worker_embeds_and_writes_no_text(redis_url: str, tmp_path: Path) -> N
         assert one == again != other
         assert sum(number * number for number in one) == pytest.approx(1, abs=1e-5)
         assert client.embed(["a llama"]).vectors == [one]
+        shop = Celery(broker=redis_url, backend=redis_url, set_as_current=False)
+        sent = shop.send_task("herd.embed", args=[["a llama", "an alpaca"]], queue="herd.embedder")
+        assert sent.get(timeout=60)["vectors"] == [list(one), list(other)]
         with pytest.raises(GenerationError, match=r"prompt: this model embeds texts.* writes no text"):
             client.result(client.submit(prompt="x"), wait=True).raise_for_error()
 
@@ -65,6 +70,10 @@ def test_a_worker_ranks_as_transformers_do(redis_url: str, tmp_path: Path, *, ha
         assert [one.logit for one in ranks] == pytest.approx([expected[at] for at in order], abs=1e-4)
         assert client.rerank(QUERY, documents, top_n=2) == ranks[:2]
         assert all(one.score == pytest.approx(1 / (1 + exp(-one.logit))) for one in ranks)
+        shop = Celery(broker=redis_url, backend=redis_url, set_as_current=False)
+        sent = shop.send_task("herd.rerank", args=[QUERY, documents], queue="herd.reranker")
+        told = sent.get(timeout=60)["ranks"]
+        assert told == [{**asdict(one), "score": one.score} for one in ranks]
         with pytest.raises(GenerationError, match=r"kind: this model ranks documents.* makes no vectors"):
             client.embed(["x"])
         told = ask(gateway, query=QUERY, documents=documents, top_n=2, return_documents=True)
