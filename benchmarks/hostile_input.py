@@ -336,11 +336,14 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
         "the longest texts": post("/v1/embeddings", model="tales", input=["x" * 900] * 2048),
         "the most tokens": post("/v1/embeddings", model="tales", input=[[1] * 15] * 2000),
     },
-    ("POST", "/v1/rerank"): {
-        **bodies("/v1/rerank", {"model": "tales", "query": "x", "documents": ["x"]}),
-        "the longest answer": post(
-            "/v1/rerank", model="tales", query="x", documents=["x" * 900] * 2048, return_documents=True
-        ),
+    **{
+        ("POST", path): {
+            **bodies(path, {"model": "tales", "query": "x", "documents": ["x"]}),
+            "the longest answer": post(
+                path, model="tales", query="x", documents=["x" * 900] * 2048, return_documents=True
+            ),
+        }
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank")
     },
     ("POST", "/tokenize"): {
         **bodies("/tokenize", {"model": "tales", "prompt": "x"}),

@@ -31,11 +31,11 @@ ABSENT_ROUTES = (
         f"nothing here keeps conversations or runs tools. Use {_CHAT} with `tools`, and run them yourself",
     ),
     AbsentRoutes(
-        ("/embeddings", "/embedding", "/v1/pooling", "/pooling"),
+        ("/embeddings", "/embedding", "/v1/pooling", "/pooling", "/v1/embed", "/v2/embed", "/embed"),
         "vectors of texts are POST /v1/embeddings. Put /v1 behind the base URL of the client",
     ),
     AbsentRoutes(
-        ("/v2/rerank", "/rerank", "/v1/score", "/score", "/classify"),
+        ("/v1/reranking", "/reranking", "/v1/score", "/score", "/classify"),
         "documents are ranked by POST /v1/rerank, and nothing is classified. Use `structured_outputs.choice` "
         "with `logprobs`, for a model that answers with one of some words",
     ),

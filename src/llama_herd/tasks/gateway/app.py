@@ -96,7 +96,11 @@ ROUTES = (
     Route("/page/{name}", page_files.show_page_file, methods=["GET"]),
     Route("/docs", openapi.show_docs, methods=["GET"]),
     Route("/openapi.json", openapi.show_document, methods=["GET"]),
-    *(Route(one.path, _admitted(one.endpoint, one.role), methods=[one.method.upper()]) for one in OPERATIONS),
+    *(
+        Route(path, _admitted(one.endpoint, one.role), methods=[one.method.upper()])
+        for one in OPERATIONS
+        for path in one.paths
+    ),
 )
 
 _BUG = "the gateway has failed at this request"

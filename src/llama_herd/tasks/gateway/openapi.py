@@ -76,7 +76,8 @@ def document() -> dict[str, Any]:
     }
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = _operation_object(operation)
+        for path in operation.paths:
+            paths.setdefault(path, {})[operation.method] = _operation_object(operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "llama-herd", "version": own_version()},
@@ -160,7 +161,7 @@ async def show_docs(request: Request) -> Response:
 def page() -> str:
     """The description as a page."""
     routes = "".join(
-        f"<tr><td><code>{one.method.upper()} {escape(one.path)}</code><td>{escape(one.what)}"
+        f"<tr><td><code>{one.method.upper()} {escape(', '.join(one.paths))}</code><td>{escape(one.what)}"
         f"<td>{_link(one.body)}<td>{one.status} {_link(one.answer)}<td>{one.role or ''}"
         for one in OPERATIONS
     )

@@ -46,7 +46,7 @@ class Operation(NamedTuple):
 
     role: a key's; None: no key is needed. body, answer: schemas, a class or a name; events: of each event,
     if the answer is, or may be, a stream; otherwise: another status that comes with the same answer, or 204,
-    that comes with none. queries, headers: names, and what they say.
+    that comes with none. queries, headers: names, and what they say. also: its paths at other servers.
     """
 
     method: str
@@ -60,6 +60,11 @@ class Operation(NamedTuple):
     otherwise: int = 0
     queries: tuple[tuple[str, str], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, *self.also)
 
     @property
     def what(self) -> str:
@@ -125,7 +130,15 @@ OPERATIONS = (
         body="EmbeddingBody",
         answer=VectorList,
     ),
-    Operation("post", "/v1/rerank", text_routes.rank_documents, PRODUCER, body="RankBody", answer=RankList),
+    Operation(
+        "post",
+        "/v1/rerank",
+        text_routes.rank_documents,
+        PRODUCER,
+        body="RankBody",
+        answer=RankList,
+        also=("/v2/rerank", "/rerank"),
+    ),
     Operation(
         "post",
         "/tokenize",
