@@ -1,4 +1,4 @@
-"""OpenAI's clients as processes: each major version for Python and the one for Node, where they are there."""
+"""Clients as processes, where they are there: OpenAI's of each major version and for Node, and others."""
 
 import json
 import os
@@ -21,6 +21,8 @@ HERE = Path(__file__).parent
 #: Where `make test-clients` puts other versions than that of the test environment, a folder each.
 VERSIONS = Path(f"{sys.prefix}-clients")
 CLIENTS = ["here", *(pytest.param(one, marks=pytest.mark.program) for one in ("1", "2", "node"))]
+#: Clients of others, which share a folder there.
+OTHERS = "others"
 
 
 def new_key(redis_url: str) -> str:
@@ -57,7 +59,7 @@ class ClientProcess:
             self._process.kill()
         assert self._process.returncode == 0, errors
         found: dict[str, Any] = json.loads(output)
-        assert self._client in ("here", "node") or found["version"].startswith(f"{self._client}.")
+        assert self._client in ("here", "node", OTHERS) or found["version"].startswith(f"{self._client}.")
         return found
 
 
@@ -68,5 +70,6 @@ def _command_of(client: str) -> tuple[list[str], dict[str, str]]:
         return ["node", str(HERE / "reader.mjs")], {}
     folder = VERSIONS / client
     if client != "here" and not folder.exists():
-        pytest.skip(f"no openai {client}: make test-clients")
-    return [sys.executable, str(HERE / "reader.py")], {} if client == "here" else {"PYTHONPATH": str(folder)}
+        pytest.skip(f"no clients {client}: make test-clients")
+    script = "others.py" if client == OTHERS else "reader.py"
+    return [sys.executable, str(HERE / script)], {} if client == "here" else {"PYTHONPATH": str(folder)}

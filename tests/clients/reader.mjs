@@ -8,7 +8,11 @@ const OpenAI = createRequire(`${process.cwd()}/`)('openai')
 const [url, apiKey] = process.argv.slice(2)
 const client = new OpenAI({baseURL: url, apiKey, maxRetries: 0})
 
-async function read({chat, body, extra, only_stream: onlyStream}) {
+async function read({chat, body, extra, only_stream: onlyStream, texts}) {
+  if (texts) {
+    const told = await client.embeddings.create(texts)
+    return {whole: told, chunks: [told]}
+  }
   const completions = chat ? client.chat.completions : client.completions
   const asked = {...body, ...extra}
   const whole = onlyStream ? null : await completions.create(asked)

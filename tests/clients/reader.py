@@ -3,7 +3,8 @@
     python tests/clients/reader.py URL KEY < cases.json
 
 A case is {"chat": …, "body": …, "extra": …}. Written are the version, and of each case the whole answer, and
-the chunks of the same as a stream, as the client has parsed them.
+the chunks of the same as a stream, as the client has parsed them. A case {"texts": …}, the body of a request
+for vectors, has one answer by each of the two clients.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ def read(url: str, key: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def _read(client: openai.OpenAI, case: dict[str, Any]) -> dict[str, Any]:
+    if "texts" in case:
+        return {"whole": client.embeddings.create(**case["texts"]).model_dump(mode="json", warnings=False)}
     create: Any = client.chat.completions.create if case["chat"] else client.completions.create
     asked = {**case["body"], "extra_body": case["extra"]}
     whole = None if case.get("only_stream") else create(**asked).model_dump(mode="json", exclude_unset=True)
@@ -33,6 +36,9 @@ async def read_at_once(url: str, key: str, cases: list[dict[str, Any]]) -> list[
     async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as client:
 
         async def chunks(case: dict[str, Any]) -> list[dict[str, Any]]:
+            if "texts" in case:
+                told = await client.embeddings.create(**case["texts"])
+                return [told.model_dump(mode="json", warnings=False)]
             create: Any = client.chat.completions.create if case["chat"] else client.completions.create
             options = {"stream": True, "stream_options": {"include_usage": True}}
             async with turns:
