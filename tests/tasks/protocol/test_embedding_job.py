@@ -49,9 +49,9 @@ def test_a_job_is_what_it_was_in_its_record(source: dict[str, Any]) -> None:
         ({"texts": None}, "texts: exactly one of texts and text_ids is required"),
         ({"text_ids": [[1]]}, "texts: exactly one of texts and text_ids is required"),
         ({"texts": []}, "texts: must not be empty"),
-        ({"texts": ["a", ""]}, "texts: text 1 must not be empty"),
-        ({"texts": None, "text_ids": [[1], []]}, "text_ids: text 1 must not be empty"),
-        ({"texts": ["a\0"]}, "texts: must not contain a NUL character"),
+        ({"texts": ["a", ""]}, "texts.1: must not be empty"),
+        ({"texts": None, "text_ids": [[1], []]}, "text_ids.1: must not be empty"),
+        ({"texts": ["a\0"]}, "texts.0: must not contain a NUL character"),
         (
             {"texts": ["a"] * (MAX_TEXTS + 1)},
             f"texts: must have at most {MAX_TEXTS} items, got {MAX_TEXTS + 1}",

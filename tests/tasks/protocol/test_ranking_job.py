@@ -27,8 +27,8 @@ def test_a_job_is_what_it_was_in_its_record() -> None:
         ({"query": ""}, "query: must not be empty"),
         ({"query": None}, "query: "),
         ({"documents": []}, "documents: must not be empty"),
-        ({"documents": ["a", ""]}, "documents: must not be empty, nor must a document"),
-        ({"documents": ["a\0"]}, "documents: must not contain a NUL character"),
+        ({"documents": ["a", ""]}, "documents.1: must not be empty"),
+        ({"documents": ["a\0"]}, "documents.0: must not contain a NUL character"),
         ({"documents": ["a"] * (MAX_TEXTS + 1)}, f"at most {MAX_TEXTS} items, got {MAX_TEXTS + 1}"),
         (
             {"documents": ["a" * 500, "b" * 481]},

@@ -33,7 +33,7 @@ from llama_herd.tasks.protocol.embedding_job import Text, sources_of
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job_fields import EmbedFields, RankFields, SubmitFields
 from llama_herd.tasks.protocol.kinds import Job
-from llama_herd.tasks.protocol.ranking_job import Rank, best_first, ranking_sources
+from llama_herd.tasks.protocol.ranking_job import Rank, best_first, check_top_n, ranking_sources
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
@@ -185,6 +185,7 @@ class AsyncClient:
         **fields: Unpack[RankFields],
     ) -> list[Rank]:
         """Rank documents by how well they answer a query, and return them in their order."""
+        check_top_n(top_n)
         sources = ranking_sources(query, documents, self._core.settings.max_prompt_bytes)
         results = await self._results(TextCall(sources, fields, timeout_s))
         return best_first([rank[0] for one in results for rank in one.raise_for_error().floats], top_n)

@@ -33,7 +33,7 @@ from llama_herd.tasks.protocol.embedding_job import Text, sources_of
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job_fields import EmbedFields, RankFields, SubmitFields
 from llama_herd.tasks.protocol.kinds import Job
-from llama_herd.tasks.protocol.ranking_job import Rank, best_first, ranking_sources
+from llama_herd.tasks.protocol.ranking_job import Rank, best_first, check_top_n, ranking_sources
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
@@ -244,6 +244,7 @@ class Client(AbstractContextManager["Client"]):
         A document's rank does not depend on the others. As with `embed`, jobs are purged or cancelled, and it
         raises the same.
         """
+        check_top_n(top_n)
         sources = ranking_sources(query, documents, self._core.settings.max_prompt_bytes)
         results = self._results(TextCall(sources, fields, timeout_s))
         return best_first([rank[0] for one in results for rank in one.raise_for_error().floats], top_n)

@@ -12,7 +12,7 @@ from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.embeddings import only_job
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
-from llama_herd.tasks.protocol.ranking_job import RankingJob, best_first, ranking_sources
+from llama_herd.tasks.protocol.ranking_job import RankingJob, best_first, check_top_n, ranking_sources
 from llama_herd.tasks.settings import Settings
 
 RERANK: Literal["/v1/rerank"] = "/v1/rerank"
@@ -38,8 +38,10 @@ class RankBody:
             if name not in KNOWN
         ]
         self.top_n, self.has_texts = given.get("top_n"), given.get("return_documents", False)
-        if self.top_n is not None and (type(self.top_n) is not int or self.top_n < 1):
-            errors.append(FieldError("top_n", "must be a number of documents, 1 or more"))
+        try:
+            check_top_n(self.top_n)
+        except InvalidJob as error:
+            errors += error.fields
         if not isinstance(self.has_texts, bool):
             errors.append(FieldError("return_documents", "must be true or false"))
         if not isinstance(given.get("query"), str) or not given["query"]:

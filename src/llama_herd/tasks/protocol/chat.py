@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, check_length
+from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, check_length, check_text
 
 #: Turns of a conversation, of whatever length: each takes a worker some time.
 MAX_MESSAGES = 4096
@@ -56,7 +56,7 @@ class TextPart(StrictModel):
 def _read_content(value: object) -> str | tuple[TextPart, ...] | None:
     """A message's content, with one complaint whichever of its forms it was meant to have."""
     if isinstance(value, str):
-        _check_text(value)
+        check_text(value)
     elif isinstance(value, list | tuple):
         check_length(value, MAX_PARTS)
         return tuple(map(_read_part, value))
@@ -74,7 +74,7 @@ def _read_part(part: object) -> TextPart:
         raise ValueError("parts must be of type text, with their text and nothing else")
     if not isinstance(fields["text"], str):
         raise ValueError("the text of a part must be a text")
-    _check_text(fields["text"])
+    check_text(fields["text"])
     return TextPart(type="text", text=fields["text"])
 
 
@@ -99,7 +99,7 @@ class ChatMessage(StrictModel):
     @classmethod
     def _check_texts(cls, value: str | None) -> str | None:
         if value is not None:
-            _check_text(value)
+            check_text(value)
         return value
 
     @model_validator(mode="after")
@@ -165,19 +165,10 @@ def _values_and_names(values: Collection[object]) -> Iterator[object]:
 
 def _check_scalar(value: object) -> None:
     if isinstance(value, str):
-        _check_text(value)
+        check_text(value)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("must hold finite numbers only")
     elif isinstance(value, int) and value.bit_length() > 64:
         raise ValueError("must hold no number of over 64 bits")
     elif value is not None and not isinstance(value, int | float):
         raise ValueError("must be JSON")
-
-
-def _check_text(text: str) -> None:
-    if "\0" in text:
-        raise ValueError("must not contain a NUL character")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be well-formed text") from None

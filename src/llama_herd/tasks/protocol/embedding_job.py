@@ -1,18 +1,29 @@
 """A job without tokens: texts whose vectors are wanted, each by itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, check_length
-from llama_herd.tasks.protocol.text_job import ID_BYTES, MAX_TEXTS, TextJob, lots_of
+from llama_herd.tasks.protocol.text_job import ID_BYTES, MAX_TEXTS, GivenText, TextJob, listed, lots_of
 from llama_herd.tasks.settings import Settings
 
 TEXT_SOURCES = ("texts", "text_ids")
 _SOURCE_MESSAGE = "exactly one of texts and text_ids is required"
 
-_Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(strict=False, fail_fast=True)]
+
+def _check_ids(ids: tuple[int, ...]) -> tuple[int, ...]:
+    if not ids:
+        raise ValueError("must not be empty")
+    return ids
+
+
+_Ids = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=2**31)], ...],
+    Field(strict=False, fail_fast=True),
+    AfterValidator(_check_ids),
+]
 
 
 class Texts(StrictModel):
@@ -20,7 +31,7 @@ class Texts(StrictModel):
 
     v: Literal[1] = Field(default=1, description="Version of the protocol.")
     kind: Literal["embed"] = Field(default="embed", description="The kind of the job: vectors of texts.")
-    texts: Annotated[tuple[str, ...], MaxItems(MAX_TEXTS)] | None = Field(
+    texts: Annotated[tuple[GivenText, ...], MaxItems(MAX_TEXTS)] | None = Field(
         default=None,
         description="The texts, UTF-8 without NUL. Each becomes a vector, whatever the others are.",
     )
@@ -56,16 +67,9 @@ class Texts(StrictModel):
 
     @field_validator(*TEXT_SOURCES)
     @classmethod
-    def _check_source(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is None:
-            return None
-        if not value:
+    def _check_source(cls, value: Any) -> Any:
+        if value is not None and not value:
             raise ValueError("must not be empty")
-        empty = next((number for number, text in enumerate(value) if not len(text)), None)
-        if empty is not None:
-            raise ValueError(f"text {empty} must not be empty: nothing has no vector")
-        if info.field_name == "texts" and any("\0" in text for text in value):
-            raise ValueError("must not contain a NUL character")
         return value
 
 
@@ -99,8 +103,12 @@ Text = str | Sequence[int]
 
 
 def sources_of(texts: Sequence[Text], max_bytes: int) -> Iterator[dict[str, Any]]:
-    """The kind and the source of each job that these texts make, with as many as a job may have."""
-    source = "texts" if all(isinstance(text, str) for text in texts) else "text_ids"
-    sizes = (len(one.encode()) if isinstance(one, str) else ID_BYTES * len(one) for one in texts)
-    for lot in lots_of(texts, sizes, max_bytes):
+    """The kind and the source of each job that these texts make, with as many as a job may have.
+
+    Raises InvalidJob if they are no list.
+    """
+    given = listed(texts, "texts")
+    is_text = any(not isinstance(one, Sized) or isinstance(one, str) for one in given)
+    source = "texts" if is_text or not given else "text_ids"
+    for lot in lots_of(given, 0, max_bytes):
         yield {"kind": "embed", source: lot}

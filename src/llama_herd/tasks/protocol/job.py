@@ -31,7 +31,7 @@ from llama_herd.tasks.protocol.chat import (
     num_bytes,
 )
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS, SamplingParams
-from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, at_most, check_length
+from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, at_most, check_length, check_text
 from llama_herd.tasks.protocol.structured_outputs import (
     FORM_FIELDS,
     OutputForm,
@@ -142,10 +142,8 @@ class Prompt(StrictModel):
             length = num_bytes(text for message in value for text in message.texts)
         elif info.field_name == "prompt_ids":
             length = PROMPT_ID_BYTES * len(value)
-        elif "\0" in value:
-            raise ValueError("must not contain a NUL character")
         else:
-            length = len(value.encode())
+            length = len(check_text(value).encode())
         _check_prompt_bytes(length, info)
         return value
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel
-from llama_herd.tasks.protocol.text_job import MAX_TEXTS, TextJob, lots_of
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS, GivenText, TextJob, listed, lots_of, num_bytes_of
 
 RANK_SOURCES = ("query", "documents")
 
@@ -19,18 +20,16 @@ class Documents(StrictModel):
 
     v: Literal[1] = Field(default=1, description="Version of the protocol.")
     kind: Literal["rank"] = Field(default="rank", description="The kind of the job: ranks of documents.")
-    query: str = Field(description="What the documents are to answer, UTF-8 without NUL.")
-    documents: Annotated[tuple[str, ...], MaxItems(MAX_TEXTS)] = Field(
+    query: GivenText = Field(description="What the documents are to answer, UTF-8 without NUL.")
+    documents: Annotated[tuple[GivenText, ...], MaxItems(MAX_TEXTS)] = Field(
         description="The documents. Each has a rank, whatever the others are."
     )
 
-    @field_validator(*RANK_SOURCES)
+    @field_validator("documents")
     @classmethod
-    def _check_texts(cls, value: Any) -> Any:
-        if not value or not all(value):
-            raise ValueError("must not be empty, nor must a document")
-        if any("\0" in text for text in ((value,) if isinstance(value, str) else value)):
-            raise ValueError("must not contain a NUL character")
+    def _check_documents(cls, value: Any) -> Any:
+        if not value:
+            raise ValueError("must not be empty")
         return value
 
 
@@ -56,10 +55,11 @@ class RankingJob(TextJob, Documents):
 
 
 def ranking_sources(query: str, documents: Sequence[str], max_bytes: int) -> Iterator[dict[str, Any]]:
-    """The kind and the source of each job that these documents make, with as many as a job may have."""
-    num_query = len(query.encode())
-    sizes = (num_query + len(document.encode()) for document in documents)
-    for lot in lots_of(documents, sizes, max_bytes):
+    """The kind and the source of each job that these documents make, with as many as a job may have.
+
+    Raises InvalidJob if they are no list.
+    """
+    for lot in lots_of(listed(documents, "documents"), num_bytes_of(query), max_bytes):
         yield {"kind": "rank", "query": query, "documents": lot}
 
 
@@ -78,6 +78,12 @@ class Rank:
 
 #: Below it the exponential overflows, and the sigmoid is 0.
 MIN_LOGIT = -700.0
+
+
+def check_top_n(top_n: object) -> None:
+    """Raise InvalidJob if this is no number of documents."""
+    if top_n is not None and (type(top_n) is not int or top_n < 1):
+        raise InvalidJob([FieldError("top_n", "must be a number of documents, 1 or more")])
 
 
 def best_first(logits: Iterable[float], top_n: int | None) -> list[Rank]:

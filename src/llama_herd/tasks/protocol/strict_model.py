@@ -36,6 +36,17 @@ def check_length(value: Any, limit: int) -> Any:
     return value
 
 
+def check_text(text: str) -> str:
+    """The text itself. Raises ValueError if it is none that UTF-8 can write, or has a NUL."""
+    if "\0" in text:
+        raise ValueError("must not contain a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be well-formed text") from None
+    return text
+
+
 def at_most(limit: int) -> BeforeValidator:
     """`check_length` as part of a field's type."""
     return BeforeValidator(lambda value: check_length(value, limit))

@@ -1,12 +1,14 @@
 """What jobs without tokens have in common: texts that are computed, each by itself."""
 
+import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, ValidationError, ValidationInfo, model_validator
 
-from llama_herd.errors import InvalidJob
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.protocol.strict_model import check_text
 from llama_herd.tasks.protocol.terms import Notices, Terms, fields_of
 from llama_herd.tasks.protocol.wrong_fields import field_errors
 from llama_herd.tasks.settings import Settings
@@ -17,6 +19,18 @@ T = TypeVar("T")
 MAX_TEXTS = 256
 #: Each id counts as this many bytes of text; an estimate takes this many bytes for one token.
 ID_BYTES = 4
+
+
+def _check_given(text: str) -> str:
+    if not text:
+        raise ValueError("must not be empty")
+    return check_text(text)
+
+
+#: A text that is computed: not empty, UTF-8 without NUL.
+GivenText = Annotated[str, AfterValidator(_check_given)]
+#: The number of a text in the name of a field, at the front of a message.
+_NUMBERED = re.compile(r"^(texts|text_ids|documents)\.(\d+)")
 
 
 class TextJob(Notices, Terms):
@@ -67,10 +81,33 @@ class TextJob(Notices, Terms):
             raise InvalidJob(field_errors(error, cls.model_fields, cls.source)) from None
 
 
-def lots_of(texts: Iterable[T], sizes: Iterable[int], max_bytes: int) -> Iterator[list[T]]:
-    """Texts in lots, each with as many as a job may have. sizes: their bytes. Of none there is one lot."""
+def listed(texts: object, field: str) -> list[Any]:
+    """The texts that a caller gives. Raises InvalidJob for one text, whose characters would be the texts."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise InvalidJob([FieldError(field, "must be a list of texts. Fix: [text] for one")])
+    return list(texts)
+
+
+def num_bytes_of(text: object) -> int:
+    """Bytes of a text, or of the ids of one; what is neither, or is no UTF-8, the job refuses."""
+    if isinstance(text, str):
+        return len(text.encode(errors="surrogatepass"))
+    return ID_BYTES * len(text) if isinstance(text, Sized) else 0
+
+
+def counted_from(first: int, message: str) -> str:
+    """A message about one text of a job, whose first is the so-many-th of a caller, by its number there."""
+    return _NUMBERED.sub(lambda found: f"{found[1]}.{int(found[2]) + first}", message, count=1)
+
+
+def lots_of(texts: Iterable[T], num_shared: int, max_bytes: int) -> Iterator[list[T]]:
+    """Texts in lots, each with as many as a job may have. Of none there is one lot.
+
+    num_shared: bytes that count with each text.
+    """
     lot, num_bytes = list[T](), 0
-    for text, size in zip(texts, sizes, strict=True):
+    for text in texts:
+        size = num_shared + num_bytes_of(text)
         if lot and (len(lot) == MAX_TEXTS or num_bytes + size > max_bytes):
             yield lot
             lot, num_bytes = [], 0
