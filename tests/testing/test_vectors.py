@@ -94,7 +94,7 @@ def test_what_the_model_cannot_do_is_refused_in_words(
 
 
 def test_of_a_call_with_a_wrong_text_no_job_goes_on(herd: FakeHerd) -> None:
-    with pytest.raises(InvalidJob, match="must not be empty"):
+    with pytest.raises(InvalidJob, match=rf"^texts\.{len(MANY)}: must not be empty$"):
         herd.client.embed([*MANY, ""], model="tales")
     wait_until(lambda: not herd.client.count_jobs(model="tales"), "the other job is cancelled")
 
@@ -103,6 +103,67 @@ def test_a_document_is_ranked_by_the_words_of_the_query(herd: FakeHerd) -> None:
     documents = ["An alpaca hums.", "A llama spits.", "Who spits? The llama."]
     ranks = herd.client.rerank("Who spits?", documents, model="tales")
     assert [(one.index, one.logit) for one in ranks] == [(2, 2.0), (1, 0.0), (0, -2.0)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ("a llama", "texts: must be a list of texts. Fix: [text] for one"),
+        (b"a llama", "texts: must be a list of texts"),
+        (None, "texts: must be a list of texts"),
+        ([], "texts: must not be empty"),
+        ([None], "texts.0: input should be a valid string"),
+        (["a", 7], "texts.1: input should be a valid string, got 7"),
+        ([*MANY, [1]], f"texts.{len(MANY)}: input should be a valid string"),
+        ([*MANY, "\ud800"], f"texts.{len(MANY)}: must be well-formed text"),
+        ([[1], []], "text_ids.1: must not be empty"),
+        ([[1]] * len(MANY) + [[-1]], f"text_ids.{len(MANY)}.0: input should be greater than"),
+    ],
+)
+def test_what_are_no_texts_is_named_by_its_number_in_the_call(herd: FakeHerd, texts: Any, words: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        herd.client.embed(texts, model="tales")
+    assert str(caught.value).startswith(words)
+
+
+def test_a_text_that_is_too_long_is_named_by_its_number_in_the_call(herd: FakeHerd, tmp_path: Path) -> None:
+    long = "a b " * 20_000
+    with pytest.raises(GenerationError, match=rf"texts\.{len(MANY)}: 40\d+ tokens"):
+        herd.client.embed([*MANY, long], model="tales")
+    with pytest.raises(GenerationError, match=rf"documents\.{len(MANY)}, with the query: 40\d+ tokens"):
+        herd.client.rerank("Who?", [*MANY, long], model="tales")
+    with GatewayProcess(herd.url, tmp_path / "log") as gateway:
+        client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0)
+        for last, words in ((long, r"40\d+ tokens"), ("\0", "must not contain a NUL")):
+            with pytest.raises(openai.BadRequestError, match=rf"input\.{len(MANY)}: {words}"):
+                client.embeddings.create(model="tales", input=[*MANY, last])
+
+
+def test_texts_may_come_from_any_iterable(herd: FakeHerd) -> None:
+    found: Any = herd.client.embed((text for text in MANY), model="tales")  # type: ignore[arg-type]
+    assert found == herd.client.embed(MANY, model="tales")
+    ranks = herd.client.rerank("Who?", (text for text in MANY), model="tales")  # type: ignore[arg-type]
+    assert len(ranks) == len(MANY)
+
+
+@pytest.mark.parametrize(
+    ("query", "documents", "top_n", "words"),
+    [
+        ("q", "abc", None, "documents: must be a list of texts"),
+        ("q", [{"text": "a"}], None, "documents.0: input should be a valid string"),
+        ("q", [*MANY, ""], None, f"documents.{len(MANY)}: must not be empty"),
+        ("", ["a"], None, "query: must not be empty"),
+        (None, ["a"], None, "query: input should be a valid string"),
+        ("\ud800", ["a"], None, "query: must be well-formed text"),
+        *(("q", ["a"], top_n, "top_n: must be a number of documents") for top_n in (0, -1, True, 1.0, "1")),
+    ],
+)
+def test_what_cannot_be_ranked_is_named(
+    herd: FakeHerd, query: Any, documents: Any, top_n: Any, words: str
+) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        herd.client.rerank(query, documents, top_n=top_n, model="tales")
+    assert str(caught.value).startswith(words)
 
 
 def test_texts_and_prompts_share_a_worker(herd: FakeHerd) -> None:

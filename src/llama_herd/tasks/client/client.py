@@ -13,7 +13,7 @@ from llama_herd.tasks.client.batch.client_batch import ClientBatch, ProgressHook
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.dead_items import History, Retried, read_history
-from llama_herd.tasks.client.embedding import Embeddings, TextCall
+from llama_herd.tasks.client.embedding import Embeddings, TextCall, all_floats
 from llama_herd.tasks.client.follower import Follower, read_new, time_limit_s
 from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_list import JobChoice, ListedState, list_jobs
@@ -247,7 +247,7 @@ class Client(AbstractContextManager["Client"]):
         check_top_n(top_n)
         sources = ranking_sources(query, documents, self._core.settings.max_prompt_bytes)
         results = self._results(TextCall(sources, fields, timeout_s))
-        return best_first([rank[0] for one in results for rank in one.raise_for_error().floats], top_n)
+        return best_first((logit for (logit,) in all_floats(results)), top_n)
 
     def _results(self, call: TextCall) -> list[Result]:
         """The results of the jobs of a call, which are purged then; cancelled if it ends early."""

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Self
 
+from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.tasks.client.lots import SubmitOutcome
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.text_job import count_from, counted_from, num_texts_of
 
 #: How long the jobs of a call that waits are kept, should it not come to purge them.
 KEEP_S = 3600
@@ -25,8 +27,20 @@ class Embeddings:
     @classmethod
     def from_results(cls, results: Sequence[Result]) -> Self:
         """Join what the jobs of one call came to. Raises the error of the first that failed."""
-        vectors = [vector for result in results for vector in result.raise_for_error().floats]
+        vectors = all_floats(results)
         return cls(vectors, sum(result.usage.prompt_tokens for result in results if result.usage))
+
+
+def all_floats(results: Iterable[Result]) -> "list[array[float]]":
+    """What the jobs of a call came to, in the order of its texts. Raises the error of one that failed."""
+    found: list[array[float]] = []
+    for result in results:
+        try:
+            found += result.raise_for_error().floats
+        except GenerationError as error:
+            message = counted_from(len(found), error.message)
+            raise GenerationError(error.code, message, error.retriable) from None
+    return found
 
 
 class TextCall:
@@ -49,9 +63,13 @@ class TextCall:
     @property
     def job_ids(self) -> list[str]:
         """Those of all jobs. Raises the error of the first that was not accepted."""
-        for one in self._outcomes:
+        first = 0
+        for asked, one in zip(self.jobs, self._outcomes, strict=True):
+            if isinstance(one.error, InvalidJob):
+                raise count_from(first, one.error)
             if one.error is not None:
                 raise one.error
+            first += num_texts_of(asked)
         return self.accepted
 
     async def forget(self, ledger: Ledger) -> None:

@@ -178,13 +178,13 @@ def _not_accepted(error: HerdError, source: str) -> Problem:
     return problem
 
 
-def check_end(events: list[Event], source: str) -> None:
+def check_end(events: list[Event], source: str, first: int = 0) -> None:
     """Raise Problem if the last of these events is an end that is no answer.
 
-    source: where the request has its prompt.
+    source: where the request has its prompt. first: how many texts it has before those of the job.
     """
     if events and _is_bad_end(end := events[-1]):
-        raise Problem.from_end(end, source)
+        raise Problem.from_end(end, source, first)
 
 
 def _is_bad_end(event: Event) -> TypeGuard[End]:

@@ -20,6 +20,7 @@ from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.tasks.protocol.text_job import counted_from
 
 _OWN_NAMES = ("reasoning_effort", "stream", "stream_options", "traceparent")
 #: Names of fields that may be logged.
@@ -93,10 +94,13 @@ class Problem(HerdError):
         return problem
 
     @classmethod
-    def from_end(cls, end: End, source: str = "prompt") -> "Problem":
-        """The problem that a job's end is, if it is no answer. source: where the request has its prompt."""
+    def from_end(cls, end: End, source: str = "prompt", first: int = 0) -> "Problem":
+        """The problem that a job's end is, if it is no answer.
+
+        source: where the request has its prompt. first: how many texts it has before those of the job.
+        """
         if end.error is not None:
-            message, param = _in_route_words(end.error.message, source)
+            message, param = _in_route_words(counted_from(first, end.error.message), source)
             problem = cls.from_error(GenerationError(end.error.code, message, end.error.retriable))
             problem.param = param
             problem.code = OPENAI_CODES.get(problem.code, problem.code)

@@ -107,12 +107,13 @@ class TextAnswer(Generic[T]):
 
         No vectors are kept meanwhile: those of a whole request may be many MiB.
         """
-        num_tokens = 0
-        for job_id in self._ids:
+        num_tokens = first = 0
+        for job_id, job in zip(self._ids, self._jobs, strict=True):
             async for events in self._client.events(job_id):
-                check_end(events, self._source)
+                check_end(events, self._source, first)
                 ends = [event for event in events if isinstance(event, End)]
                 num_tokens += sum(end.usage.prompt_tokens for end in ends if end.usage)
+            first += job.num_texts
         return num_tokens
 
     async def _begin(self, send: Send) -> None:

@@ -14,7 +14,7 @@ from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob, sources_of
 from llama_herd.tasks.protocol.result import Result, floats_of
-from llama_herd.tasks.protocol.text_job import MAX_TEXTS
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS, count_from, num_texts_of
 from llama_herd.tasks.settings import Settings
 
 T = TypeVar("T")
@@ -50,11 +50,13 @@ class EmbeddingBody:
         inputs = _inputs_of(given.get("input"), errors)
         self.jobs: list[EmbeddingJob] = []
         fields = {name: given[name] for name in SAME if name in given}
+        first = 0
         for source in sources_of(inputs, settings.max_prompt_bytes) if inputs else ():
             try:
                 self.jobs.append(EmbeddingJob.parse(source | fields, settings))
             except InvalidJob as error:
-                errors += map(_in_body, error.fields)
+                errors += map(_in_body, count_from(first, error).fields)
+            first += num_texts_of(source)
         if errors:
             raise InvalidJob(list(dict.fromkeys(errors)))
 

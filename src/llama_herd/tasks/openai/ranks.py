@@ -13,6 +13,7 @@ from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.embeddings import only_job
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.ranking_job import RankingJob, best_first, check_top_n, ranking_sources
+from llama_herd.tasks.protocol.text_job import count_from
 from llama_herd.tasks.settings import Settings
 
 RERANK: Literal["/v1/rerank"] = "/v1/rerank"
@@ -51,7 +52,11 @@ class RankBody:
         if not errors:
             sources = ranking_sources(given["query"], self.documents, settings.max_prompt_bytes)
             fields = {name: given[name] for name in SAME if name in given}
-            self.jobs = [RankingJob.parse(source | fields, settings) for source in sources]
+            for source in sources:
+                try:
+                    self.jobs.append(RankingJob.parse(source | fields, settings))
+                except InvalidJob as error:
+                    raise count_from(sum(job.num_texts for job in self.jobs), error) from None
         if errors:
             raise InvalidJob(list(dict.fromkeys(errors)))
 

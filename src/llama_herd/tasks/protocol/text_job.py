@@ -52,9 +52,10 @@ class TextJob(Notices, Terms):
     def _check_bytes(self, info: ValidationInfo) -> Self:
         limits: Settings | None = info.context
         if limits is not None and self.num_prompt_bytes > limits.max_prompt_bytes:
+            fix = "several jobs" if self.num_texts > 1 else "shorten it"
             raise ValueError(
                 f"all texts together must be at most {limits.max_prompt_bytes} bytes, "
-                f"got {self.num_prompt_bytes}. Fix: several jobs"
+                f"got {self.num_prompt_bytes}. Fix: {fix}"
             )
         return self
 
@@ -95,9 +96,19 @@ def num_bytes_of(text: object) -> int:
     return ID_BYTES * len(text) if isinstance(text, Sized) else 0
 
 
+def num_texts_of(source: Mapping[str, Any]) -> int:
+    """How many texts a job with these fields has."""
+    return sum(len(source.get(name) or ()) for name in ("texts", "text_ids", "documents"))
+
+
 def counted_from(first: int, message: str) -> str:
     """A message about one text of a job, whose first is the so-many-th of a caller, by its number there."""
     return _NUMBERED.sub(lambda found: f"{found[1]}.{int(found[2]) + first}", message, count=1)
+
+
+def count_from(first: int, error: InvalidJob) -> InvalidJob:
+    """The same of an error of such a job."""
+    return InvalidJob([FieldError(counted_from(first, field), message) for field, message in error.fields])
 
 
 def lots_of(texts: Iterable[T], num_shared: int, max_bytes: int) -> Iterator[list[T]]:
