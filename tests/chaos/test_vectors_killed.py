@@ -1,91 +1,98 @@
-"""Workers that embed are killed: each text has its vector once, and it is that of an undisturbed run."""
+"""Vectors while gateways, commands, workers and Redis are killed in turn: each text has its own, once, bit for bit."""
 
 import random
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from time import monotonic
 
 import pytest
 
-from llama_herd import Client, EmbeddingJob, End, Started, Vectors
+from llama_herd import Client
 from llama_herd.model.shape.pooling import Pooling
-from tests.chaos.harness.patience import wait_until
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS
+from tests.chaos.text_ways import HttpBatch, Jobs, Requests, TornCommand, VectorOf
+from tests.cli.batch.killing import deterministic_workers
 from tests.durable_redis import DurableRedis
-from tests.local.processes import WorkerProcess
+from tests.killed_gateways import gateways
 from tests.model.tiny_embedder import write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
+from tests.worker.text_engine import TextEngine
 
-pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(3000)]
 
-NUM_JOBS, NUM_TEXTS, NUM_KILLS = 8, 40, 3
-
-
-def texts_of(number: int) -> tuple[str, ...]:
-    drawn = random.Random(number)
-    return tuple("once upon a time there was a llama "[: drawn.randint(1, 35)] for _ in range(NUM_TEXTS))
+#: The longest that nothing is killed for.
+PAUSE_S = 2.0
+PATIENCE_S = 2400.0
 
 
-def num_done(client: Client, job_ids: Iterable[str]) -> int:
-    """Vectors on record."""
-    return sum(client.history(job_id).record.n for job_id in job_ids)
+def texts_of(num: int) -> list[str]:
+    """All different, of some lengths."""
+    return [f"the llama {n}" + " in the herd" * (n % 3) for n in range(num)]
 
 
-def has_done(client: Client, job_ids: Iterable[str], wanted: int) -> bool:
-    return num_done(client, job_ids) > wanted
+def undisturbed(model: Path, texts: Sequence[str]) -> VectorOf:
+    """By the engine alone: no queue, no Redis, no worker."""
+    found = dict[str, bytes]()
+    with TextEngine(model, deterministic=True) as engine:
+        for first in range(0, len(texts), MAX_TEXTS):
+            lot = list(texts[first : first + MAX_TEXTS])
+            found.update(zip(lot, (one.numpy().tobytes() for one in engine.vectors(lot)), strict=True))
+    return found
 
 
-def test_workers_are_killed_and_each_text_has_its_vector_once(tmp_path: Path, figures: list[str]) -> None:
+def strike(faults: Sequence[Callable[[], object]], ways: Sequence[Future[None]]) -> int:
+    """Let faults come at random moments until all is done. Returns how many have come."""
+    draw, num = random.Random(len(faults)), 0
+    for fault in cycle(faults):
+        if not wait(ways, draw.uniform(0.0, PAUSE_S)).not_done:
+            break
+        fault()
+        num += 1
+    for way in ways:
+        way.result()
+    return num
+
+
+@pytest.mark.parametrize("num_texts", [300, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_kills_of_all_that_can_die_change_no_vector(
+    num_texts: int, tmp_path: Path, figures: list[str]
+) -> None:
     family = TINY_FAMILIES["qwen3"]
-    model = write_gguf(family, family.model(), tmp_path / "embedder.gguf", Pooling.LAST)
-    exact: dict[str, Any] = {
-        "deterministic": True,
-        "dtype": "float32",
-        "threads": 1,
-        "slots": 4,
-        "kv_cache_tokens": 2048,
-    }
-    jobs = {f"job-{number}": texts_of(number) for number in range(NUM_JOBS)}
+    model = write_gguf(family, family.model(), tmp_path / "tales.gguf", Pooling.LAST)
+    texts = texts_of(num_texts)
+    half, most, end = num_texts // 2, num_texts * 8 // 10, num_texts * 9 // 10
+    with (
+        DurableRedis() as server,
+        deterministic_workers(2, server, model, tmp_path) as workers,
+        gateways(server.url, tmp_path) as found,
+        Client(server.url, model="tales") as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        next_worker = cycle(workers)
 
-    with DurableRedis() as server, Client(server.url, model="embedder") as client:
+        def kill_worker() -> None:
+            worker = next(next_worker)
+            worker.process.kill()
+            worker.process.wait()
+            worker.start()
 
-        def start(number: int) -> WorkerProcess:
-            log = tmp_path / f"{number}.log"
-            return WorkerProcess(
-                server.url,
-                model,
-                f"w{number}",
-                log,
-                model_name="embedder",
-                lease_ms=1000,
-                held_by=tmp_path,
-                step_s=0.03,
-                **exact,
-            ).start()
+        def kill_redis() -> None:
+            with server.away(0.1):
+                pass
+            server.rewrite_log()
 
-        workers = [start(number) for number in range(2)]
-        try:
-            for job_id, texts in jobs.items():
-                client.submit(EmbeddingJob(texts=texts), job_id=job_id)
-            for number in range(NUM_KILLS):
-                wanted = num_done(client, jobs) + NUM_TEXTS // 2
-                wait_until(partial(has_done, client, jobs, wanted), "some texts are done")
-                workers.pop(0).kill()
-                workers.append(start(number + 2))
-            streams = {job_id: list(client.stream(job_id, timeout_s=90)) for job_id in jobs}
-            results = {job_id: client.result(job_id) for job_id in jobs}
-            whole = {job_id: client.embed(texts, timeout_s=60).vectors for job_id, texts in jobs.items()}
-        finally:
-            for worker in workers:
-                worker.kill()
-    num_resumed = 0
-    for job_id, events in streams.items():
-        told = [number for event in events if isinstance(event, Vectors) for number in event.texts]
-        assert sorted(told) == list(range(NUM_TEXTS))
-        assert [event.seq for event in events] == list(range(1, len(events) + 1))
-        assert [isinstance(event, End) for event in events].count(True) == 1
-        num_resumed += sum(isinstance(event, Started) and event.attempt > 1 for event in events)
-        assert results[job_id].floats == whole[job_id]
-    assert num_resumed
-    met = f"{NUM_JOBS * NUM_TEXTS} texts, {NUM_KILLS} kills, {num_resumed} jobs resumed"
-    figures.append(f"{met}: each vector once")
+        command = TornCommand(tmp_path, server.url, texts[half:most])
+        jobs = Jobs(client, texts[most:end])
+        ways = (HttpBatch(found, texts[:half]), command, jobs, Requests(found.api, texts[end:]))
+        started_s = monotonic()
+        running = [pool.submit(way.run, PATIENCE_S) for way in ways]
+        num_kills = strike((found.kill, kill_worker, kill_redis, command.kill), running)
+        took_s = monotonic() - started_s
+        vectors = undisturbed(model, texts)
+        for way in ways:
+            way.check(vectors)
+    assert num_kills >= 4, "it was over before everything had died"
+    met = f"{num_texts:,} texts, {num_kills} kills, {jobs.num_resumed} jobs resumed"
+    figures.append(f"vectors: {met}, {num_texts / took_s:,.0f} texts/s; none lost, none twice, none other")
