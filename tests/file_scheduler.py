@@ -40,6 +40,26 @@ class FileScheduler(LoadFileScheduling):  # type: ignore[misc]
         config.option.loadscopereorder = False  # a file of one test may well be the slowest
         super().__init__(config, log)
 
+    def remove_node(self, node: Any) -> str | None:
+        """The test that a process died of, if any. It has failed, and is not run again; the others are."""
+        files = self.assigned_work[node]
+        left = (test for tests in files.values() for test, is_done in tests.items() if not is_done)
+        crashed = next(left, None)
+        if crashed is not None:
+            files[self._split_scope(crashed)][crashed] = True
+        for file in [file for file, tests in files.items() if all(tests.values())]:
+            del files[file]  # whoever got a file without tests would wait for the end of one
+        super().remove_node(node)
+        return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        """A process in the place of a dead one has no tests at first, and begins none before it has two."""
+        if node not in self.registered_collections:
+            return
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
         return TOGETHER if file in WITH_TRANSFORMERS else file
