@@ -1,4 +1,4 @@
-"""Vectors while gateways, commands, workers and Redis are killed in turn: each text has its own, once, bit for bit."""
+"""Gateways, commands, workers and Redis are killed: each text has its vector once, bit for bit."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ def strike(faults: Sequence[Callable[[], object]], ways: Sequence[Future[None]])
     return num
 
 
-@pytest.mark.parametrize("num_texts", [300, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_texts", [300, 2000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_kills_of_all_that_can_die_change_no_vector(
     num_texts: int, tmp_path: Path, figures: list[str]
 ) -> None:

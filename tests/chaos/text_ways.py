@@ -1,5 +1,6 @@
 """The ways of many texts to their vectors, each of which outlives the deaths of what it runs through."""
 
+import signal
 import struct
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +24,12 @@ VectorOf = Mapping[str, bytes]
 #: Texts of a job, and of a request.
 NUM_TOGETHER = 20
 
+#: As rows of batches have it, so that all ways last.
+BULK = -10
 
-def together(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    yield from (texts[first : first + NUM_TOGETHER] for first in range(0, len(texts), NUM_TOGETHER))
+
+def together(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    yield from (tuple(texts[first : first + NUM_TOGETHER]) for first in range(0, len(texts), NUM_TOGETHER))
 
 
 def lines_of(texts: Sequence[str], **body: str) -> list[Answer]:
@@ -75,14 +79,16 @@ class TornCommand:
         self._process = self._command.start()
 
     def run(self, _: float) -> None:
-        while self._is_killed():
+        while not self._has_ended():
             self._process = self._command.start()
 
-    def _is_killed(self) -> bool:
+    def _has_ended(self) -> bool:
+        """False for one that was killed, or was started while there was no Redis."""
         with self._process as process:
-            said = process.communicate()
-        assert process.returncode in (0, -9), said
-        return process.returncode != 0
+            _, errors = process.communicate()
+        has_no_redis = process.returncode == 2 and errors.startswith("herd: Redis at ")
+        assert has_no_redis or process.returncode in (0, -signal.SIGKILL), errors
+        return process.returncode == 0
 
     def kill(self) -> None:
         self._process.kill()
@@ -93,26 +99,24 @@ class TornCommand:
 
 
 class Jobs:
-    """Jobs of a client, some texts each, with the law of their streams."""
+    """Jobs of a client, one after the other, with the law of their streams."""
 
     def __init__(self, client: Client, texts: Sequence[str]) -> None:
         self._client = client
-        self._lots = list(together(texts))
-        outcomes = list(client.submit_many(EmbeddingJob(texts=lot) for lot in self._lots))
-        self._job_ids = [one.job_id for one in outcomes if one.error is None]
-        assert len(self._job_ids) == len(self._lots)
+        self._jobs = {f"job-{number}": lot for number, lot in enumerate(together(texts))}
 
     def run(self, patience_s: float) -> None:
-        for job_id in self._job_ids:
-            wait_until(partial(self._has_ended, job_id), f"{job_id} ends", patience_s)
+        for job_id, texts in self._jobs.items():
+            wait_until(partial(self._has_ended, job_id, texts), f"{job_id} ends", patience_s)
 
-    def _has_ended(self, job_id: str) -> bool:
+    def _has_ended(self, job_id: str, texts: tuple[str, ...]) -> bool:
         with suppress(RedisUnavailable):
+            self._client.submit(EmbeddingJob(texts=texts, priority=BULK), job_id=job_id)
             return self._client.history(job_id).record.is_final
         return False
 
     def check(self, vectors: VectorOf) -> None:
-        self.num_resumed = sum(map(self._num_resumed, self._job_ids, self._lots, [vectors] * len(self._lots)))
+        self.num_resumed = sum(self._num_resumed(*job, vectors) for job in self._jobs.items())
 
     def _num_resumed(self, job_id: str, texts: Sequence[str], vectors: VectorOf) -> int:
         """How often the job has gone on elsewhere; its stream has each vector once, and one end."""
@@ -139,7 +143,7 @@ class Requests:
 
     def _is_answered(self, texts: Sequence[str]) -> bool:
         try:
-            answer = self._api.ask("POST", EMBEDDINGS, {"input": list(texts)})
+            answer = self._api.ask("POST", EMBEDDINGS, {"input": list(texts), "priority": BULK})
         except (OSError, HTTPException):
             return False
         if answer.status >= 500:
