@@ -23,22 +23,23 @@ SLOTS = 8
 
 @contextmanager
 def deterministic_workers(
-    num: int, server: EmbeddedRedis, model: Path, folder: Path
+    num: int, server: EmbeddedRedis, model: Path, folder: Path, *, slots: int = SLOTS, step_s: float = 0.0
 ) -> Iterator[list[ForkedWorker]]:
     """Workers that take a dead one's jobs over soon, and hold no death against a job: no job kills here.
 
-    Who wants faults in the midst of jobs may hold them up, by the same folder.
+    Who wants faults in the midst of jobs may hold them up, by the same folder, or let steps last.
     """
     settings = WorkerSettings(
         redis_url=server.url,
         model=model,
         model_name="tales",
-        slots=SLOTS,
+        slots=slots,
         deterministic=True,
         lease_ms=600,
         max_attempts=100,
     )
-    may_be_held: dict[str, Any] = {"include": "tests.worker.standstill", "env": {"STANDSTILL": str(folder)}}
+    env = {"STANDSTILL": str(folder), "STANDSTILL_STEP_S": str(step_s)}
+    may_be_held: dict[str, Any] = {"include": "tests.worker.standstill", "env": env}
     workers = [ForkedWorker(settings, f"w{n}@batch", folder / f"w{n}.log", **may_be_held) for n in range(num)]
     try:
         for worker in workers:
