@@ -9,7 +9,7 @@ from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import WebhookEntry
-from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token
+from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token, Vectors
 from llama_herd.tasks.protocol.result import Result
 from tests.chaos.harness.checker import Checker, Evidence
 from tests.chaos.harness.listener import event_fingerprint
@@ -60,6 +60,18 @@ LATE = changed(END, finish_reason="deadline", text_sha256=None)
 FAILED = changed(LATE, finish_reason="error")
 
 
+TEXTS = changed(STARTED, texts=3)
+FIRST = Vectors(seq=2, job="j", epoch=1, texts=(1,), vectors=("AAAAAA==",))
+REST = Vectors(seq=3, job="j", epoch=2, texts=(2, 0), vectors=("AACAPw==", "AAAAQA=="))
+
+
+def test_good_vectors_have_no_fault() -> None:
+    found = evidence(TEXTS, FIRST, REST, changed(END, text_sha256=None), heard=[])
+    assert found.violations() == []
+    assert found.vectors == {1: "AAAAAA==", 2: "AACAPw==", 0: "AAAAQA=="}
+    assert found.num_claims == 2
+
+
 def failed(end: End, exc_type: str) -> Evidence:
     """A job that failed, and what Celery says of it."""
     return evidence(
@@ -89,6 +101,10 @@ def test_a_job_that_failed_well_has_no_fault() -> None:
         (lambda: evidence(entry_ids=["1-0", "2-0", "3-1", "4-0"]), "entry ids"),
         (lambda: evidence(STARTED, HEL, changed(LO, i=3), END), "begins with token 3, but 2"),
         (lambda: evidence(STARTED, changed(HEL, epoch=3), LO, END), "epoch goes back"),
+        (lambda: evidence(TEXTS, FIRST, changed(REST, texts=(1, 0)), END), "several vectors of texts [1]"),
+        (lambda: evidence(TEXTS, FIRST, END), "1 vectors of 3 texts"),
+        (lambda: evidence(TEXTS, FIRST, changed(REST, texts=(2, 3)), END), "3 vectors of 3 texts"),
+        (lambda: evidence(TEXTS, FIRST, REST, changed(END, n=2)), "end says 2 tokens"),
         (lambda: evidence(changed(STARTED, attempt=2), HEL, LO, END), "attempts"),
         (lambda: evidence(STARTED, HEL, LO, changed(END, n=4)), "end says 4 tokens"),
         (lambda: evidence(STARTED, HEL, changed(LO, text="la"), END), "text_sha256"),

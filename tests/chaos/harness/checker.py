@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from redis import Redis
@@ -20,7 +20,7 @@ from llama_herd.tasks.ledger.held_jobs import final_state
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS, Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry, webhook_message_id
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.events import End, Event, Started, Token, parse_event
+from llama_herd.tasks.protocol.events import End, Event, Started, Token, Vectors, parse_event
 from llama_herd.tasks.protocol.result import Result
 from tests.chaos.harness.listener import event_fingerprint
 from tests.chaos.harness.sabotage import POISONS
@@ -60,6 +60,7 @@ class Evidence:
             "ends once": self._ends_once,
             "dense": self._is_dense,
             "tokens join": self._tokens_join,
+            "vectors once": self._vectors_once,
             "epochs rise": self._epochs_rise,
             "end is true": self._end_is_true,
             "record agrees": self._record_agrees,
@@ -100,6 +101,16 @@ class Evidence:
                 yield f"event {token.seq} begins with token {token.i}, but {num_ids[choice]} are before it"
             num_ids[choice] = token.i + len(token.ids)
 
+    def _vectors_once(self) -> Iterator[str]:
+        """Each text has one vector, and a job that is done has all."""
+        told = [number for event in self._vectors for number in event.texts]
+        if len(told) != len(set(told)):
+            yield f"several vectors of texts {sorted(number for number, n in Counter(told).items() if n > 1)}"
+        wanted = next((event.texts for event in self.events if isinstance(event, Started)), None) or 0
+        is_done = self.record.get("state") == "done"
+        if set(told) - set(range(wanted)) or (is_done and len(set(told)) != wanted):
+            yield f"{len(told)} vectors of {wanted} texts"
+
     def _epochs_rise(self) -> Iterator[str]:
         if any(after.epoch < before.epoch for before, after in pairwise(self.events)):
             yield f"an epoch goes back: {[event.epoch for event in self.events]}"
@@ -111,7 +122,7 @@ class Evidence:
         end, text = self.end, "".join(token.text for token in self._tokens)
         if end is None:
             return
-        if end.n != sum(len(token.ids) for token in self._tokens):
+        if end.n != len(self.ids) + sum(len(event.texts) for event in self._vectors):
             yield f"end says {end.n} tokens"
         if end.text_sha256 not in (None, hashlib.sha256(text.encode()).hexdigest()):
             yield "text_sha256 is not that of the text"
@@ -183,8 +194,14 @@ class Evidence:
 
     @property
     def num_claims(self) -> int:
-        """The number of claims that have written tokens of the job."""
-        return len({token.epoch for token in self._tokens})
+        """The number of claims that have written tokens or vectors of the job."""
+        return len({event.epoch for event in (*self._tokens, *self._vectors)})
+
+    @property
+    def vectors(self) -> dict[int, str]:
+        """The recorded vectors, by the number of their text."""
+        pairs = (zip(event.texts, event.vectors, strict=True) for event in self._vectors)
+        return dict(chain.from_iterable(pairs))
 
     @property
     def is_blamed(self) -> bool:
@@ -204,6 +221,8 @@ class Evidence:
         num_ids = Counter[int]()
         for token in self._tokens:
             num_ids[token.epoch] += len(token.ids)
+        for event in self._vectors:
+            num_ids[event.epoch] += len(event.texts)
         sound = max((epoch for epoch, n in num_ids.items() if n >= SOUND_TOKENS), default=0)
         num_starts = sum(isinstance(event, Started) and event.epoch > sound for event in self.events)
         return (self.end.epoch if self.end else 0) - max(1, sound), num_starts
@@ -217,6 +236,10 @@ class Evidence:
     @property
     def _tokens(self) -> list[Token]:
         return [event for event in self.events if isinstance(event, Token)]
+
+    @property
+    def _vectors(self) -> list[Vectors]:
+        return [event for event in self.events if isinstance(event, Vectors)]
 
 
 class Checker:

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from celery import Celery
@@ -25,6 +25,7 @@ from tests.chaos.harness.listener import EventListener
 from tests.chaos.harness.proxy import FaultProxy
 from tests.chaos.harness.reference import Reference, ReferenceOutputs
 from tests.chaos.harness.sabotage import Sabotage
+from tests.chaos.harness.text_models import TEXT_SETTINGS, TextModels
 from tests.chaos.harness.verdict import Verdict
 from tests.local.tended_worker import TendedWorker
 
@@ -69,22 +70,25 @@ class Herd:
         *,
         seed: int = 0,
         reference: ReferenceOutputs | None = None,
+        text_models: TextModels = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         """Logs of workers go to `folder`; `seed` decides what faults choose at random.
 
-        `reference`: the one of this model, if there is one already. `settings` override `SETTINGS` for all
-        workers.
+        `reference`: the one of this model, if there is one already. `text_models`: each is served by a worker
+        of its own. `settings` override `SETTINGS` for all workers.
         """
         self.server = server
         self.proxy = FaultProxy(server.port)
         self.rng = Random(seed)
-        own = {"redis_url": server.url, **SETTINGS, **settings}
+        # Named, so that nobody is warned of a job while the only worker of its model is gone.
+        own = {"redis_url": server.url, "models": ",".join(text_models), **SETTINGS, **settings}
         self.settings = WorkerSettings.read(model=model, **own)
         self.queue = self.settings.queue
         self.jobs = Jobs(self.settings)
         self._folder = folder
         self._reference = reference
+        self.text_models = text_models
         self._workers: list[TendedWorker] = []
         self._numbers = count()
         self._listener = EventListener(self.settings.redis_url, self.jobs.ledger)
@@ -140,8 +144,15 @@ class Herd:
         started = []
         while len(self.alive) < num_workers:
             num_far = sum(worker.settings.redis_url == self.proxy.url for worker in self.alive)
-            started.append(self.start_worker(is_behind_proxy=2 * num_far < len(self.alive)))
+            is_far = 2 * num_far < len(self.alive)
+            started.append(self.start_worker(is_behind_proxy=is_far, **self._missing_model()))
         return started
+
+    def _missing_model(self) -> dict[str, Any]:
+        """Settings of a worker for a model with texts that none serves; of any other worker if all are."""
+        served = {worker.settings.served_model for worker in self.alive}
+        kind = next((kind for kind in self.text_models if kind not in served), None)
+        return {} if kind is None else {"model": self.text_models[kind], "model_name": kind, **TEXT_SETTINGS}
 
     @property
     def put_back(self) -> Counter[str]:
@@ -164,9 +175,14 @@ class Herd:
         self._workers = [worker for worker in self._workers if worker not in dead]
         return dead
 
+    @property
+    def generators(self) -> list[TendedWorker]:
+        """Those alive that serve the herd's own model."""
+        return [worker for worker in self.alive if worker.settings.model == self.settings.model]
+
     def busiest(self) -> TendedWorker:
-        """The worker with the most running jobs."""
-        return max(self.alive, key=lambda worker: len(self.jobs.running(worker.name)))
+        """The generator with the most running jobs."""
+        return max(self.generators, key=lambda worker: len(self.jobs.running(worker.name)))
 
     def state_of(self, worker: TendedWorker) -> str:
         """A worker's reported state; empty if it no longer reports."""
@@ -179,7 +195,8 @@ class Herd:
 
     def verdict(self) -> Verdict:
         """Wait until all jobs have ended, then check every law for each of them."""
-        return inquest(self.jobs, self._reference or Reference(self.settings), self._listener)
+        reference = self._reference or Reference(self.settings)
+        return inquest(self.jobs, reference, self._listener, self.text_models)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self.proxy)

@@ -11,6 +11,7 @@ from tests.chaos.harness.listener import EventListener
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.reference import ReferenceOutputs
 from tests.chaos.harness.sabotage import VISIBILITY_S
+from tests.chaos.harness.text_models import TextModels, undisturbed_vectors
 from tests.chaos.harness.verdict import Verdict, Violation
 
 #: Most jobs that are run again without faults, to compare them; those with the most claims come first.
@@ -40,7 +41,9 @@ class JobFinding:
         )
 
 
-def inquest(jobs: Jobs, reference: ReferenceOutputs, listener: EventListener) -> Verdict:
+def inquest(
+    jobs: Jobs, reference: ReferenceOutputs, listener: EventListener, text_models: TextModels
+) -> Verdict:
     """Check these jobs, and what the listener has heard of them. A worker must be up to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
     with suppress(TimeoutError):  # the checker then finds the jobs that have not ended
@@ -48,6 +51,7 @@ def inquest(jobs: Jobs, reference: ReferenceOutputs, listener: EventListener) ->
     left = _leftovers(jobs, checker)
     found = _findings(jobs, checker, listener)
     compared = sorted(found, key=lambda finding: -finding.num_claims)[:MAX_COMPARED]
+    evidence = [checker.evidence(one.job_id) for one in compared]
     return Verdict(
         num_jobs=len(found),
         num_tokens=sum(finding.num_tokens for finding in found),
@@ -57,7 +61,7 @@ def inquest(jobs: Jobs, reference: ReferenceOutputs, listener: EventListener) ->
         violations=(
             *left,
             *(violation for finding in found for violation in finding.violations),
-            *_differing(jobs, [checker.evidence(one.job_id) for one in compared], reference),
+            *_differing(jobs, evidence, reference, text_models),
         ),
     )
 
@@ -84,17 +88,32 @@ def _findings(jobs: Jobs, checker: Checker, listener: EventListener) -> list[Job
     return list(found.values())
 
 
-def _differing(jobs: Jobs, compared: Sequence[Evidence], reference: ReferenceOutputs) -> list[Violation]:
-    """Jobs whose ids differ from a run without faults; for a job that was ended early, from its beginning."""
+def _differing(
+    jobs: Jobs, compared: Sequence[Evidence], reference: ReferenceOutputs, text_models: TextModels
+) -> list[Violation]:
+    """Jobs whose outputs differ from those of a run without faults."""
     differing = []
     for evidence in compared:
-        expected = reference.ids(evidence.job_id, jobs.accepted[evidence.job_id])
-        if evidence.record.get("state") != "done":
-            expected = expected[: len(evidence.ids)]
-        if evidence.ids != expected:
-            detail = f"{len(evidence.ids)} ids differ from the {len(expected)} of a run without faults"
-            differing.append(Violation("undisturbed", evidence.job_id, detail))
+        fields = jobs.accepted[evidence.job_id]
+        if "kind" in fields:
+            what = _other_vectors(evidence, undisturbed_vectors(text_models, fields))
+        else:
+            what = _other_ids(evidence, reference.ids(evidence.job_id, fields))
+        if what:
+            differing.append(Violation("undisturbed", evidence.job_id, f"{what} a run without faults"))
     return differing
+
+
+def _other_vectors(evidence: Evidence, expected: Sequence[str]) -> str:
+    wrong = [number for number, vector in evidence.vectors.items() if vector != expected[number]]
+    return f"the vectors of texts {wrong} are not those of" if wrong else ""
+
+
+def _other_ids(evidence: Evidence, expected: tuple[int, ...]) -> str:
+    """How ids differ from what they must be; those of a job that was ended early, from their beginning."""
+    if evidence.record.get("state") != "done":
+        expected = expected[: len(evidence.ids)]
+    return "" if evidence.ids == expected else f"{len(evidence.ids)} ids differ from the {len(expected)} of"
 
 
 def _leftovers(jobs: Jobs, checker: Checker) -> list[Violation]:

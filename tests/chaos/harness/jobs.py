@@ -48,7 +48,7 @@ class Jobs:
         """Submit one job, retrying while Redis is away, and return its id. Raises TimeoutError."""
         with self.submitting:
             job_id = f"{prefix}-{next(self._numbers)}"
-            job = {"prompt": f"tale of {job_id}", **fields}
+            job = fields if "kind" in fields else {"prompt": f"tale of {job_id}", **fields}
             wait_until(lambda: self._is_accepted(job_id, job), f"{job_id} accepted")
         return job_id
 

@@ -20,8 +20,10 @@ from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.plan import ChaosPlan
 from tests.chaos.harness.recovery import recovery
 from tests.chaos.harness.report import Blow, ChaosReport, ResourceSample
+from tests.chaos.harness.text_models import write_text_models
 from tests.chaos.harness.verdict import BrokenLaw, Verdict, Violation
 
+#: Those that generate.
 NUM_WORKERS = 2
 
 #: Exit codes that workers of a run may have: killed by a fault, or stopped by one.
@@ -41,7 +43,9 @@ class Progress(NamedTuple):
 
 
 def run_chaos(plan: ChaosPlan, show: Callable[[Progress], None]) -> ChaosReport:
-    """Break two workers and a Redis of the run's own, with the bundled model; `show` gets its progress.
+    """Break workers and a Redis of the run's own; `show` gets its progress.
+
+    Two workers have the bundled model, and one each a tiny model that embeds or ranks.
 
     Raises WorkerDied or TimeoutError if the herd does not start. Whatever ends the run later, even Ctrl-C,
     there is a report of what was found so far.
@@ -49,7 +53,14 @@ def run_chaos(plan: ChaosPlan, show: Callable[[Progress], None]) -> ChaosReport:
     with (
         tempfile.TemporaryDirectory(prefix="herd-chaos-") as logs,
         FragileRedis() as server,
-        Herd(server, BUNDLED_MODEL, Path(logs), seed=plan.seed, remote_control=True) as herd,
+        Herd(
+            server,
+            BUNDLED_MODEL,
+            Path(logs),
+            seed=plan.seed,
+            text_models=write_text_models(Path(logs)),
+            remote_control=True,
+        ) as herd,
     ):
         return ChaosRun(herd, plan, show).run()
 
@@ -71,7 +82,8 @@ class ChaosRun:
         """Let the faults strike while jobs flow, then check every job; report what was found in any case."""
         self._replace_dead_workers()
         plan, jobs = self._plan, self._herd.jobs
-        load = LoadGenerator(jobs, mixed_jobs(plan.seed, plan.max_tokens), plan.num_jobs)
+        mix = mixed_jobs(plan.seed, plan.max_tokens, list(self._herd.text_models))
+        load = LoadGenerator(jobs, mix, plan.num_jobs)
         load.start()
         with self._going_on():
             self._strike_all()
@@ -110,7 +122,7 @@ class ChaosRun:
 
         Raises WorkerDied or TimeoutError if no worker is left.
         """
-        for worker in self._herd.replenish(NUM_WORKERS):
+        for worker in self._herd.replenish(NUM_WORKERS + len(self._herd.text_models)):
             try:
                 self._herd.wait_until_ready(worker)
             except (WorkerDied, TimeoutError) as error:
@@ -121,9 +133,9 @@ class ChaosRun:
                     raise
 
     def _await_load(self) -> None:
-        """Wait until each worker runs jobs."""
-        running = self._herd.jobs.running
-        wait_until(lambda: all(running(worker.name) for worker in self._herd.alive), "every worker at work")
+        """Wait until each worker that generates runs jobs."""
+        herd, running = self._herd, self._herd.jobs.running
+        wait_until(lambda: all(running(worker.name) for worker in herd.generators), "every worker at work")
 
     def _strike(self, fault: Fault) -> None:
         """Let a fault strike while each worker runs jobs, and note how long these stand still."""

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from llama_herd.error_code import ErrorCode
 from tests.chaos.harness.faults.fault import Strike
@@ -11,6 +12,7 @@ from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.recovery import STUCK_S
 from tests.chaos.harness.sabotage import POISONS, Moment, Poison, Sabotage
 from tests.chaos.harness.verdict import BrokenLaw
+from tests.local.tended_worker import TendedWorker
 
 
 @contextmanager
@@ -18,6 +20,23 @@ def kill_worker(herd: Herd) -> Iterator[list[str]]:
     victim = herd.busiest()
     victim.kill()
     yield herd.jobs.running(victim.name)
+
+
+@contextmanager
+def kill_text_worker(herd: Herd) -> Iterator[list[str]]:
+    """The only worker that embeds, or that ranks: its jobs go on when there is another."""
+    kind, num_workers = herd.rng.choice(list(herd.text_models)), len(herd.alive)
+    (victim,) = (one for one in herd.alive if one.settings.served_model == kind)
+    wait_until(partial(_is_in_midst, herd, victim), f"{victim.name} in the midst of a job")
+    victim.kill()
+    met = herd.jobs.running(victim.name)
+    herd.replenish(num_workers)
+    yield met
+
+
+def _is_in_midst(herd: Herd, worker: TendedWorker) -> bool:
+    """Whether a job of the worker has some vectors already."""
+    return any(herd.jobs.numbers(herd.jobs.running(worker.name), "n"))
 
 
 def dying(moment: Moment) -> Strike:
