@@ -48,6 +48,6 @@ def test_texts_of_dead_workers_that_embed_and_rank_have_their_vectors_once(
 ) -> None:
     models = write_text_models(tmp_path)
     with Herd(server, endless, tmp_path, reference=reference, text_models=models) as herd:
-        report = struck(herd, "kill-texts", strikes=4)
+        report = struck(herd, "kill-texts", strikes=3)
     assert report.violations == []
     assert report.verdict.num_resumed

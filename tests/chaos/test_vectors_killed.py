@@ -87,6 +87,7 @@ def test_kills_of_all_that_can_die_change_no_vector(
         def kill_redis() -> None:
             with server.away(0.1):
                 pass
+            server.wait_until_read()  # a gateway that starts before that ends
             server.rewrite_log()
 
         command = TornCommand(tmp_path, server.url, texts[half:most])

@@ -44,6 +44,11 @@ class FragileRedis(EmbeddedRedis):
             wait_until(lambda: not _persistence(redis)["aof_rewrite_in_progress"], "log rewritten")
             self._rewritten_bytes = _log_bytes(redis)
 
+    def wait_until_read(self) -> None:
+        """Return when it has read its file: before that it answers, but refuses whoever starts."""
+        with Redis.from_url(self.url) as redis:
+            wait_until(lambda: not _persistence(redis)["loading"], "its file read")
+
     @contextmanager
     def away(self, seconds: float = 0.0) -> Iterator[None]:
         """kill -9; nothing listens within the block; then it is started again with its file."""

@@ -34,7 +34,7 @@ FORM_EVERY = 4
 #: One of so many jobs has texts, where models for these are served.
 TEXTS_EVERY = 4
 #: Of such a job: long enough that a fault meets it in its midst.
-NUM_TEXTS = 80
+NUM_TEXTS = 40
 
 #: One for each list of the queue.
 PRIORITIES = (1, 0, -1)
