@@ -8,22 +8,23 @@ from pathlib import Path
 from tests.batch_api import BatchApi
 from tests.cli.gateway_process import GatewayProcess
 
-#: A lease so short that another gateway takes over at once.
-LEASE = {"HERD_GATEWAY_BATCH_LEASE_S": "0.6", "HERD_GATEWAY_GRACE_S": "0"}
+#: So short that another gateway takes over at once.
+LEASE_S = 0.6
 
 
 class Gateways:
     """Some gateways on one storage, of which at least one is alive at any time."""
 
-    def __init__(self, url: str, folder: Path, num: int, files: str) -> None:
+    def __init__(self, url: str, folder: Path, num: int, files: str, lease_s: float) -> None:
         self._num_started = 0
-        self._url, self._folder, self._files = url, folder, files
+        self._url, self._folder, self._files, self._lease_s = url, folder, files, lease_s
         self._alive = [self._started() for _ in range(num)]
 
     def _started(self) -> GatewayProcess:
         self._num_started += 1
         log = self._folder / f"gateway-{self._num_started}.log"
-        own = {"HERD_GATEWAY_FILES": self._files, "HERD_MODEL_NAME": "tales", **LEASE}
+        lease = {"HERD_GATEWAY_BATCH_LEASE_S": str(self._lease_s), "HERD_GATEWAY_GRACE_S": "0"}
+        own = {"HERD_GATEWAY_FILES": self._files, "HERD_MODEL_NAME": "tales", **lease}
         return GatewayProcess(self._url, log, **own).__enter__()
 
     @property
@@ -56,9 +57,11 @@ class Gateways:
 
 
 @contextmanager
-def gateways(url: str, folder: Path, num: int = 2, files: str = "") -> Iterator[Gateways]:
+def gateways(
+    url: str, folder: Path, num: int = 2, files: str = "", lease_s: float = LEASE_S
+) -> Iterator[Gateways]:
     """files: their storage; empty: a folder below `folder`."""
     with ExitStack() as stack:
-        found = Gateways(url, folder, num, files or str(folder / "files"))
+        found = Gateways(url, folder, num, files or str(folder / "files"), lease_s)
         stack.callback(found.close)
         yield found

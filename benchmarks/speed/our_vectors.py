@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.speed.child import Room, serve_texts
 from benchmarks.timed_engine import TimedEngine
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
-from llama_herd.tasks.protocol.text_job import lots_of
+from llama_herd.tasks.protocol.text_job import ID_BYTES, lots_of
 
 
 class OurVectors:
@@ -23,7 +23,7 @@ class OurVectors:
 
     def texts_s(self, texts: Sequence[list[int]]) -> float:
         started_s = perf_counter()
-        for number, lot in enumerate(lots_of(texts, map(len, texts), sum(map(len, texts)))):
+        for number, lot in enumerate(lots_of(texts, 0, ID_BYTES * sum(map(len, texts)))):
             job = EmbeddingJob(text_ids=tuple(map(tuple, lot)))
             self._engine.submit_job(f"{number} at {started_s}", job)
         self._engine.run()

@@ -15,7 +15,7 @@ from tests.cli.batch.killing import size
 from tests.cli.herd_command import fork_herd
 from tests.durable_redis import DurableRedis
 from tests.local.processes import WorkerProcess
-from tests.model.test_embedder import write_gguf
+from tests.model.tiny_embedder import write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.timeout(240)]

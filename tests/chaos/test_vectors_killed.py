@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.worker, pytest.m
 
 PATIENCE_S = 2400.0
 SLOTS = 32
+#: Longer than Redis takes to read its file.
+LEASE_S = 3.0
 
 
 def texts_of(num: int) -> list[str]:
@@ -72,7 +74,7 @@ def test_kills_of_all_that_can_die_change_no_vector(
     with (
         DurableRedis() as server,
         deterministic_workers(2, server, model, tmp_path, slots=SLOTS, step_s=step_s) as workers,
-        gateways(server.url, tmp_path) as found,
+        gateways(server.url, tmp_path, lease_s=LEASE_S) as found,
         Client(server.url, model="tales") as client,
         ThreadPoolExecutor() as pool,
     ):

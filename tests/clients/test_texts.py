@@ -20,7 +20,7 @@ from llama_herd.testing.scripted_engine import NUM_DIMENSIONS, scripted_vector
 from llama_herd.testing.vocabulary import Vocabulary
 from tests.clients.client_process import CLIENTS, OTHERS, Case, ClientProcess, new_key
 from tests.local.processes import WorkerProcess
-from tests.model.test_embedder import write_gguf
+from tests.model.tiny_embedder import write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
 from tests.tasks.gateway.gateway_thread import GatewayThread
 

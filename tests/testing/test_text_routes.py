@@ -35,8 +35,8 @@ ODD = [
 ]
 
 
-#: What is said of a body that is no JSON, or too much of it, of a model that nobody serves, and of a query that
-#: is too long beside any document.
+#: What is said of a body that is no JSON, or too much of it, of a model that nobody serves, and of a query
+#: that is too long beside any document.
 OF_ALL = ("the body must ", "no worker ", "documents: all texts together ")
 
 

@@ -5,15 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from llama_herd.model.cache import Cache
-from llama_herd.model.embedder import Embedder
-from llama_herd.model.files.open_model import open_model
-from llama_herd.model.llama2 import Llama
-from llama_herd.model.reranker import Reranker
 from llama_herd.model.shape.pooling import Pooling
-from llama_herd.model.tiling import FIXED
-from tests.model import test_embedder, test_reranker
+from llama_herd.tasks.protocol.kinds import parse_job
+from llama_herd.tasks.settings import Settings
+from tests.model import tiny_embedder, tiny_reranker
 from tests.model.tiny_family import TINY_FAMILIES
+from tests.worker.text_engine import TextEngine
 
 #: What a model makes of texts, and the name by which it is served.
 TextKind = Literal["embed", "rank"]
@@ -31,19 +28,13 @@ def write_text_models(folder: Path) -> TextModels:
     family = TINY_FAMILIES["qwen3"]
     model = family.model()
     return {
-        "embed": test_embedder.write_gguf(family, model, folder / "embed.gguf", Pooling.LAST),
-        "rank": test_reranker.write_gguf(family, model, folder / "rank.gguf"),
+        "embed": tiny_embedder.write_gguf(family, model, folder / "embed.gguf", Pooling.LAST),
+        "rank": tiny_reranker.write_gguf(family, model, folder / "rank.gguf"),
     }
 
 
 def undisturbed_vectors(models: TextModels, fields: Mapping[str, Any]) -> list[str]:
-    """The vectors of a job with texts, in Base64: by its model in this process, without queue and worker."""
-    with open_model(models[fields["kind"]]) as file:
-        llama = Llama.load(file, tiling=FIXED)
-        cache = Cache(llama.config, num_pages=64)
-        if fields["kind"] == "embed":
-            found = Embedder.load(file, llama, cache).vectors(fields["texts"])
-        else:
-            with Reranker.load(file, llama, cache) as reranker:
-                found = reranker.logits(fields["query"], fields["documents"]).unsqueeze(1)
+    """The vectors of a job with texts, in Base64: by an engine in this process, without queue and worker."""
+    with TextEngine(models[fields["kind"]], deterministic=True) as engine:
+        found = engine.floats(parse_job(fields, Settings()))
     return [b64encode(vector.numpy().astype("<f4").tobytes()).decode() for vector in found]

@@ -12,7 +12,7 @@ from llama_herd.tasks.batch.source_row import NumberedLine, SourceRow, parse_row
 from llama_herd.tasks.feeder import batch_execution, batch_feeder, batch_input
 from llama_herd.tasks.feeder.batch_execution import MAX_VAIN_CLAIMS, BatchExecution
 from llama_herd.tasks.feeder.batch_input import LONG_BYTES
-from llama_herd.tasks.ledger.batch_records import BatchRecords
+from llama_herd.tasks.ledger.batch_records import BatchRecord, BatchRecords
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, rows
@@ -43,18 +43,34 @@ class Deaths:
 
     def strike(self, batch_id: str, num: int) -> None:
         for _ in range(num):
-            assert run_call(self._redis, self._records.claim(batch_id, 1)) is not None
-            self._redis.zadd(self._records.due_key, {f"default/{batch_id}": 1}, xx=True)
+            assert self._takes(batch_id)
+            self._end_lease(batch_id)
+
+    def snatch(self, batch_id: str) -> None:
+        """Take it from a feeder that lives, and whose lease has run out."""
+        while not self._takes(batch_id):
+            self._end_lease(batch_id)
+        self._end_lease(batch_id)
+
+    def _takes(self, batch_id: str) -> bool:
+        return run_call(self._redis, self._records.claim(batch_id, 1)) is not None
+
+    def _end_lease(self, batch_id: str) -> None:
+        self._redis.zadd(self._records.due_key, {f"default/{batch_id}": 1}, xx=True)
 
     def num(self, batch_id: str) -> int:
-        record = run_call(self._redis, self._records.get(batch_id))
-        assert record is not None
-        return record.vain_claims
+        return self._record(batch_id).vain_claims
 
     def line(self, batch_id: str) -> int:
+        return self._record(batch_id).line
+
+    def epoch(self, batch_id: str) -> int:
+        return self._record(batch_id).epoch
+
+    def _record(self, batch_id: str) -> BatchRecord:
         record = run_call(self._redis, self._records.get(batch_id))
         assert record is not None
-        return record.line
+        return record
 
 
 def test_a_batch_that_kills_its_feeders_ends_and_holds_up_no_other(
@@ -137,3 +153,20 @@ def test_an_error_that_no_retry_mends_ends_the_batch(
     with GatewayThread(redis_url, files=str(files)):
         ended = api.end_of(api.begin(rows(3)))
     assert (ended["status"], ended["errors"]["data"][0]["code"]) == ("failed", "batch_poison")
+
+
+def test_a_feeder_that_loses_the_batch_and_lives_was_not_stopped_by_it(
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while Redis is away for longer than a lease: of those that take it in turn the others die."""
+    monkeypatch.setattr(batch_execution, "HARMLESS_S", 3600.0)
+    monkeypatch.setattr(batch_feeder, "LOOK_S", 0.05)
+    api, deaths = BatchApi(lambda: other.url), Deaths(redis, files)
+    batch_id, num_deaths = api.begin(rows(3)), 3
+    with GatewayThread(redis_url, files=str(files), batch_lease_s=0.3):
+        for number in range(num_deaths + 1):
+            wait_until(lambda: deaths.epoch(batch_id) == 2 * number + 1, "it is run")  # noqa: B023
+            wait_until(lambda: api.show(batch_id)["status"] == "in_progress", "its rows wait")
+            if number < num_deaths:
+                deaths.snatch(batch_id)
+        wait_until(lambda: deaths.num(batch_id) == num_deaths + 1, "those that died count, and who has it")

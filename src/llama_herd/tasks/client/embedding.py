@@ -49,7 +49,8 @@ class TextCall:
     def __init__(
         self, sources: Iterable[Mapping[str, Any]], fields: Mapping[str, Any], timeout_s: float | None
     ) -> None:
-        self.jobs = [{"keep_s": KEEP_S, **fields, **one} for one in sources]
+        # The call reads their events and purges them: Celery's copy of the vectors would be read by nobody.
+        self.jobs = [{"keep_s": KEEP_S, **fields, **one, "ignore_result": True} for one in sources]
         self._until_s = None if timeout_s is None else monotonic() + timeout_s
         self._outcomes: list[SubmitOutcome] = []
 

@@ -43,11 +43,15 @@ class AcceptedJob(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What may be given beside a job's fields: its id, or a name of the client's own, and its trace."""
+    """What may be given beside a job's fields: its id, or a name of the client's own, and its trace.
+
+    ignore_result: Celery stores no result. It is for jobs that we read and purge ourselves.
+    """
 
     job_id: str | None = None
     idempotency_key: str | None = None
     traceparent: str | None = None
+    ignore_result: bool | None = None
 
 
 class NewJob(NamedTuple):
@@ -73,7 +77,8 @@ def new_job(given: Job | Mapping[str, Any], settings: Settings, beside: Beside) 
     if beside.traceparent is not None and trace is None:
         message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
         raise InvalidJob([FieldError("traceparent", message)])
-    envelope = Envelope.for_job(job_id, queue_name(model, settings.tenant), traceparent=trace)
+    queue, ignore_result = queue_name(model, settings.tenant), bool(beside.ignore_result)
+    envelope = Envelope.for_job(job_id, queue, ignore_result=ignore_result, traceparent=trace)
     return NewJob(checked_job_id(job_id), name, envelope, job.model_copy(update={"model": model}))
 
 

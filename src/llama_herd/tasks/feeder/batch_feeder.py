@@ -2,9 +2,8 @@
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -84,6 +83,8 @@ class BatchFeeder:
     _clients: dict[str, Client] = field(default_factory=dict)
     _live: dict[str, frozenset[str]] = field(default_factory=dict)
     _is_crowded: bool = False
+    #: Leases that ran out, as while Redis was away: it is still to hear that these batches stopped nobody.
+    _survived: deque[BatchLease] = field(default_factory=deque)
     #: Batches for which Redis has refused a call.
     _refused: set[DueItem] = field(default_factory=set)
     #: What was wrong at the last look: it is logged once, as long as it lasts.
@@ -141,6 +142,9 @@ class BatchFeeder:
         """Take batches that are due, as long as there is room, and delete the files that are."""
         self._running = {due: batch for due, batch in self._running.items() if batch.thread.is_alive()}
         with redis_errors(self.settings.redis_url):
+            while self._survived:
+                self._survived[0].survive()
+                self._survived.popleft()
             try:
                 self._chores.end_lost()
             except ResponseError as error:  # which does not keep this storage's batches from running
@@ -206,6 +210,7 @@ class BatchFeeder:
             execution.run()
         except Fenced:
             log.warning("batch %s: another feeder has it", batch_id)
+            self._survived.append(lease)
         except BatchLeft:
             rests = lease.waits and not self._stopping.is_set()
             self._give_back(lease, STALLED_REST_S if rests else 0.0, is_stalled=lease.waits)
@@ -228,5 +233,10 @@ class BatchFeeder:
 
     def _give_back(self, lease: BatchLease, delay_s: float, **why: bool) -> None:
         """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""
-        with suppress(HerdError):
+        try:
             lease.give_back(delay_s, **why)
+        except Fenced:
+            pass
+        except HerdError:
+            if not why.get("in_vain"):
+                self._survived.append(lease)

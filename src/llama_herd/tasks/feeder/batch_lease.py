@@ -68,7 +68,7 @@ class BatchLease:
         self.state: BatchState = record.state
         self.num_rows = record.num_rows
         self.unserved: Collection[str] = record.unserved
-        self._vain_claims = record.vain_claims
+        self._has_got_on = False
         self._lease_ms = int(1000 * self.lease_s)
         self._renew_s = min(RENEW_S, self.lease_s / 3)
         self._renewed_s = self._paused_s = monotonic()
@@ -116,7 +116,7 @@ class BatchLease:
 
     def get_on(self) -> None:
         """Tell, with the next renewal, that the batch has got further in these hands."""
-        self._vain_claims = 0
+        self._has_got_on = True
 
     def give_back(self, delay_s: float = 0.0, *, in_vain: bool = False, is_stalled: bool = False) -> None:
         """Let another feeder have the batch, after a while.
@@ -124,14 +124,21 @@ class BatchLease:
         in_vain: since it cannot be run here. is_stalled: since none of its rows can run anywhere.
         """
         if not in_vain:
-            self._vain_claims = max(0, self._vain_claims - 1)
+            self.survive()
         self._note(int(1000 * delay_s), None, {"stalled": int(is_stalled)})
+
+    def survive(self) -> None:
+        """Tell that the batch has not stopped this process, if nobody could know yet."""
+        if not self._has_got_on:
+            self.run(self.records.survive(self.record.id))
 
     def _note(self, lease_ms: int, enters: BatchState | None, fields: dict[str, Argument]) -> None:
         record = self.record
         asked_s = monotonic()
         unserved = json.dumps(sorted(self.unserved)[:MAX_UNSERVED])
-        known: dict[str, Argument] = {"vain_claims": self._vain_claims, "unserved": unserved, **fields}
+        known: dict[str, Argument] = {"unserved": unserved, **fields}
+        if self._has_got_on:
+            known["vain_claims"] = 0
         state = self.run(self.records.note(record.id, record.epoch, lease_ms, enters, **known))
         if state is None:
             raise Fenced

@@ -21,6 +21,7 @@ from llama_herd.tasks.ledger.stored_files import (
 _CREATE = Script("batch_create")
 _CLAIM = Script("batch_claim")
 _NOTE = Script("batch_note")
+_SURVIVE = Script("batch_survive")
 _START = Script("batch_start")
 _END = Script("batch_end")
 _CANCEL = Script("batch_cancel")
@@ -234,6 +235,10 @@ class BatchRecords(StorageKeys):
             entered=state,
             fields=fields,
         )
+
+    def survive(self, batch_id: str) -> RedisCall[None]:
+        """Note that the batch has not stopped a feeder that had taken it, whoever has it now."""
+        return call(_SURVIVE, lambda reply: None, batch=self.batch_key(batch_id))
 
     def start(
         self, record: BatchRecord, lease_ms: int, num_rows: int, model: str, rows: Quota
