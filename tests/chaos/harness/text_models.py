@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 from llama_herd.model.shape.pooling import Pooling
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.settings import Settings
-from tests.model import tiny_embedder, tiny_reranker
 from tests.model.tiny_family import TINY_FAMILIES
 from tests.worker.text_engine import TextEngine
 
@@ -25,6 +24,8 @@ TextModels = Mapping[TextKind, Path]
 
 def write_text_models(folder: Path) -> TextModels:
     """A model for each kind."""
+    from tests.model import tiny_embedder, tiny_reranker  # which need packages that a card's machine lacks
+
     family = TINY_FAMILIES["qwen3"]
     model = family.model()
     return {

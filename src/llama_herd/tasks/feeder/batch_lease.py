@@ -68,7 +68,7 @@ class BatchLease:
         self.state: BatchState = record.state
         self.num_rows = record.num_rows
         self.unserved: Collection[str] = record.unserved
-        self._has_got_on = False
+        self._has_got_on = self._is_on_record = False
         self._lease_ms = int(1000 * self.lease_s)
         self._renew_s = min(RENEW_S, self.lease_s / 3)
         self._renewed_s = self._paused_s = monotonic()
@@ -129,7 +129,7 @@ class BatchLease:
 
     def survive(self) -> None:
         """Tell that the batch has not stopped this process, if nobody could know yet."""
-        if not self._has_got_on:
+        if not self._is_on_record:
             self.run(self.records.survive(self.record.id))
 
     def _note(self, lease_ms: int, enters: BatchState | None, fields: dict[str, Argument]) -> None:
@@ -142,6 +142,7 @@ class BatchLease:
         state = self.run(self.records.note(record.id, record.epoch, lease_ms, enters, **known))
         if state is None:
             raise Fenced
+        self._is_on_record = self._has_got_on
         self.state, self._renewed_s = state, asked_s
 
     def start(self, num_rows: int, model: str, rows: Quota) -> QuotaExceeded | None:
