@@ -2,8 +2,8 @@
 
     python -m tests.foreign_server --port 8000 --model tales.gguf
 
-A greedy token depends on the last ids alone, so that a resume can be compared. All rows get a token in the
-same step. What a prompt says happens: `<die 5>` kills this process once the row has 5 tokens, `<cut 5>` closes
+A greedy token depends on the last ids alone, so that a resume can be compared. Rows get their tokens in the
+same steps. What a prompt says happens: `<die 5>` kills this process once the row has 5 tokens, `<cut 5>` closes
 its connection without an end, `<error 5>` puts an error into its stream, `<hang 5>` gives it no more tokens.
 """
 
@@ -112,7 +112,9 @@ class ForeignServer:
             return self.eos_id
         return self.words[number // ENDS_IN % len(self.words)]
 
-    def add(self, body: Mapping[str, Any], max_tokens: int, take: Callable[[Row, int, str | None], None]) -> Row:
+    def add(
+        self, body: Mapping[str, Any], max_tokens: int, take: Callable[[Row, int, str | None], None]
+    ) -> Row:
         ids = list(body["prompt"])
         found = FAULT.search(self.tokenizer.decode(ids))
         fault = (found[1], int(found[2])) if found else ("", -1)
@@ -246,7 +248,9 @@ class ForeignServer:
             return
         if outcome["reason"] == "error":
             return to.whole({"error": {"code": 500, "message": "unhappy"}}, 500)
-        scores = [{"id": one, "logprob": -0.5, "top_logprobs": [{"id": one, "logprob": -0.5}]} for one in row.ids]
+        scores = [
+            {"id": one, "logprob": -0.5, "top_logprobs": [{"id": one, "logprob": -0.5}]} for one in row.ids
+        ]
         to.whole(
             {
                 "tokens": row.ids,

@@ -19,6 +19,13 @@ ModelFile = Annotated[
         help="GGUF file, Hugging Face folder, or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one."
     ),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(help="own, or the kind of server at --engine-url: vllm or llama-server."),
+]
+EngineUrl = Annotated[
+    str | None, typer.Option(help="Address of the server that computes, such as http://127.0.0.1:8000.")
+]
 # Absent, a field is not sent; the defaults shown are the job's own, whose import would take time here.
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.", show_default="256")]
 Temperature = Annotated[

@@ -99,7 +99,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
         exporter = Exporter.start(settings, health.pages)
         report_to_systemd(health.live, health.ready)
-        # These import torch, which must not happen before the device is pinned.
+        # Of a worker's own engine this imports torch, which must not happen before the device is pinned.
         from llama_herd.worker.collector import WorkerCollector
         from llama_herd.worker.engine.device_error import lost_by
         from llama_herd.worker.startup import start_service

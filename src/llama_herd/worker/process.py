@@ -32,7 +32,8 @@ def own_settings() -> WorkerSettings:
 
     Raises BadInput, or HubUnavailable.
     """
-    return with_model_here(on_device(WorkerSettings.read()))
+    settings = WorkerSettings.read()
+    return with_model_here(settings.as_foreign() if settings.is_foreign else on_device(settings))
 
 
 def has_sentinels() -> bool:

@@ -1,7 +1,7 @@
 """The settings of a worker: on which device its model runs, and in how much memory."""
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -25,9 +25,39 @@ NUM_LOOK_AHEAD = 8
 _ROUTE = re.compile(r"[^\s=,]+\s*=\s*[A-Za-z0-9._:-]{1,128}")
 
 
+#: What computes: our own engine in the worker, or a server of another one that the worker drives.
+EngineKind = Literal["own", "vllm", "llama-server"]
+
+#: Sequences at a time in front of a server, where no setting says how many: what each runs by default.
+FOREIGN_SLOTS = {"vllm": 256, "llama-server": 4}
+
+#: A server's address, without a password: a key has a setting of its own.
+_URL = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
+
+
 class WorkerSettings(ServedSettings):
     """Read from the same variables as `Settings`; see `.env.example` for all of them."""
 
+    engine: EngineKind = Field(
+        "own",
+        description="What computes: own, the engine of this worker; or the server at HERD_ENGINE_URL, an "
+        "unmodified vllm or llama-server. Of HERD_MODEL only tokenizer and chat template are read then.",
+    )
+    engine_url: str = Field(
+        "",
+        validate_default=True,
+        description="Address of that server, such as http://127.0.0.1:8000.",
+    )
+    engine_api_key: str = Field(
+        "", max_length=1024, description="Key that the server asks for. Empty: none.", repr=False
+    )
+    engine_away_s: float = Field(
+        600.0,
+        ge=1,
+        le=DAY_S,
+        description="While the server does not answer, the worker keeps its jobs for so long, then gives "
+        "them back to the queue. It takes no others meanwhile.",
+    )
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda:\d{1,4})$",
@@ -72,7 +102,7 @@ class WorkerSettings(ServedSettings):
         ge=1,
         le=1024,
         description="Most sequences in the batch at a time. Absent: 32, and on a GPU 4 for each GB of its "
-        "memory, from 32 to 256.",
+        "memory, from 32 to 256; 256 in front of vllm, 4 in front of llama-server.",
     )
     context_tokens: int = Field(
         0,
@@ -184,6 +214,28 @@ class WorkerSettings(ServedSettings):
         """Queues by the names of tasks, in which * stands for anything."""
         pairs = (route.partition("=") for route in self.link_routes.split(",") if route.strip())
         return {name.strip(): queue.strip() for name, _, queue in pairs}
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether a server computes."""
+        return self.engine != "own"
+
+    def as_foreign(self) -> Self:
+        """The settings of a worker in front of a server, with the slots that it has by default."""
+        slots = self.slots if "slots" in self.model_fields_set else FOREIGN_SLOTS[self.engine]
+        return self.model_copy(update={"device": self.engine, "slots": slots})
+
+    @field_validator("engine_url")
+    @classmethod
+    def _is_an_address(cls, url: str, others: ValidationInfo) -> str:
+        engine = others.data.get("engine", "own")
+        if engine != "own" and not url:
+            raise ValueError(
+                f"HERD_ENGINE={engine} needs the address of its server, as in http://127.0.0.1:8000"
+            )
+        if url and not _URL.fullmatch(url):
+            raise ValueError("must be http:// or https:// and a host, without a name or a key")
+        return url.rstrip("/")
 
     @field_validator("link_routes")
     @classmethod

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import structlog
 from redis import Redis
@@ -12,16 +13,19 @@ from redis.exceptions import RedisError
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.tasks.protocol.worker_status import WorkerState, WorkerStatus
 from llama_herd.worker import process
+from llama_herd.worker.foreign.model import ForeignModel
 from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs.redis_check import wait_for_usable_redis
 from llama_herd.worker.jobs.service import REDIS_TIMEOUT_S, Service
 from llama_herd.worker.loading.device import pinned_card, visible_cards
-from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.machine import complaint_of_threads, num_threads, openmp_runtimes
 from llama_herd.worker.loading.neighbours import take_card
 from llama_herd.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from llama_herd.worker.loading.loaded_model import LoadedModel
 
 log = structlog.get_logger(__name__)
 
@@ -34,16 +38,27 @@ def start_service(settings: WorkerSettings, worker: str, health: WorkerHealth) -
 
     Raises BadInput when Redis or the model cannot be used.
     """
+    start = _start_foreign if settings.is_foreign else _start_own
     with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
         wait_for_usable_redis(redis, settings)
-        if settings.device != "cpu":
-            take_card(pinned_card(), worker, is_shared=settings.memory_share < 1)
-        started_s = monotonic()
-        with loading_report(redis, settings, worker, health) as note_bytes:
-            model = LoadedModel.load(settings, process.device(), note_bytes)
-            loaded_s = monotonic()
-            service = Service(model, settings, worker)
-            service.start_engine()
+        service = start(redis, settings, worker, health)
+    service.start_threads()
+    health.service = service
+    return service
+
+
+def _start_own(redis: Redis, settings: WorkerSettings, worker: str, health: WorkerHealth) -> Service:
+    """Load a model onto this process's device, and start its engine."""
+    from llama_herd.worker.loading.loaded_model import LoadedModel  # with torch
+
+    if settings.device != "cpu":
+        take_card(pinned_card(), worker, is_shared=settings.memory_share < 1)
+    started_s = monotonic()
+    with loading_report(redis, settings, worker, health) as note_bytes:
+        model = LoadedModel.load(settings, process.device(), note_bytes)
+        loaded_s = monotonic()
+        service = Service(model, settings, worker)
+        service.start_engine()
     log.info(
         "model loaded",
         model=settings.served_model,
@@ -58,12 +73,20 @@ def start_service(settings: WorkerSettings, worker: str, health: WorkerHealth) -
         warm_up_s=round(monotonic() - loaded_s, 3),
     )
     _complain(settings, model)
-    service.start_threads()
-    health.service = service
     return service
 
 
-def _complain(settings: WorkerSettings, model: LoadedModel) -> None:
+def _start_foreign(redis: Redis, settings: WorkerSettings, worker: str, health: WorkerHealth) -> Service:
+    """Wait for the server that computes, and start the engine that asks it."""
+    with loading_report(redis, settings, worker, health, "away"):
+        model = ForeignModel.load(settings)
+        service = Service(model, settings, worker)
+        service.start_engine()
+    log.info("engine's server found", url=settings.engine_url, **model.served.told)
+    return service
+
+
+def _complain(settings: WorkerSettings, model: "LoadedModel") -> None:
     """Log what makes this worker slower than it need be."""
     if settings.device == "cpu" and "Fix: " in (note := model.plan.form.kernels.note):
         log.warning("native kernels are missing or old, steps are several times slower", reason=note)
@@ -79,9 +102,13 @@ def _complain(settings: WorkerSettings, model: LoadedModel) -> None:
 
 @contextmanager
 def loading_report(
-    redis: Redis, settings: WorkerSettings, worker: str, health: WorkerHealth
+    redis: Redis,
+    settings: WorkerSettings,
+    worker: str,
+    health: WorkerHealth,
+    state: WorkerState = "loading",
 ) -> Iterator[Callable[[int, int], None]]:
-    """Report once a second to each tenant while the block runs. After that the heartbeats report.
+    """Report `state` once a second to each tenant while the block runs. Then the heartbeats report.
 
     with loading_report(redis, settings, "gpu0@host", WorkerHealth()) as note_bytes:
         LoadedModel.load(settings, device, note_bytes)
@@ -95,7 +122,7 @@ def loading_report(
         while not has_ended.wait(INTERVAL_S):  # a model that is refused at once is never reported
             status = WorkerStatus(
                 name=worker,
-                state="loading",
+                state=state,
                 loaded_percent=health.loaded_percent,
                 model=settings.served_model,
                 device=settings.device,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
-from llama_herd.worker.loading.servable_model import MAX_TOLD_TEMPLATE_BYTES, ServableModel
+from llama_herd.worker.loading.servable_model import ServableModel
+from llama_herd.worker.loading.servable_texts import MAX_TOLD_TEMPLATE_BYTES
 from llama_herd.worker.settings import WorkerSettings
 from tests.model.tiny_folder import write_tiny_folder
 from tests.tiny import write_tiny_gguf

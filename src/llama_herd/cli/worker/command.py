@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from llama_herd.cli.job_options import ModelFile
+from llama_herd.cli.job_options import Engine, EngineUrl, ModelFile
 
 ServedModelName = Annotated[
     str | None,
@@ -37,6 +37,8 @@ def worker(
     device: Device = None,
     slots: Annotated[int | None, typer.Option(help="Most sequences in the batch at a time.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the worker; its full name is NAME@HOST.")] = None,
+    engine: Engine = None,
+    engine_url: EngineUrl = None,
     gpus: Gpus = None,
     metrics_port: MetricsPort = None,
     with_redis: WithRedis = False,
@@ -64,6 +66,8 @@ def worker(
         served_model_name=served_model_name,
         device=device,
         slots=slots,
+        engine=engine,
+        engine_url=engine_url,
         metrics_port=metrics_port,
     )
     settings = read_settings(WorkerSettings)

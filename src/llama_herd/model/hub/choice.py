@@ -72,6 +72,10 @@ class ChosenFiles:
         return any(name in (file.name, PurePosixPath(file.name).name) for file in self.files)
 
 
+#: Chooses the files of a repository that a name asks for.
+Choose = Callable[[RepoListing, HubName, Callable[[], Room]], ChosenFiles]
+
+
 def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> ChosenFiles:
     """Choose what a name asks for. Raises ModelFileError, which lists what there is.
 
@@ -85,6 +89,18 @@ def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> Cho
     if len(found) == 1:
         return replace(found[0], why="the only GGUF model there")
     return _choose_best(found, name, room())
+
+
+def choose_texts(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> ChosenFiles:
+    """Choose what tells of texts alone, of a model of any kind: its tokenizer, and what is read beside it.
+
+    A GGUF file is chosen as a model's is: its texts come with its weights. Raises ModelFileError.
+    """
+    files = {file.name: file for file in listing.files}
+    if name.file or name.type or _TOKENIZER not in files:
+        return choose(listing, name, room)
+    texts = [files[one] for one in (_TOKENIZER, _CONFIG, *_BESIDE) if one in files]
+    return ChosenFiles("", tuple(texts), "its texts alone, as a server has its weights")
 
 
 def candidates(files: Iterable[HubFile]) -> list[ChosenFiles]:

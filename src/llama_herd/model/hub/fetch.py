@@ -16,7 +16,7 @@ from time import sleep
 from typing import BinaryIO
 
 from llama_herd.errors import HubUnavailable, ModelFileError
-from llama_herd.model.hub.choice import ChosenFiles, Room, choose, size_text
+from llama_herd.model.hub.choice import Choose, ChosenFiles, Room, choose, size_text
 from llama_herd.model.hub.listing import HubFile, RepoListing, cache_folder, storage_folder
 from llama_herd.model.hub.name import HubName
 from llama_herd.model.hub.request import (
@@ -45,8 +45,8 @@ class HubModel:
     is_new: bool = False  # whether some of it has just been fetched
 
 
-def find_model(name: HubName, room: Callable[[], Room]) -> HubModel | None:
-    """The model, if it is in the cache whole; nobody is asked for it."""
+def find_model(name: HubName, room: Callable[[], Room], choose: Choose = choose) -> HubModel | None:
+    """The model, if it is in the cache whole; nobody is asked for it. choose: which of its files."""
     listing = RepoListing.from_cache(name.repo)
     if listing is None:
         return None
@@ -58,7 +58,11 @@ def find_model(name: HubName, room: Callable[[], Room]) -> HubModel | None:
 
 
 def fetch_model(
-    name: HubName, room: Callable[[], Room], tell: Callable[[ChosenFiles], None], note: ProgressHook
+    name: HubName,
+    room: Callable[[], Room],
+    tell: Callable[[ChosenFiles], None],
+    note: ProgressHook,
+    choose: Choose = choose,
 ) -> HubModel:
     """Ask the hub for the model as it is now, and fetch what of it is missing; without the hub, find it.
 
@@ -68,7 +72,7 @@ def fetch_model(
         with translated(name.repo, cache_folder()):
             listing = RepoListing.from_hub(name.repo)
     except HubUnavailable as error:
-        found = find_model(name, room)
+        found = find_model(name, room, choose)
         if found is None:
             raise HubUnavailable(f"{error}, and {name} is not in the cache, {cache_folder()}") from None
         return found

@@ -208,8 +208,13 @@ class Ledger(JobReads):
         one = held_jobs.renew(owner, [HeldJob(self, job_id, epoch)], self)
         return RedisCall(one.what, one.keys, one.args, lambda reply: one.parse(reply)[0])
 
-    def release(self, job_id: str, owner: str, epoch: int, *, push: bool = False) -> RedisCall[Release]:
-        """Give a claimed job back to the queue; no death is counted. push: push its message again."""
+    def release(
+        self, job_id: str, owner: str, epoch: int, *, push: bool = False, has_died: bool = False
+    ) -> RedisCall[Release]:
+        """Give a claimed job back to the queue. push: push its message again.
+
+        has_died: what computed it has died, which counts as a worker's death does.
+        """
         return call(
             _RELEASE,
             lambda reply: Release(text(reply)),
@@ -219,6 +224,7 @@ class Ledger(JobReads):
             owner=owner,
             epoch=epoch,
             pushes=int(push),
+            has_died=int(has_died),
         )
 
     def retry(

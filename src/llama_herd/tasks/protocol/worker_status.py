@@ -8,7 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 #: Only a ready worker takes jobs and runs them.
 WorkerState = Literal[
-    "loading", "starting", "ready", "draining", "drained", "stalled", "silent", "stuck", "spoilt", "stopping"
+    "loading",
+    "starting",
+    "ready",
+    "draining",
+    "drained",
+    "away",
+    "stalled",
+    "silent",
+    "stuck",
+    "spoilt",
+    "stopping",
 ]
 
 #: States of a worker that somebody has drained, and of all that are as they should be and need no restart.
@@ -21,6 +31,7 @@ TROUBLE: Mapping[str, str] = {
     "starting": "has not asked for messages yet",
     "draining": "takes no more jobs, and ends or hands back those that it has; herd drain --undo ends that",
     "drained": "takes no jobs until herd drain --undo",
+    "away": "the server that computes for it does not answer; it keeps its jobs, and takes no others",
     "stalled": "its engine stands still; if that lasts, other workers take over its jobs",
     "silent": "does not ask for messages, although some wait; it will exit soon",
     "stuck": "sends no events or results, although Redis accepts them; it will exit soon",

@@ -6,6 +6,7 @@ Sequences go in, outputs come out by the sink that it was made with, and its fig
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from llama_herd.ops.histogram import Histogram
@@ -51,6 +52,7 @@ class StepOutput(NamedTuple):
     text: str = ""
     has_started: bool = False
     has_left: bool = False  # a more urgent one has its place, and it waits again
+    is_lost: bool = False  # what computed it has died: it is prepared anew, from what is on record
     num_cached: int = 0  # beside `has_started`: tokens of the prompt that the prefix cache had
     finish_reason: FinishReason | None = None
     error: Failure | None = None
@@ -133,6 +135,12 @@ class EngineStats:
     num_prefix_tokens: int = 0  # prompt tokens that were found in the cache
     num_prefix_queries: int = 0  # prompt tokens that were looked for in it
     steps: StepFigures = field(default_factory=StepFigures)
+    away_since_s: float | None = None  # the server that computes does not answer, by time.monotonic
+
+    @property
+    def away_s(self) -> float:
+        """How long the server that computes has not answered; 0: it does, or there is none."""
+        return 0.0 if self.away_since_s is None else monotonic() - self.away_since_s
 
 
 #: Where outputs go: one list per step.

@@ -148,6 +148,11 @@ class Attempt:
             return self.stream.flush()
         return [*self.stream.finish(), self.end(finish_reason, error, stop_reason)]
 
+    def lose(self) -> list[EmitEntry]:
+        """The last events of an attempt that its engine has lost; the job goes on by another one."""
+        self.has_ended = True
+        return self.stream.flush()
+
     def give_up(self, failure: Failure) -> list[EmitEntry]:
         """The last events of a job that cannot be put back after this."""
         return [*self.stream.finish(), self.end("error", failure)]

@@ -73,6 +73,16 @@ class CeleryEnd(NamedTuple):
     reason: CancelReason
 
 
+class LostJob(NamedTuple):
+    """A job in hand whose server has died, so that it begins anew behind what is on record."""
+
+    attempt: Attempt
+
+
+#: What other threads tell the intake.
+IntakeItem = Delivery | CeleryEnd | LostJob
+
+
 class Intake(threading.Thread):
     """The one thread that claims jobs. A delivery goes to the preparer, to the finisher, or is tried again.
 
@@ -93,16 +103,16 @@ class Intake(threading.Thread):
         self._publisher = publisher
         self._finisher = finisher
         self._preparer = preparer
-        self._inbox: Queue[Delivery | CeleryEnd | None] = Queue()
+        self._inbox: Queue[IntakeItem | None] = Queue()
         #: When to try an item again, and a number that keeps items of equal times in order.
-        self._later: list[tuple[float, int, Delivery | CeleryEnd]] = []
+        self._later: list[tuple[float, int, IntakeItem]] = []
         self._numbers = count()
         self._senders = ResultReaders(tenancies.first.settings)
         self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False
         self._is_stopping = False
 
-    def put(self, item: Delivery | CeleryEnd) -> None:
+    def put(self, item: IntakeItem) -> None:
         """Hand an item to this thread; never blocks."""
         self._inbox.put(item)
 
@@ -118,15 +128,17 @@ class Intake(threading.Thread):
             for item in items:
                 if isinstance(item, CeleryEnd):
                     self._end(item)
+                elif isinstance(item, LostJob):
+                    self._claim_lost(item)
             deliveries = [item for item in items if isinstance(item, Delivery)]
             if deliveries and not self._is_stopping:
                 self._claim(deliveries)
             self._may_begin_more = not self._is_stopping and self._preparer.begin_one()
         self._preparer.stop()
 
-    def _take(self) -> list[Delivery | CeleryEnd]:
+    def _take(self) -> list[IntakeItem]:
         """New and due items, as many as one round trip may claim; sleeps until there are any."""
-        taken: list[Delivery | CeleryEnd | None] = []
+        taken: list[IntakeItem | None] = []
         with suppress(Empty):
             taken.append(self._inbox.get(timeout=self._rest_s()))
             while len(taken) < MAX_CLAIMS:
@@ -143,7 +155,7 @@ class Intake(threading.Thread):
         rest_s = max(0.0, min(due_s, POLL_S if self._preparer.is_holding else inf))
         return None if rest_s == inf else rest_s
 
-    def _put_off(self, item: Delivery | CeleryEnd, delay_s: float) -> None:
+    def _put_off(self, item: IntakeItem, delay_s: float) -> None:
         heapq.heappush(self._later, (monotonic() + delay_s, next(self._numbers), item))
 
     def _end(self, end: CeleryEnd) -> None:
@@ -160,6 +172,23 @@ class Intake(threading.Thread):
                 self._finisher.settle(tenancy, end.job_id, [], line)
         except RedisError:
             self._put_off(end, RETRY_S)
+
+    def _claim_lost(self, lost: LostJob) -> None:
+        """Claim a job anew whose server has died: that counts against it as a death of this worker would."""
+        attempt, tenancy = lost.attempt, self._tenancies.for_attempt(lost.attempt)
+        if attempt.is_over:
+            return
+        try:
+            run_call(self._redis, tenancy.release(attempt, has_died=True))
+            answer = run_call(self._redis, tenancy.claim(attempt.job_id))
+        except RedisError:
+            self._put_off(lost, RETRY_S)
+            return
+        if tenancy.claims.end(attempt):
+            first, *others = attempt.deliveries
+            self._act_or_end(first, answer)
+            for delivery in others:
+                self._put_off(delivery, 0.0)
 
     def _put_on_record(self, job_id: str, tenancy: Tenancy) -> None:
         """Make a record of an unclaimed job that came without our client, so that it can be ended."""
@@ -192,10 +221,7 @@ class Intake(threading.Thread):
         first_parts = self._first_parts(lot, answers)
         for delivery, answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
-            try:
-                self._act(delivery, answer, first_parts.get(delivery))
-            except RedisError as error:
-                self._act_on_error(delivery, error)
+            self._act_or_end(delivery, answer, first_parts.get(delivery))
 
     def _first_parts(
         self, lot: Rows[Delivery], answers: Rows[ClaimAnswer | ResponseError]
@@ -221,6 +247,18 @@ class Intake(threading.Thread):
                     self._act_on_error(one, UnreadableReply(BREAKING))
                     continue
             self._put_off(one, RETRY_S)
+
+    def _act_or_end(
+        self,
+        delivery: Delivery,
+        answer: ClaimAnswer | ResponseError,
+        first: StreamPart | ResponseError | None = None,
+    ) -> None:
+        """Act on the answer to a claim, and on an error of Redis meanwhile."""
+        try:
+            self._act(delivery, answer, first)
+        except RedisError as error:
+            self._act_on_error(delivery, error)
 
     def _act(
         self,

@@ -1,7 +1,9 @@
 """Jobs that wait here for room go to workers that have room."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 import structlog
@@ -35,6 +37,8 @@ class Overflow:
     num_rows: int  # of the batch
     num_places: int  # most messages that this worker has in hand
     grace_s: float  # how long jobs may go on once the worker is drained
+    most_away_s: float = inf  # how long jobs wait for a server that does not answer
+    away_s: Callable[[], float] = lambda: 0.0  # how long it has not
 
     def shed(self) -> None:
         """Release jobs that other workers have room for, or that must leave this one; called once a second.
@@ -51,6 +55,9 @@ class Overflow:
         # In a paused queue what is released would find no worker.
         num_free = tenancy.num_free_elsewhere if waiting and not tenancy.is_paused else 0
         was_shedding, tenancy.is_shedding = tenancy.is_shedding, num_free > 0 or self.gate.is_closed
+        if self.away_s() >= self.most_away_s:
+            self._release(tenancy, in_hand, "jobs released, the engine's server is away")
+            return
         drained_s = tenancy.drained_since_s
         if drained_s is not None and monotonic() - drained_s >= self.grace_s:
             self._release(tenancy, in_hand, "jobs released, the worker is drained")

@@ -87,8 +87,17 @@ class Publisher(threading.Thread):
     The messages of one that turns out to belong to another worker are let go.
     """
 
-    def __init__(self, tenancies: Tenancies, engine: JobEngine, finisher: Finisher) -> None:
+    def __init__(
+        self,
+        tenancies: Tenancies,
+        engine: JobEngine,
+        finisher: Finisher,
+        on_lost: Callable[[Attempt], None] = lambda _: None,
+    ) -> None:
+        """`on_lost` hears of attempts whose engine has lost them, once their tokens are on record."""
         super().__init__(name="publisher", daemon=True)
+        self._on_lost = on_lost
+        self._lost: list[Attempt] = []  # of which it is to hear
         self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
         self._engine = engine
@@ -142,6 +151,7 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         while not (self._is_stopping.is_set() and self._inbox.empty()):
             self._deliver(self._outgoing(self._take()))
+            self._tell_lost()
         self._deliver(self._due(inf))
 
     def _take(self) -> list[PublisherInput]:
@@ -159,6 +169,8 @@ class Publisher(threading.Thread):
         events: list[Outgoing] = []
         for output in outputs:
             match output:
+                case StepOutput(is_lost=True):
+                    events += self._lose(output)
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
@@ -189,6 +201,15 @@ class Publisher(threading.Thread):
             self._gathering.add(attempt)
         return self._sent_of(attempt, entries)
 
+    def _lose(self, output: StepOutput) -> list[Outgoing]:
+        """The events of what an attempt has gathered, of which the engine has lost an output."""
+        attempt = self._tenancies[output.sequence.tenant].claims.get(output.sequence.job_id)
+        if attempt is None or output.sequence not in attempt.sequences or attempt.has_ended:
+            return []
+        self._gathering.discard(attempt)
+        self._lost.append(attempt)
+        return self._sent_of(attempt, attempt.lose())
+
     def _sent_of(self, attempt: Attempt, entries: Rows[EmitEntry]) -> list[Outgoing]:
         """The events of an attempt to send. One that has failed for now is put back behind them."""
         if attempt.failure is not None:
@@ -206,6 +227,11 @@ class Publisher(threading.Thread):
                 events = self._act_on(answered, since_s) or self._put_back_failed()
             self._note_call(monotonic() - since_s)
         self._sending_since_s = None
+
+    def _tell_lost(self) -> None:
+        lost, self._lost = self._lost, []
+        for attempt in lost:
+            self._on_lost(attempt)
 
     def _note_call(self, seconds: float) -> None:
         self.figures = replace(self.figures, call_s=self.figures.call_s.plus(seconds))

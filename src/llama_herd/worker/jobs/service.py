@@ -14,7 +14,7 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.figures import WorkerFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
-from llama_herd.worker.jobs.intake import CeleryEnd, Intake
+from llama_herd.worker.jobs.intake import CeleryEnd, Intake, LostJob
 from llama_herd.worker.jobs.link_watch import LinkWatch
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.payer import Payer
@@ -81,7 +81,9 @@ class Service:
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
         self._payer = Payer(tenancies, finisher) if settings.keeps_results_elsewhere else None
-        self._publisher = publisher = Publisher(tenancies, engine, finisher)
+        self._publisher = publisher = Publisher(
+            tenancies, engine, finisher, lambda attempt: self._intake.put(LostJob(attempt))
+        )
         preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
         self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
         # Beside it: parts that look at the jobs in hand, and at the ledger.
@@ -89,7 +91,14 @@ class Service:
             worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
         )
         self._overflow = Overflow(
-            tenancies, gate, publisher, settings.slots, settings.num_places, settings.grace_s
+            tenancies,
+            gate,
+            publisher,
+            settings.slots,
+            settings.num_places,
+            settings.grace_s,
+            settings.engine_away_s,
+            lambda: engine.stats.away_s,
         )
         self._links = links = LinkWatch(tenancies)
         self._sweeper = Sweeper(tenancies, self._overflow, links)
@@ -162,7 +171,7 @@ class Service:
 
     def watch(self, poller: Poller) -> None:
         """Note the connection by which messages come from now on."""
-        poller.paused_queues = PausedQueues(self.tenancies)
+        poller.paused_queues = PausedQueues(self.tenancies, self._engine)
         self._watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:

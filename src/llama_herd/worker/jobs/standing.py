@@ -58,11 +58,14 @@ class Standing:
     def state(self, *tenancies: Tenancy) -> WorkerState:
         """The worker's state, as these tenants see it.
 
+        Away: the server that computes does not answer.
         Ready: model loaded, messages of a queue are taken, all parts progress. Drained: none of these
         tenants' jobs is here, and none is taken.
         """
         if self.phase != "ready":
             return self.phase
+        if self.engine.stats.away_since_s is not None:
+            return "away"
         if self.engine.is_stalled(min(STALL_SHOWN_S, self.settings.stall_s)):
             return "stalled"
         if self.watchdog.silent_s >= UNREADY_S:

@@ -23,7 +23,7 @@ from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import JobEngine, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.figures import JobFigures, RecentFigures
@@ -218,9 +218,13 @@ class Tenancy:
         """The call that claims a job of this tenant's queue for this worker."""
         return self.ledger.claim(job_id, self.owner, queue=self.queue, job=job, envelope=envelope)
 
-    def release(self, attempt: Attempt, *, push: bool = False) -> RedisCall[Release]:
-        """The call that gives a job in hand back; `push`: with a new message in its queue."""
-        return self.ledger.release(attempt.job_id, self.owner, attempt.stream.epoch, push=push)
+    def release(self, attempt: Attempt, *, push: bool = False, has_died: bool = False) -> RedisCall[Release]:
+        """The call that gives a job in hand back; `push`: with a new message in its queue.
+
+        has_died: what computed it has died, which counts against it.
+        """
+        epoch = attempt.stream.epoch
+        return self.ledger.release(attempt.job_id, self.owner, epoch, push=push, has_died=has_died)
 
     def put_back(self, attempt: Attempt, failure: Failure, delay_ms: int) -> RedisCall[Emitted]:
         """The call that puts a job in hand back, to be tried again after `failure`."""
@@ -317,9 +321,14 @@ class Tenancies:
 
 @dataclass(frozen=True)
 class PausedQueues(Container[str]):
-    """The queues of which this worker is to take no messages now; who takes them looks within a second."""
+    """The queues of which this worker is to take no messages now; who takes them looks within a second.
+
+    None while the server that computes does not answer.
+    """
 
     tenancies: Tenancies
+    engine: JobEngine
 
     def __contains__(self, queue: object) -> bool:
-        return not self.tenancies.for_queue(str(queue)).takes_messages
+        is_away = self.engine.stats.away_since_s is not None
+        return is_away or not self.tenancies.for_queue(str(queue)).takes_messages

@@ -3,7 +3,7 @@
 import sys
 
 from llama_herd.extras import need_extra
-from llama_herd.model.hub.choice import ChosenFiles, Room, size_text
+from llama_herd.model.hub.choice import Choose, ChosenFiles, Room, choose, choose_texts, size_text
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
 from llama_herd.worker.loading.device import card_gb, on_device
@@ -31,8 +31,13 @@ def if_model_here(settings: WorkerSettings) -> WorkerSettings | None:
     if name is None:
         return settings
     need_extra("hub", f"HERD_MODEL=hf:{name}")
-    found = find_model(name, lambda: weights_room(settings))
+    found = find_model(name, lambda: weights_room(settings), _choice(settings))
     return None if found is None else _with_path(found, settings)
+
+
+def _choice(settings: WorkerSettings) -> Choose:
+    """Which files of a repository are taken: behind a server nobody here reads weights."""
+    return choose_texts if settings.is_foreign else choose
 
 
 def _with_path(found: HubModel, settings: WorkerSettings) -> WorkerSettings:
@@ -49,7 +54,7 @@ def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
         print(line, file=sys.stderr, flush=True)
 
     with loading_bar(f"fetching {name}") as note:
-        return fetch_model(name, lambda: weights_room(settings), tell, note)
+        return fetch_model(name, lambda: weights_room(settings), tell, note, _choice(settings))
 
 
 def weights_room(settings: WorkerSettings) -> Room:

@@ -9,12 +9,10 @@ from typing import Self
 import structlog
 import torch
 
-from llama_herd.errors import ModelFileError
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.rank_head import RankHead
 from llama_herd.model.shape.purpose import Embeds, Generates, Ranks
-from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.vector_head import Head, VectorHead
@@ -66,7 +64,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
         with ServableModel.open(settings, device) as servable:
             for warning in servable.tokenizer.complaints:
                 log.warning("something in the model's files is not used", reason=warning)
-            chat, complaint = _chat_templates(servable)  # its processes must start before CUDA does
+            chat, complaint = servable.usable_chats()  # its processes must start before CUDA does
             outputs = servable.chat_outputs()
             plan = _make_plan(servable, device)
             try:
@@ -168,21 +166,3 @@ def _make_plan(servable: ServableModel, device: str) -> MemoryPlan:
         plan = servable.fitting_plan()
         notes.write(plan.num_bytes)
     return plan
-
-
-def _chat_templates(servable: ServableModel) -> tuple[ChatTemplates | None, str]:
-    """The model's chat templates; or none, and why chats are refused while all other jobs are served.
-
-    Raises ModelFileError when that of a model that ranks cannot be used: all of its jobs need it.
-    """
-    try:
-        return servable.chat_templates(), "this model has no chat template."
-    except ModelFileError as error:
-        if isinstance(servable.file.purpose, Ranks):
-            raise
-        log.warning(
-            "chat template cannot be used, chats are refused",
-            model=servable.settings.model.name,
-            reason=str(error),
-        )
-        return None, str(error)

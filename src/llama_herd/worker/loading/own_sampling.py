@@ -3,13 +3,13 @@
 import structlog
 from pydantic import ValidationError
 
-from llama_herd.model.files.model_file import ModelFile
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.loading.servable_texts import TextFile
 
 log = structlog.get_logger(__name__)
 
 
-def own_sampling(file: ModelFile) -> dict[str, float]:
+def own_sampling(file: TextFile) -> dict[str, float]:
     """The fields of a job's sampling that the files have. A value that no job may have is left out."""
     found = dict[str, float]()
     for name, value in file.sampling.items():

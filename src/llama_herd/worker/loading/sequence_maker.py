@@ -53,7 +53,8 @@ class PromptTokenizer(Protocol):
 class ConstraintMaker(Protocol):
     """Makes constraints of the forms that jobs ask for, as `Grammars` does."""
 
-    figures: GrammarFigures
+    @property
+    def figures(self) -> GrammarFigures: ...
 
     def constraints(self, form: OutputForm, num: int) -> Rows[Constraint | None]: ...
 

@@ -1,7 +1,8 @@
--- RELEASE: give a claimed job back to the queue. This does not count as a death.
+-- RELEASE: give a claimed job back to the queue. It counts as a death only if what computed the job has died.
 -- needs: clock, declare, front, waiting
 -- keys: job, pending, leases, waiting, deadlines
--- args: id, owner, epoch, pushes (1: its message again, if the caller's message will not return to the queue)
+-- args: id, owner, epoch, pushes (1: its message again, if the caller's message will not return to the queue),
+--       has_died (1: the server that computed it has died, though its worker lives)
 -- also found: (pending:<list> of the job's list, and that list itself if the message is pushed)
 -- Answers: released | finished | fenced | {declare, those of the last keys that are missing}
 local record = redis.call('HMGET', key.job, 'owner', 'epoch', 'state', 'queue', 'tokens', 'lane', 'deadline_ms')
@@ -19,6 +20,7 @@ begin_to_wait(key, id, now, false,
 -- Without an owner, all events that this worker still sends for the job are fenced.
 redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
 redis.call('HDEL', key.job, 'owner')
+if has_died == '1' then redis.call('HINCRBY', key.job, 'attempts', 1) end
 redis.call('ZREM', key.leases, id)
 if list then push_first(key.job, id, list, now) end
 return 'released'

@@ -1,0 +1,1 @@
+"""Engines that are servers of their own: unmodified, driven by token ids."""

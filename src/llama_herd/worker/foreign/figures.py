@@ -1,0 +1,70 @@
+"""ForeignFigures: what a worker counts of the tokens that its server computes, as of any engine."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from llama_herd.ops.histogram import Histogram
+from llama_herd.worker.engine.interface import GAPS, EngineStats, StepFigures
+from llama_herd.worker.engine.sequence import Sequence
+
+
+@dataclass(eq=False)
+class ForeignFigures:
+    """Counts of one engine. One thread counts, any thread may ask for a frozen value.
+
+    Steps are the server's own, so nothing is said of them.
+    """
+
+    num_prompt_tokens: int = 0
+    num_drawn_tokens: int = 0
+    num_prefix_tokens: int = 0
+    num_prefix_queries: int = 0
+    gap_s: float = 0.0
+    gaps: list[int] = field(default_factory=lambda: [*GAPS.counts])
+
+    def forget(self) -> None:
+        """Count from now on."""
+        self.num_prompt_tokens = self.num_drawn_tokens = 0
+        self.gap_s, self.gaps = 0.0, [*GAPS.counts]
+
+    def note_admitted(self, sequence: Sequence) -> None:
+        """Count the prompt of a job, once for all of its outputs."""
+        if sequence.choice == 0:
+            self.num_prompt_tokens += len(sequence.prompt_ids)
+
+    def note_cached(self, num_prompt: int, num_cached: int | None) -> None:
+        """Count the tokens of a prompt that the server had, if it says so."""
+        if num_cached is not None:
+            self.num_prefix_queries += num_prompt
+            self.num_prefix_tokens += num_cached
+
+    def note_tokens(self, num: int, gap_s: float | None) -> None:
+        """Count tokens that came together, so long after the ones before; None: they are the first."""
+        self.num_drawn_tokens += num
+        if gap_s is not None:
+            self.gaps[bisect_left(GAPS.bounds, gap_s / num)] += num
+            self.gap_s += gap_s
+
+    def stats(
+        self,
+        *,
+        num_running: int,
+        num_waiting: int,
+        has_work: bool,
+        kv_cache_usage: float,
+        away_since_s: float | None,
+    ) -> EngineStats:
+        """All figures as one frozen value."""
+        gaps = Histogram(GAPS.bounds, tuple(self.gaps), self.gap_s)
+        steps = StepFigures(self.num_prompt_tokens, self.num_drawn_tokens, gap_s=gaps)
+        return EngineStats(
+            num_running=num_running,
+            num_waiting=num_waiting,
+            has_work=has_work,
+            kv_cache_usage=kv_cache_usage,
+            prefix_hit_rate=self.num_prefix_tokens / max(1, self.num_prefix_queries),
+            num_prefix_tokens=self.num_prefix_tokens,
+            num_prefix_queries=self.num_prefix_queries,
+            steps=steps,
+            away_since_s=away_since_s,
+        )

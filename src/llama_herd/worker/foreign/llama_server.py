@@ -1,0 +1,158 @@
+"""llama-server: ids go in by /completion, and come out in chunks that are whole answers.
+
+Its stream leaves out ids within a character, so an output is asked for in chunks. Each takes the prompt over
+from the server's cache, and ends at a place that depends on its number alone: where an earlier attempt has
+recorded a chunk, the next one goes on with the same seed.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from pydantic_core import from_json
+
+from llama_herd.worker.engine.interface import SampledToken
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.foreign.backend import (
+    FACTS_S,
+    OUR_FIELDS,
+    PASSED,
+    Backend,
+    FieldUse,
+    Generated,
+    Reason,
+    ServerFacts,
+    ServerFault,
+    TakeTokens,
+    checked,
+    derived_seed,
+)
+from llama_herd.worker.foreign.http import ConnectionLost
+from llama_herd.worker.grammars.served_forms import ServedConstraint
+
+#: Tokens of a chunk; the first one is shorter, so that something is seen soon.
+CHUNK_TOKENS, FIRST_TOKENS = 16, 4
+
+#: vLLM's order, and ours: the temperature comes before the filters.
+SAMPLERS = ("penalties", "temperature", "top_n_sigma", "top_k", "top_p", "min_p")
+
+COUNTS_PROMPT = FieldUse("refused", "its penalty counts the prompt's tokens, too")
+
+
+class LlamaServer(Backend):
+    """llama.cpp's server, driven by token ids alone."""
+
+    name = "llama-server"
+    fields: ClassVar[Mapping[str, FieldUse]] = {
+        **OUR_FIELDS,
+        **dict.fromkeys(
+            (
+                *("sampling.max_tokens", "sampling.temperature", "sampling.top_k", "sampling.top_p"),
+                *("sampling.min_p", "sampling.top_n_sigma", "sampling.repetition_penalty"),
+                *("sampling.repeat_last_n", "sampling.logit_bias", "sampling.logprobs"),
+                "sampling.top_logprobs",
+            ),
+            PASSED,
+        ),
+        "sampling.seed": FieldUse("passed", "another one for each chunk, which follows from it"),
+        "sampling.min_tokens": FieldUse("passed", "no end may be drawn before"),
+        "sampling.stop_token_ids": FieldUse("ours", "what is drawn behind one is dropped"),
+        "sampling.ignore_eos": FieldUse("ours", "it goes on behind an end"),
+        "sampling.presence_penalty": COUNTS_PROMPT,
+        "sampling.frequency_penalty": COUNTS_PROMPT,
+        "sampling.prompt_logprobs": FieldUse("refused", "it tells none of a prompt"),
+        "priority": FieldUse("ours", "in the worker: the server knows none"),
+        "response_format": FieldUse("passed", "such an answer is published whole"),
+        "structured_outputs": FieldUse("passed", "json, and grammars in GBNF; the answer is published whole"),
+    }
+    forms = ("json", "grammar")
+
+    async def facts(self, wanted: str) -> ServerFacts:
+        told = checked(await self.server.get("/props", FACTS_S)).json or {}
+        max_length = (told.get("default_generation_settings") or {}).get("n_ctx") or 0
+        path = str(told.get("model_alias") or told.get("model_path") or "").rpartition("/")[2]
+        return ServerFacts(
+            path, int(max_length), told.get("total_slots"), version=told.get("build_info") or ""
+        )
+
+    async def tokenize(self, text: str) -> list[int] | None:
+        body = {"content": text, "add_special": False, "parse_special": False}
+        answer = await self.server.ask("/tokenize", body, FACTS_S)
+        return list(answer.json["tokens"]) if answer.status == 200 else None
+
+    async def generate(self, sequence: Sequence, take: TakeTokens) -> Generated:
+        num_cached: int | None = None
+        while sequence.finish_reason is None:
+            body = self._body(sequence)
+            told = checked(await self.server.post("/completion", body)).json
+            if not isinstance(told, dict) or not isinstance(told.get("tokens"), list):
+                raise ConnectionLost("the answer has no tokens")
+            if num_cached is None:
+                num_cached = (told.get("timings") or {}).get("cache_n")
+            tokens = list(_tokens(told))
+            take(tokens)
+            if (reason := _end(told, len(tokens), body["n_predict"], sequence)) is not None:
+                return Generated(reason, num_cached)
+        return Generated("stop", num_cached)
+
+    def _body(self, sequence: Sequence) -> dict[str, Any]:
+        """The request for the next chunk. All is said: what is not has the server's own defaults."""
+        params, num_ids = sequence.params, len(sequence.ids)
+        is_early = num_ids < params.min_tokens
+        ends = [[one, False] for one in params.stop_token_ids] if is_early else []
+        return {
+            "prompt": sequence.prompt_ids + sequence.ids,
+            "n_predict": _chunk_end(sequence) - num_ids,
+            "stream": False,
+            "return_tokens": True,
+            "cache_prompt": True,
+            "seed": derived_seed(sequence, 31),
+            **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")},
+            "top_n_sigma": params.top_n_sigma or -1.0,
+            "repeat_penalty": params.repetition_penalty,
+            "repeat_last_n": params.repeat_last_n,
+            **dict.fromkeys(("presence_penalty", "frequency_penalty", "mirostat", "dynatemp_range"), 0),
+            "samplers": SAMPLERS,
+            "logit_bias": [*([token_id, bias] for token_id, bias in params.logit_bias.items()), *ends],
+            "ignore_eos": is_early,
+            "n_probs": max(1, params.top_logprobs) if params.logprobs else 0,
+            **_form_asked(sequence),
+        }
+
+
+def _chunk_end(sequence: Sequence) -> int:
+    """The number of tokens with which the next chunk ends; a form's grammar lasts for one request."""
+    params, num_ids = sequence.params, len(sequence.ids)
+    most = min(params.max_tokens, sequence.max_length - len(sequence.prompt_ids))
+    if sequence.constraint is not None:
+        return most
+    end = FIRST_TOKENS if num_ids < FIRST_TOKENS else num_ids // CHUNK_TOKENS * CHUNK_TOKENS + CHUNK_TOKENS
+    return min(most, end, params.min_tokens if num_ids < params.min_tokens else end)
+
+
+def _form_asked(sequence: Sequence) -> dict[str, Any]:
+    if not isinstance(sequence.constraint, ServedConstraint):
+        return {}
+    form = sequence.constraint.form
+    return {"json_schema": from_json(form.text)} if form.kind == "json" else {"grammar": form.text}
+
+
+def _tokens(told: Mapping[str, Any]) -> Iterator[SampledToken]:
+    """The tokens of an answer, with their log-probabilities where these were asked for."""
+    scores = told.get("completion_probabilities") or ()
+    if not scores:
+        yield from map(SampledToken, told["tokens"])
+        return
+    for token_id, score in zip(told["tokens"], scores, strict=True):
+        top = tuple((int(one["id"]), float(one["logprob"])) for one in score.get("top_logprobs") or ())
+        yield SampledToken(token_id, float(score["logprob"]), top)
+
+
+def _end(told: Mapping[str, Any], num: int, num_asked: int, sequence: Sequence) -> Reason | None:
+    """Why the server goes on no more; None: it would."""
+    match told.get("stop_type"):
+        case "eos":
+            goes_on = num and (sequence.params.ignore_eos or len(sequence.ids) < sequence.params.min_tokens)
+            return None if goes_on else "stop"
+        case "limit":
+            return None if num >= num_asked else "length"
+    raise ServerFault(f"it stopped with the type {told.get('stop_type')}")

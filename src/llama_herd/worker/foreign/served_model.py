@@ -1,0 +1,79 @@
+"""ServedFacts: what a server serves, and whether its tokenizer is the one that is read here."""
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from llama_herd.errors import SettingsError
+from llama_herd.worker.foreign.backend import Backend, ServerFacts
+
+#: Texts in which tokenizers differ: spaces, digits, marks, capitals, code, other scripts.
+TEXTS = (
+    "Once upon a time there was a llama.",
+    "  two spaces,\n\na tab\tand 1234567890 digits: 3.14",
+    "def f(x):\n    return {'a': x**2}  # done",
+    "Größe, naïve café, Ça va? 'tis I'LL",
+    "日本語のテキスト と 한국어, Привет 🦙",
+)
+
+
+class OwnTokenizer(Protocol):
+    """The tokenizer that is read here."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class ServedFacts:
+    """A server's facts, with what its tokenizer is compared to."""
+
+    facts: ServerFacts
+    tokenizer: OwnTokenizer
+    model: str  # as HERD_MODEL names it
+    is_compared: bool  # else the server tells no ids of texts
+
+    @classmethod
+    async def ask(cls, backend: Backend, tokenizer: OwnTokenizer, model: str, wanted: str) -> Self:
+        """Ask a server that is there. wanted: the model that is meant, if it serves several.
+
+        Raises SettingsError if it cuts texts into other ids, and what a backend raises.
+        """
+        await backend.check_health()
+        facts = await backend.facts(wanted)
+        if facts.max_length < 1:
+            raise SettingsError(f"{backend.name} at HERD_ENGINE_URL does not tell how long its context is")
+        return cls(facts, tokenizer, model, await _compare(backend, tokenizer, model))
+
+    @property
+    def told(self) -> dict[str, object]:
+        """What the log says of the server."""
+        return {**self.facts._asdict(), "is_tokenizer_compared": self.is_compared}
+
+    async def check_again(self, backend: Backend) -> None:
+        """Raise SettingsError unless a server that is back serves the same."""
+        now = await self.ask(backend, self.tokenizer, self.model, self.facts.model)
+        if (now.facts.model, now.facts.max_length) != (self.facts.model, self.facts.max_length):
+            before, after = (f"{one.model} of {one.max_length} tokens" for one in (self.facts, now.facts))
+            raise SettingsError(f"it served {before}, and now {after}. Fix: start this worker again")
+
+
+async def _compare(backend: Backend, tokenizer: OwnTokenizer, model: str) -> bool:
+    """Whether ids were compared; raises SettingsError where they differ."""
+    for text in TEXTS:
+        theirs, ours = await backend.tokenize(text), tokenizer.encode(text, add_bos=False)
+        if theirs is None:
+            return False
+        if theirs != ours:
+            raise SettingsError(
+                f"HERD_MODEL={model} cuts {text!r} into {len(ours)} ids, {_told(ours)}, but the server at "
+                f"HERD_ENGINE_URL into {len(theirs)}, {_told(theirs)}. Fix: name the model that it serves"
+            )
+    return True
+
+
+def _told(ids: Rows[int]) -> str:
+    shown = ", ".join(map(str, ids[:8]))
+    return f"{shown}, ..." if len(ids) > 8 else shown
