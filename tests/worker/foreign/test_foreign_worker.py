@@ -1,0 +1,135 @@
+"""A worker in front of a server that dies: nothing is lost, nothing comes twice, and who kills it fails alone."""
+
+import os
+import signal
+
+import pytest
+from redis import Redis
+
+from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.protocol.events import End, Event, Token
+from tests.chaos.harness.patience import wait_until
+from tests.worker.foreign.conftest import NewServer, NewWorker
+
+pytestmark = [pytest.mark.redis, pytest.mark.worker]
+
+GREEDY = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True}
+NUM_JOBS = 5
+
+
+def ids_of(events: list[Event]) -> list[int]:
+    """The ids of a stream, which are dense, with one end behind them."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    tokens = [event for event in events if isinstance(event, Token)]
+    ids: list[int] = []
+    for token in tokens:
+        assert token.i == len(ids)
+        ids += token.ids
+    assert [type(event) for event in events].count(End) == 1
+    assert isinstance(events[-1], End)
+    return ids
+
+
+@pytest.fixture
+def client(redis_url: str) -> Client:
+    return Client(redis_url)
+
+
+def submit_all(client: Client, *prompts: str) -> list[str]:
+    return [client.submit(prompt=prompt, sampling=GREEDY) for prompt in prompts]
+
+
+def num_deaths(redis: Redis, job: str) -> int:
+    return int(redis.hget(Ledger().job_key(job), "attempts") or 0)
+
+
+def prompts_of(num: int) -> list[str]:
+    return [f"Tale {number} begins" for number in range(num)]
+
+
+def test_a_killed_server_s_jobs_go_on_behind_what_is_recorded(
+    kind: str, client: Client, new_server: NewServer, new_worker: NewWorker
+) -> None:
+    server = new_server(step_s=0.01)
+    new_worker(kind, server, slots=NUM_JOBS)
+    quiet = [ids_of(list(client.stream(job))) for job in submit_all(client, *prompts_of(NUM_JOBS))]
+    jobs = submit_all(client, *prompts_of(NUM_JOBS))
+    wait_until(lambda: all(client.job(job).tokens >= 8 for job in jobs), "all jobs run")
+    server.kill()
+    server.start()
+    assert [ids_of(list(client.stream(job))) for job in jobs] == quiet
+    assert {client.result(job).attempts for job in jobs} == {2}
+
+
+def test_while_the_server_is_away_jobs_stay_and_none_is_taken(
+    kind: str, client: Client, redis: Redis, new_server: NewServer, new_worker: NewWorker
+) -> None:
+    server = new_server(step_s=0.02)
+    new_worker(kind, server, slots=NUM_JOBS, lease_ms=500)
+    jobs = submit_all(client, *prompts_of(2))
+    wait_until(lambda: all(client.job(job).tokens >= 8 for job in jobs), "both jobs run")
+    server.kill()
+    wait_until(lambda: client.status().workers[0].state == "away", "the worker tells of it")
+    (later,) = submit_all(client, "A later tale")
+    wait_until(lambda: num_deaths(redis, jobs[0]) == 1, "the death is counted")
+    until = client.status().workers[0].beat_ms + 2000
+    wait_until(lambda: client.status().workers[0].beat_ms > until, "four leases are over")
+    assert [client.job(job).state for job in (*jobs, later)] == ["running", "running", "queued"]
+    server.start()
+    for job in (*jobs, later):
+        assert len(ids_of(list(client.stream(job)))) == GREEDY["max_tokens"]
+
+
+def test_jobs_are_given_back_when_the_server_stays_away(
+    client: Client, new_server: NewServer, new_worker: NewWorker
+) -> None:
+    server = new_server(step_s=0.02)
+    new_worker("vllm", server, engine_away_s=1)
+    (job,) = submit_all(client, "A tale")
+    wait_until(lambda: client.job(job).tokens >= 8, "the job runs")
+    os.kill(server.process.pid, signal.SIGSTOP)
+    wait_until(lambda: client.status().workers[0].state == "away", "the worker tells of it")
+    wait_until(lambda: client.job(job).state == "queued", "the job is given back")
+    os.kill(server.process.pid, signal.SIGCONT)
+    assert len(ids_of(list(client.stream(job)))) == GREEDY["max_tokens"]
+
+
+def test_a_job_that_kills_its_server_three_times_fails_alone(
+    kind: str, client: Client, new_server: NewServer, new_worker: NewWorker
+) -> None:
+    server = new_server(step_s=0.01)
+    new_worker(kind, server, slots=NUM_JOBS)
+    poison = client.submit(prompt="Once <die 6> upon", sampling=GREEDY)
+    jobs = submit_all(client, *prompts_of(NUM_JOBS - 1))
+    for _ in range(3):
+        server.wait()
+        server.start()
+    failure = client.result(poison).error
+    assert failure is not None
+    assert failure.code == "poisoned"
+    for job in jobs:
+        assert len(ids_of(list(client.stream(job)))) == GREEDY["max_tokens"]
+    assert server.num_starts == 4
+
+
+def test_a_worker_waits_for_a_server_that_is_not_there_yet(
+    kind: str, client: Client, new_server: NewServer, new_worker: NewWorker
+) -> None:
+    server = new_server(loading_s=1.5)
+    new_worker(kind, server)
+    (job,) = submit_all(client, "A tale")
+    assert len(ids_of(list(client.stream(job)))) == GREEDY["max_tokens"]
+
+
+def test_a_cancel_frees_the_server_s_row(
+    kind: str, client: Client, new_server: NewServer, new_worker: NewWorker
+) -> None:
+    server = new_server(step_s=0.05)
+    new_worker(kind, server)
+    job = client.submit(prompt="A tale", sampling={**GREEDY, "max_tokens": 2000})
+    wait_until(lambda: client.job(job).tokens >= 1, "the job runs")
+    client.cancel(job)
+    end = list(client.stream(job))[-1]
+    assert isinstance(end, End)
+    assert end.finish_reason == "cancelled"
