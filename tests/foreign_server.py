@@ -3,8 +3,9 @@
     python -m tests.foreign_server --port 8000 --model tales.gguf
 
 A greedy token depends on the last ids alone, so that a resume can be compared. Rows get their tokens in the
-same steps. What a prompt says happens: `<die 5>` kills this process once the row has 5 tokens, `<cut 5>` closes
-its connection without an end, `<error 5>` puts an error into its stream, `<hang 5>` gives it no more tokens.
+same steps. What a prompt says happens: `<die 5>` kills this process once the row has 5 tokens, `<cut 5>`
+closes its connection without an end, but once, `<error 5>` puts an error into its stream, `<hang 5>` gives it
+no more tokens. Whoever asks for a form gets the same short JSON.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from llama_herd.model.text.tokenizer import Tokenizer
 FAULT = re.compile(r"<(die|cut|error|hang) (\d+)>")
 #: As many ids tell the next one; one in so many is an end.
 NUM_TELLING, ENDS_IN = 8, 97
+#: What it says to whoever asks for a form.
+ANSWER = '{ "a":\n\n1}'
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Row:
     take: Callable[["Row", int, str | None], None]
     fault: str = ""
     fault_after: int = -1
+    said: list[int] = field(default_factory=list)  # what it says, if that is known
     ids: list[int] = field(default_factory=list)
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -69,8 +73,10 @@ class ForeignServer:
         self.tokenizer, _ = read_tokens(options.model)
         self.words = [i for i, piece in enumerate(self.tokenizer.pieces) if re.fullmatch(rb" ?[a-z]+", piece)]
         self.eos_id = min(self.tokenizer.eos_ids, default=-1)
+        self.answer_ids = [*self.tokenizer.encode(ANSWER, add_bos=False), self.eos_id]
         self.rows: dict[Row, None] = {}
         self.has_rows = asyncio.Event()
+        self.cuts: set[str] = set()
         self.num_cached: set[tuple[int, ...]] = set()
 
     async def run(self) -> None:
@@ -90,6 +96,8 @@ class ForeignServer:
         if row.fault_after == len(row.ids):
             if row.fault == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if row.fault == "cut":
+                self.cuts.add(f"<cut {row.fault_after}>")
             if row.fault != "hang":
                 row.take(row, -1, row.fault)
                 self.drop(row)
@@ -104,6 +112,8 @@ class ForeignServer:
             self.drop(row)
 
     def next_id(self, row: Row) -> int:
+        if row.said:
+            return row.said[min(len(row.ids), len(row.said) - 1)]
         known = [*row.prompt_ids[-NUM_TELLING:], *row.ids[-NUM_TELLING:]][-NUM_TELLING:]
         drawn = (row.body.get("seed") or 0, len(row.ids)) if row.is_random else ()
         number = hash((*known, *drawn)) % 2**31
@@ -117,8 +127,9 @@ class ForeignServer:
     ) -> Row:
         ids = list(body["prompt"])
         found = FAULT.search(self.tokenizer.decode(ids))
-        fault = (found[1], int(found[2])) if found else ("", -1)
-        row = Row(body, ids, max_tokens, take, *fault)
+        fault = (found[1], int(found[2])) if found and found[0] not in self.cuts else ("", -1)
+        has_form = any(name in body for name in ("structured_outputs", "json_schema", "grammar"))
+        row = Row(body, ids, max_tokens, take, *fault, said=self.answer_ids if has_form else [])
         self.rows[row] = None
         self.has_rows.set()
         return row
@@ -154,14 +165,18 @@ class ForeignServer:
             with self.options.log.open("ab") as log:
                 log.write(content + b"\n")
         if asyncio.get_running_loop().time() < self.ready_s:
-            return to.whole({"error": {"code": 503, "message": "Loading model"}}, 503)
+            to.whole({"error": {"code": 503, "message": "Loading model"}}, 503)
+            return
         if path == "/health":
-            return to.whole({"status": "ok"})
+            to.whole({"status": "ok"})
+            return
         if self.options.key and f"bearer {self.options.key}" not in head.lower():
-            return to.whole({"error": {"message": "Unauthorized"}}, 401)
+            to.whole({"error": {"message": "Unauthorized"}}, 401)
+            return
         route = ROUTES.get(path)
         if route is None:
-            return to.whole({"error": {"message": "Not Found"}}, 404)
+            to.whole({"error": {"message": "Not Found"}}, 404)
+            return
         await route(self, json.loads(content or b"{}"), to)
 
     async def models(self, body: Any, to: "Answerer") -> None:
@@ -191,10 +206,12 @@ class ForeignServer:
         if body.get("priority") and not self.options.priorities:
             complaint = "Got priority but Priority scheduling is not enabled."
         if complaint:
-            return to.whole({"error": {"message": complaint, "type": "BadRequestError", "code": 400}}, 400)
+            to.whole({"error": {"message": complaint, "type": "BadRequestError", "code": 400}}, 400)
+            return
         num_cached = self.cached(body["prompt"])
         if not body.get("stream"):
-            return await self._scores(body, to)
+            await self._scores(body, to)
+            return
         to.begin()
 
         def take(row: Row, token_id: int, reason: str | None) -> None:
@@ -235,7 +252,8 @@ class ForeignServer:
     async def completion(self, body: Any, to: "Answerer") -> None:
         """As llama-server's: a chunk as a whole answer."""
         if complaint := self._complaint(body, 0):
-            return to.whole({"error": {"code": 400, "message": complaint}}, 400)
+            to.whole({"error": {"code": 400, "message": complaint}}, 400)
+            return
         num_cached = self.cached(body["prompt"])
         outcome = dict[str, Any]()
 
@@ -247,7 +265,8 @@ class ForeignServer:
         if outcome["reason"] == "cut":
             return
         if outcome["reason"] == "error":
-            return to.whole({"error": {"code": 500, "message": "unhappy"}}, 500)
+            to.whole({"error": {"code": 500, "message": "unhappy"}}, 500)
+            return
         scores = [
             {"id": one, "logprob": -0.5, "top_logprobs": [{"id": one, "logprob": -0.5}]} for one in row.ids
         ]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ def new_server(tmp_path: Path) -> Iterator[NewServer]:
 def new_worker(redis_url: str, tmp_path: Path) -> Iterator[NewWorker]:
     with ExitStack() as stack:
 
-        def worker(kind: str, server: StandIn, name: str = "f", **settings: object) -> WorkerProcess:
-            own = {"engine": kind, "engine_url": server.url, "flush_ms": 0, **settings}
+        def worker(kind: str, server: StandIn, name: str = "f", **settings: Any) -> WorkerProcess:
+            own: dict[str, Any] = {"engine": kind, "engine_url": server.url, "flush_ms": 0, **settings}
             log = tmp_path / f"{name}.log"
             return stack.enter_context(WorkerProcess(redis_url, BUNDLED_MODEL, name, log, **own))
 

@@ -1,4 +1,4 @@
-"""A worker in front of a server that dies: nothing is lost, nothing comes twice, and who kills it fails alone."""
+"""A worker in front of a server that dies: nothing is lost or comes twice, and who kills it fails alone."""
 
 import os
 import signal
@@ -9,12 +9,13 @@ from redis import Redis
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.events import End, Event, Token
+from llama_herd.tasks.protocol.job_fields import SamplingFields
 from tests.chaos.harness.patience import wait_until
 from tests.worker.foreign.conftest import NewServer, NewWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
-GREEDY = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True}
+GREEDY: SamplingFields = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True}
 NUM_JOBS = 5
 
 

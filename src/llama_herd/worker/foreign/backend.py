@@ -23,6 +23,10 @@ MAX_COMPLAINT = 300
 BUSY, FORBIDDEN = (429, 503), (401, 403)
 
 
+class KeyRefused(ServerAway):
+    """The server wants another key: no job can be computed."""
+
+
 class JobRefused(Exception):
     """The server does not take this request: it is the job's fault."""
 
@@ -148,7 +152,7 @@ def checked(answer: Answer) -> Answer:
         return answer
     complaint = f"{answer.status}: {complaint_of(answer)}"
     if answer.status in FORBIDDEN:
-        raise ServerAway(f"it refuses HERD_ENGINE_API_KEY, {complaint}")
+        raise KeyRefused(f"HERD_ENGINE_API_KEY: the server refuses it, {complaint}")
     if answer.status in BUSY:
         raise ServerBusy(complaint)
     raise (JobRefused if answer.status < 500 else ServerFault)(complaint)

@@ -28,6 +28,7 @@ from llama_herd.worker.foreign.backend import Backend, Generated, JobRefused, Se
 from llama_herd.worker.foreign.figures import ForeignFigures
 from llama_herd.worker.foreign.http import ConnectionLost, ServerAway
 from llama_herd.worker.foreign.watch import ServerWatch
+from llama_herd.worker.grammars.served_forms import ServedConstraint
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +36,11 @@ log = structlog.get_logger(__name__)
 STOP_S = 2.0
 #: How soon a request is made again that the server had no room for.
 BUSY_S = 0.5
+
+BEGUN_ELSEWHERE = Failure(
+    code=ErrorCode.GRAMMAR_MISMATCH,
+    message="a worker of another engine has begun the answer, and this server cannot go on within a form",
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -48,11 +54,6 @@ class ForeignRow:
     drawn_s: float | None = None  # when its last tokens came
     held: list[SampledToken] = field(default_factory=list)  # of an answer that is published whole
     text: str = ""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its answer is published at its end: its form could not be resumed within."""
-        return self.sequence.constraint is not None
 
 
 class ForeignEngine(threading.Thread):
@@ -131,11 +132,13 @@ class ForeignEngine(threading.Thread):
 
     async def _main(self) -> None:
         watching = asyncio.ensure_future(self._watch.run(self._admit))
+        watching.add_done_callback(self._check_ended)
         await self._has_to_stop.wait()
         running = [watching, *(row.request for row in self._rows.values() if row.request is not None)]
         for one in running:
             one.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        self._hand_on()
 
     def _call(self, act: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop has ended, and with it all that could be told
@@ -145,6 +148,11 @@ class ForeignEngine(threading.Thread):
         """End the thread by an error that nobody has expected."""
         self._fault = context.get("exception") or RuntimeError(context["message"])
         loop.stop()
+
+    def _check_ended(self, task: Task[None]) -> None:
+        """A task that ends by an error ends the thread."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._note_fault(self._loop, {"exception": error})
 
     def _submit(self, sequences: Iterable[Sequence]) -> None:
         for sequence in sequences:
@@ -188,19 +196,27 @@ class ForeignEngine(threading.Thread):
                     self._request(row)
 
     def _request(self, row: ForeignRow) -> None:
-        self._note_asking(1)
-        row.request = self._loop.create_task(self._generate(row))
-        row.request.add_done_callback(lambda _: self._note_asking(-1))
-
-    def _note_asking(self, change: int) -> None:
-        self._num_asking += change
+        """Ask the server to go on with a row. Of a form it would begin anew behind what is on record."""
+        if row.sequence.constraint is not None and row.sequence.ids:
+            self._fail(row, BEGUN_ELSEWHERE)
+            return
+        self._num_asking += 1
         self._moved_s = monotonic()
+        row.request = self._loop.create_task(self._generate(row))
+        row.request.add_done_callback(self._note_asked)
+
+    def _note_asked(self, request: Task[None]) -> None:
+        self._num_asking -= 1
+        self._moved_s = monotonic()
+        self._check_ended(request)
 
     async def _generate(self, row: ForeignRow) -> None:
         """Have a sequence continued to its end, and act on what comes in its place."""
         sequence = row.sequence
         try:
             generated = await self._backend.generate(sequence, lambda tokens: self._take(row, tokens))
+            self._figures.note_cached(len(sequence.prompt_ids), generated.num_cached)
+            self._end(row, generated)
         except ServerAway as error:
             self._watch.note_away(str(error))
             self._wait_again(row, 0.0)
@@ -215,9 +231,6 @@ class ForeignEngine(threading.Thread):
             self._lose(row, str(error))
         except Exception as error:
             await self._judge(row, error)
-        else:
-            self._figures.note_cached(len(sequence.prompt_ids), generated.num_cached)
-            self._end(row, generated)
 
     def _take(self, row: ForeignRow, tokens: list[SampledToken]) -> None:
         """Take new tokens of a row, as far as they are part of its output."""
@@ -244,12 +257,14 @@ class ForeignEngine(threading.Thread):
     def _publish(self, row: ForeignRow, tokens: list[SampledToken], text: str) -> None:
         """Tell what a row has new; of an answer that is published whole, nothing before its end."""
         sequence = row.sequence
-        if row.is_whole:
+        if isinstance(sequence.constraint, ServedConstraint):
             row.held += tokens
             row.text += text
             if sequence.finish_reason is None:
                 return
             tokens, text = row.held, row.text
+            if sequence.finish_reason == "stop":
+                sequence.constraint.check_whole(text)
         scores = tuple(sequence.prompt_scores) if sequence.prompt_scores else None
         sequence.prompt_scores = []
         self._tell(
@@ -348,5 +363,6 @@ class ForeignEngine(threading.Thread):
 
     def _hand_on(self) -> None:
         outputs, self._outputs = self._outputs, []
-        self._sink(outputs)
+        if outputs:
+            self._sink(outputs)
         self._moved_s = monotonic()  # it may have waited for Redis

@@ -6,9 +6,11 @@ that breaks says that the server has lost this request and no other.
 """
 
 import asyncio
+import socket
 import ssl
+from asyncio import BaseTransport
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
@@ -18,6 +20,9 @@ from pydantic_core import from_json, to_json
 MAX_HEAD_BYTES, MAX_KEPT_BYTES = 1 << 16, 64 << 20
 #: How long a connection may take to come.
 CONNECT_S = 5.0
+
+#: Seconds until the system asks whether the other end is there, then between two questions, and how many.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 #: Takes a part of an answer's content.
 Take = Callable[[bytes], None]
@@ -63,7 +68,7 @@ class HttpServer:
     port: int
     tls: ssl.SSLContext | None
     path: str
-    headers: bytes
+    headers: bytes = field(repr=False)  # with the key
 
     @classmethod
     def at(cls, url: str, key: str = "") -> Self:
@@ -128,6 +133,14 @@ class Exchange(asyncio.Protocol):
         self._buffer = b""
         self._kept: list[bytes] = []
         self._num_kept = 0
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Have the system ask whether the other end is there: one whose machine has gone never says so."""
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def data_received(self, data: bytes) -> None:
         if self.done.done():

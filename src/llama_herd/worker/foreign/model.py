@@ -6,6 +6,7 @@ from typing import Self
 
 import structlog
 
+from llama_herd.errors import SettingsError
 from llama_herd.model.files.text_file import open_texts
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.shape.purpose import Generates
@@ -14,7 +15,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.foreign.backend import Backend, ServerBusy, ServerFault
+from llama_herd.worker.foreign.backend import Backend, KeyRefused, ServerBusy, ServerFault
 from llama_herd.worker.foreign.engine import ForeignEngine
 from llama_herd.worker.foreign.http import HttpServer, NotHttp, ServerAway
 from llama_herd.worker.foreign.llama_server import LlamaServer
@@ -106,6 +107,8 @@ async def _served(backend: Backend, texts: ServableTexts, settings: WorkerSettin
     while True:
         try:
             return await ServedFacts.ask(backend, texts.tokenizer, str(settings.model), settings.served_model)
+        except KeyRefused as error:
+            raise SettingsError(f"{error}. Fix: set the key that the server was started with") from None
         except (ServerAway, ServerBusy, ServerFault, NotHttp) as error:
             if not is_told:
                 log.warning("waiting for the engine's server", url=settings.engine_url, reason=str(error))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from llama_herd.errors import SettingsError
-from llama_herd.worker.foreign.backend import Backend, ServerFacts
+from llama_herd.worker.foreign.backend import Backend, ServerFacts, ServerFault
 
 #: Texts in which tokenizers differ: spaces, digits, marks, capitals, code, other scripts.
 TEXTS = (
@@ -42,7 +42,10 @@ class ServedFacts:
         Raises SettingsError if it cuts texts into other ids, and what a backend raises.
         """
         await backend.check_health()
-        facts = await backend.facts(wanted)
+        try:
+            facts = await backend.facts(wanted)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ServerFault(f"what it says of itself cannot be read: {error!r}") from None
         if facts.max_length < 1:
             raise SettingsError(f"{backend.name} at HERD_ENGINE_URL does not tell how long its context is")
         return cls(facts, tokenizer, model, await _compare(backend, tokenizer, model))

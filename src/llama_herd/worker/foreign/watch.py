@@ -71,6 +71,6 @@ class ServerWatch:
         on_return()
 
     async def _read_metrics(self) -> None:
-        with suppress(ServerAway, NotHttp, ValueError):
+        with suppress(ServerAway, NotHttp, ValueError, LookupError):
             usage = await self._backend.kv_cache_usage()
             self.kv_cache_usage = usage or 0.0

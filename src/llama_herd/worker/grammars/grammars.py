@@ -127,6 +127,11 @@ class Grammars:
         too_large = HelperAnswer("limit", "is too large for this model's vocabulary")
         return too_large if matcher.is_error() else matcher
 
+    @property
+    def vocabulary(self) -> LLTokenizer:
+        """The vocabulary of its constraints."""
+        return self._engine[0]
+
     @cached_property
     def _engine(self) -> tuple[LLTokenizer, LLExecutor]:
         return vocabulary_of(self._tokenizer), LLExecutor(self._num_threads)

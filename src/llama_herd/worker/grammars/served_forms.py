@@ -1,9 +1,13 @@
-"""ServedForms: constraints of forms that a server enforces, and that are checked here, id by id."""
+"""ServedForms: forms that a server keeps while it draws, and that are checked here in a whole answer."""
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from llama_herd.errors import FieldError, InvalidJob
+from llguidance import LLTokenizer
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.protocol.structured_outputs import FormKind, OutputForm
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.grammars.figures import GrammarFigures
@@ -13,14 +17,37 @@ from llama_herd.worker.grammars.whole_output import WholeOutput
 
 @dataclass(eq=False, slots=True)
 class ServedConstraint(Constraint):
-    """The way of an output through its grammar, with the form that its server is asked to keep."""
+    """What a whole answer has to be. It holds no token back: the server does, by a grammar of its own."""
 
     form: OutputForm
+    vocabulary: LLTokenizer
+
+    @property
+    def is_over(self) -> bool:
+        """Never: the server says when an answer is over."""
+        return False
+
+    def add(self, token_id: int) -> None:
+        """Go on by a token, whatever it is."""
+
+    def check_whole(self, text: str) -> None:
+        """Raise GenerationError unless a whole answer follows the form.
+
+        Of JSON the values count: another server puts other spaces, and spells characters in other ways.
+        """
+        try:
+            shown = json.dumps(json.loads(text), ensure_ascii=False) if self.form.kind == "json" else text
+            ids = self.vocabulary.tokenize_bytes(shown.encode())
+        except (ValueError, RecursionError):
+            ids = []
+        if not ids or self.matcher.try_consume_tokens(ids) < len(ids) or not self.matcher.is_accepting():
+            message = "the server's answer does not follow the job's schema or grammar"
+            raise GenerationError(ErrorCode.GRAMMAR_MISMATCH, message)
 
 
 @dataclass(frozen=True)
 class ServedForms:
-    """Makes constraints, where `kinds` has the form's kind. `refusal`: the error of one that it has not."""
+    """Makes constraints of the `kinds` that a server keeps. `refusal`: the error of another one's field."""
 
     grammars: Grammars
     kinds: Collection[FormKind]
@@ -36,18 +63,25 @@ class ServedForms:
 
         Raises InvalidJob and GenerationError, as `Grammars` does, and for a form that no server can keep.
         """
-        if form.kind == "output" and not _must_hold(WholeOutput.read(form.text)):
+        demanded = _demanded(form)
+        if not demanded:
             return [None] * num
         if form.kind not in self.kinds:
-            raise InvalidJob([self.refusal(form.field)])
-        made = self.grammars.constraints(form, num)
-        return [ServedConstraint(one.matcher, one.executor, one.vocab_size, form) for one in made]
+            raise InvalidJob([self.refusal(demanded)])
+        made, vocabulary = self.grammars.constraints(form, num), self.grammars.vocabulary
+        return [ServedConstraint(one.matcher, one.executor, one.vocab_size, form, vocabulary) for one in made]
 
     def close(self) -> None:
         """End the helpers."""
         self.grammars.close()
 
 
-def _must_hold(output: WholeOutput) -> bool:
-    """Whether something of a whole output is demanded, not only read."""
-    return output.must_call or output.answer is not None or any(tool.must_hold for tool in output.tools)
+def _demanded(form: OutputForm) -> str:
+    """The field that demands a form; empty: all of it is only what calls of tools would look like."""
+    if form.kind != "output":
+        return form.field
+    output = WholeOutput.read(form.text)
+    if output.must_call:
+        return "tool_choice"
+    strict = (tool.field.replace("parameters", "strict") for tool in output.tools if tool.must_hold)
+    return output.answer.field if output.answer is not None else next(strict, "")

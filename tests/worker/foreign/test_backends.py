@@ -1,0 +1,140 @@
+"""What each kind of server is told of a job, and what is refused by its name."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.interface import SampledToken
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.foreign.backend import Backend, ServerFault, fields_of_jobs
+from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
+from llama_herd.worker.foreign.llama_server import LlamaServer
+from llama_herd.worker.foreign.model import BACKENDS
+from llama_herd.worker.foreign.vllm import TokenStream, Vllm
+
+SERVER = HttpServer.at("http://127.0.0.1:1")
+#: A value of each field of a job's sampling that is not the default.
+OTHER: Mapping[str, Any] = {
+    "n": 2,
+    "max_tokens": 3,
+    "min_tokens": 3,
+    "temperature": 0.5,
+    "top_k": 5,
+    "top_p": 0.9,
+    "min_p": 0.1,
+    "top_n_sigma": 1.0,
+    "repetition_penalty": 1.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repeat_last_n": 64,
+    "logit_bias": {5: 1.0},
+    "seed": 5,
+    "stop": ("x",),
+    "stop_token_ids": (9,),
+    "ignore_eos": True,
+    "logprobs": True,
+    "top_logprobs": 3,
+    "prompt_logprobs": 1,
+    "truncate_prompt_tokens": 4,
+}
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return BACKENDS[request.param](SERVER)
+
+
+def sequence_of(num_ids: int = 0, **sampling: Any) -> Sequence:
+    params = SamplingParams(**sampling)
+    pieces = [b"a"] * 64
+    sequence = Sequence(
+        "job", [1, 2, 3], params, params.seed or 0, 1000, frozenset({2}), Detokenizer(pieces, params.stop)
+    )
+    sequence.replay([5] * num_ids)
+    return sequence
+
+
+def body_of(backend: Backend, sequence: Sequence) -> dict[str, Any]:
+    assert isinstance(backend, Vllm | LlamaServer)
+    return backend._body(sequence)
+
+
+def test_each_field_of_a_job_is_passed_ours_or_refused(backend: Backend) -> None:
+    assert sorted(backend.fields) == sorted(fields_of_jobs())
+    assert set(OTHER) == set(SamplingParams.model_fields)
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_a_field_does_what_its_table_says(backend: Backend, field: str) -> None:
+    others: dict[str, Any] = {"logprobs": True} if field == "top_logprobs" else {}
+    job = GenerationJob(prompt="a", sampling=SamplingParams(**{field: OTHER[field]}, **others))
+    use = backend.fields[f"sampling.{field}"]
+    if use.how == "refused":
+        with pytest.raises(InvalidJob, match=rf"sampling\.{field}: cannot be done by {backend.name}"):
+            backend.check(job)
+        return
+    backend.check(job)
+    changed = body_of(backend, sequence_of(**{field: OTHER[field]}, **others))
+    plain = body_of(backend, sequence_of(**others))
+    asks_apart = field == "prompt_logprobs"  # by a request of its own
+    assert (changed != plain) == (use.how == "passed" and not asks_apart)
+
+
+def test_a_resumed_request_asks_for_what_is_left(backend: Backend) -> None:
+    body = body_of(backend, sequence_of(16, max_tokens=20, min_tokens=18))
+    assert body["prompt"] == [1, 2, 3] + [5] * 16
+    assert body.get("max_tokens", body.get("n_predict")) == (4 if backend.name == "vllm" else 2)
+    assert body.get("min_tokens", 2) == 2
+
+
+def test_a_resumed_request_draws_other_noise(backend: Backend) -> None:
+    seeds = [body_of(backend, sequence_of(num, seed=7))["seed"] for num in (0, 4, 16)]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+    assert seeds == [body_of(backend, sequence_of(num, seed=7))["seed"] for num in (0, 4, 16)]
+
+
+def test_chunks_end_at_places_that_do_not_depend_on_where_one_begins() -> None:
+    backend = LlamaServer(SERVER)
+    ends = {num: num + backend._body(sequence_of(num, max_tokens=40))["n_predict"] for num in range(40)}
+    assert sorted(set(ends.values())) == [4, 16, 32, 40]
+    assert all(ends[num] == min(end for end in (4, 16, 32, 40) if end > num) for num in ends)
+
+
+EVENT = b'data: {"choices":[{"token_ids":[%d],"finish_reason":%b}]}\n\n'
+STREAM = EVENT % (5, b"null") + EVENT % (6, b'"stop"') + b"data: [DONE]\n\n"
+
+
+def test_a_stream_is_read_whatever_parts_it_comes_in() -> None:
+    for at in range(len(STREAM)):
+        taken: list[SampledToken] = []
+        stream = TokenStream(taken.extend)
+        stream.write(STREAM[:at])
+        stream.write(STREAM[at:])
+        assert [token.token_id for token in taken] == [5, 6]
+        assert stream.outcome().finish_reason == "stop"
+
+
+def test_a_stream_that_stops_is_lost_and_one_with_an_error_has_failed() -> None:
+    stream = TokenStream(lambda _: None)
+    stream.write(EVENT % (5, b"null"))
+    with pytest.raises(ConnectionLost):
+        stream.outcome()
+    stream.write(b'data: {"error": {"message": "the engine is dead"}}\n\n')
+    with pytest.raises(ServerFault, match="the engine is dead"):
+        stream.outcome()
+
+
+def test_scores_are_read_by_ids() -> None:
+    taken: list[SampledToken] = []
+    top = {"token_id:5": -0.5, "token_id:6": -1.0}
+    told = {"token_logprobs": [-0.5], "tokens": ["token_id:5"], "top_logprobs": [top]}
+    event = {"choices": [{"token_ids": [5], "logprobs": told}]}
+    TokenStream(taken.extend).write(f"data: {json.dumps(event)}\n\n".encode())
+    assert taken == [SampledToken(5, -0.5, ((5, -0.5), (6, -1.0)))]
