@@ -191,21 +191,22 @@ class Exchange(asyncio.Protocol):
                 self._finish()
 
     def _read_chunks(self) -> None:
-        """Hand on the chunks that are here whole."""
-        buffer, at = self._buffer, 0
-        while (end := buffer.find(b"\r\n", at)) >= 0:
+        """Hand on the chunks that are here whole, together."""
+        buffer, at, size, contents = self._buffer, 0, -1, list[bytes]()
+        while size and (end := buffer.find(b"\r\n", at)) >= 0:
             size = int(buffer[at:end].partition(b";")[0], 16)
-            if not size:
-                self._finish()
-                return
-            begin = end + 2
-            if len(buffer) < begin + size + 2:
+            begin, behind = end + 2, end + 2 + size + 2
+            if size and len(buffer) < behind:
                 break
-            self._hand_on(buffer[begin : begin + size])
-            at = begin + size + 2
+            contents.append(buffer[begin : begin + size])
+            at = behind
         self._buffer = buffer[at:]
         if len(self._buffer) > MAX_KEPT_BYTES:
             raise NotHttp("a chunk of the answer is too long")
+        if content := b"".join(contents):
+            self._hand_on(content)
+        if not size:
+            self._finish()
 
     def _hand_on(self, content: bytes) -> None:
         if self._take is not None and self._status == 200:

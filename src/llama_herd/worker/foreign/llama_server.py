@@ -32,6 +32,9 @@ from llama_herd.worker.grammars.served_forms import ServedConstraint
 #: Tokens of a chunk; the first one is shorter, so that something is seen soon.
 CHUNK_TOKENS, FIRST_TOKENS = 16, 4
 
+#: What is read of an answer: all of it would bring the prompt's text and all settings back.
+RESPONSE_FIELDS = ("tokens", "stop_type", "timings", "completion_probabilities")
+
 #: vLLM's order, and ours: the temperature comes before the filters.
 SAMPLERS = ("penalties", "temperature", "top_n_sigma", "top_k", "top_p", "min_p")
 
@@ -105,6 +108,7 @@ class LlamaServer(Backend):
             "stream": False,
             "return_tokens": True,
             "cache_prompt": True,
+            "response_fields": RESPONSE_FIELDS,
             "seed": derived_seed(sequence, 31),
             **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")},
             "top_n_sigma": params.top_n_sigma or -1.0,
