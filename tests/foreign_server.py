@@ -262,7 +262,7 @@ class ForeignServer:
 
         row = self.add(body, body["n_predict"], take)
         await self._until_ended(row, to)
-        if outcome["reason"] == "cut":
+        if outcome.get("reason") in (None, "cut"):  # or nobody reads on
             return
         if outcome["reason"] == "error":
             to.whole({"error": {"code": 500, "message": "unhappy"}}, 500)
