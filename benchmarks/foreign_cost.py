@@ -1,4 +1,4 @@
-"""What a token of a foreign engine costs the processor: a whole worker in front of a server that answers at once.
+"""What a token of a foreign engine costs the processor: a worker in front of a server that answers at once.
 
     python -m benchmarks.foreign_cost [--write]
 

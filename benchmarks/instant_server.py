@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from asyncio import Transport
-from typing import Any
+from typing import Any, ClassVar
 
 #: The id of each token, and its text.
 TOKEN_ID, TEXT = 259, " t"
@@ -52,7 +52,7 @@ END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 class Connection(asyncio.Protocol):
     """One request. It is a row from its head on, until it has its tokens."""
 
-    rows: dict["Connection", None] = {}
+    rows: ClassVar[dict["Connection", None]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, Transport)
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         if not self.num_left:
             del self.rows[self]
             if not self.streams:
-                self.whole({"tokens": [TOKEN_ID] * self.num_asked, "stop_type": "limit", "timings": {}})
+                self.whole({"tokens": [TOKEN_ID] * self.num_asked, "stop_type": "limit"})
 
 
 async def serve(step_s: float) -> None:

@@ -217,6 +217,7 @@ class ForeignServer:
         def take(row: Row, token_id: int, reason: str | None) -> None:
             if reason == "error":
                 to.event({"error": {"message": "EngineCore is unhappy", "code": 500}})
+                to.chunk(b"data: [DONE]\n\n")
             if token_id < 0:
                 return
             logprobs = None
@@ -267,16 +268,12 @@ class ForeignServer:
         if outcome["reason"] == "error":
             to.whole({"error": {"code": 500, "message": "unhappy"}}, 500)
             return
-        scores = [
-            {"id": one, "logprob": -0.5, "top_logprobs": [{"id": one, "logprob": -0.5}]} for one in row.ids
-        ]
         to.whole(
             {
                 "tokens": row.ids,
                 "stop": True,
                 "stop_type": {"stop": "eos", "length": "limit"}[outcome["reason"]],
-                "timings": {"cache_n": num_cached, "prompt_n": len(row.prompt_ids) - num_cached},
-                **({"completion_probabilities": scores} if body.get("n_probs") else {}),
+                "timings/cache_n": num_cached,
             }
         )
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.job_options import Engine, EngineUrl
 from llama_herd.model.hub.choice import size_text
 
 if TYPE_CHECKING:
     from llama_herd.model.config import LlamaConfig
     from llama_herd.model.text.token_facts import TokenFacts
+    from llama_herd.worker.foreign.server_summary import ServerSummary
     from llama_herd.worker.loading.model_summary import MemorySummary, ModelSummary, PurposeFact, TypeShare
 
 
@@ -23,12 +25,15 @@ def inspect(
             help="GGUF file, folder or hf:OWNER/NAME; absent: HERD_MODEL, else the bundled one, tales."
         ),
     ] = None,
+    engine: Engine = None,
+    engine_url: EngineUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a model file holds.
 
     Also shows how much memory a worker would need at the current settings. No weight is read. Any file can be
-    looked at; of one that is not supported the headers are shown, and then why a worker refuses it. Exit
+    looked at; of one that is not supported the headers are shown, and then why a worker refuses it. With
+    --engine-url it shows what the server there is, and what it can do of a job. Exit
     code 2 when a worker could not serve the model on this machine with these settings.
     """
     from llama_herd.cli.environment import override_settings, read_settings
@@ -39,8 +44,16 @@ def inspect(
     from llama_herd.worker.settings import WorkerSettings
 
     need_extra("worker", "herd inspect")
-    override_settings(model=model)
-    settings = with_model_here(read_settings(WorkerSettings))
+    override_settings(model=model, engine=engine, engine_url=engine_url)
+    settings = read_settings(WorkerSettings)
+    if settings.is_foreign:
+        from llama_herd.worker.foreign.server_summary import ServerSummary
+
+        server = ServerSummary.from_settings(with_model_here(settings.as_foreign()))
+        text = json.dumps(server.to_dict()) if as_json else harmless("\n".join(server_lines(server)))
+        print(text, flush=True)
+        return
+    settings = with_model_here(settings)
     from llama_herd.worker.loading.model_summary import ModelSummary
 
     summary = ModelSummary.from_settings(settings)
@@ -69,6 +82,33 @@ def summary_lines(summary: "ModelSummary") -> Iterator[str]:
         yield from _section("memory of a worker at the current settings", _memory_facts(summary.memory))
 
 
+def server_lines(server: "ServerSummary") -> Iterator[str]:
+    """A server for a person."""
+    facts = server.facts
+    yield f"{server.engine} {facts.version}".rstrip() + f" at {server.url}"
+    rows = "not told" if facts.num_rows is None else facts.num_rows
+    compared = "the same as of HERD_MODEL" if server.is_compared else "not compared: it tells no ids"
+    told = {
+        "model": facts.model,
+        "context": f"{facts.max_length:,} tokens",
+        "rows at a time": rows,
+        "tokenizer": compared,
+        "forms of outputs": ", ".join(server.forms),
+    }
+    yield from _section("server", told.items())
+    for how, title in _USES.items():
+        uses = ((name, use.note) for name, use in server.fields.items() if use.how == how)
+        yield from _section(title, uses)
+
+
+#: What becomes of a field of a job.
+_USES = {
+    "passed": "fields of a job that it is told",
+    "ours": "fields that the worker does, whatever computes",
+    "refused": "fields that are refused, unless a job leaves them out",
+}
+
+
 def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
     """A section with a line for each fact; nothing without any."""
     lines = [(_one_line(name), _one_line(value)) for name, value in facts]
@@ -76,7 +116,7 @@ def _section(title: str, facts: Iterable[tuple[str, object]]) -> Iterator[str]:
     if lines:
         yield f"\n{title}"
     for name, value in lines:
-        yield f"  {name:<{width}}  {value}"
+        yield f"  {name:<{width}}  {value}".rstrip()
 
 
 def _one_line(value: object) -> str:

@@ -231,8 +231,10 @@ class WorkerSettings(ServedSettings):
         engine = others.data.get("engine", "own")
         if engine != "own" and not url:
             raise ValueError(
-                f"HERD_ENGINE={engine} needs the address of its server, as in http://127.0.0.1:8000"
+                f"must be the address of the server that HERD_ENGINE={engine} asks, as in http://127.0.0.1:8000"
             )
+        if engine == "own" and url:
+            raise ValueError("is a server's, but HERD_ENGINE=own. Fix: set that to vllm or llama-server")
         if url and not _URL.fullmatch(url):
             raise ValueError("must be http:// or https:// and a host, without a name or a key")
         return url.rstrip("/")

@@ -12,7 +12,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.foreign.backend import Backend, ServerFault, fields_of_jobs
+from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault, fields_of_jobs
 from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.model import BACKENDS
@@ -121,20 +121,29 @@ def test_a_stream_is_read_whatever_parts_it_comes_in() -> None:
         assert stream.outcome().finish_reason == "stop"
 
 
-def test_a_stream_that_stops_is_lost_and_one_with_an_error_has_failed() -> None:
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        (b"", ConnectionLost),
+        (b'data: {"error": {"message": "the engine is dead", "code": 500}}\n\n', ServerFault),
+        (b'data: {"error": {"message": "out of vocabulary", "code": 400}}\n\n', JobRefused),
+        (EVENT % (6, b'"abort"'), ServerFault),
+    ],
+    ids=["without an end", "a failure", "a refusal", "aborted"],
+)
+def test_a_stream_without_an_end_is_lost_and_errors_in_it_are_errors(
+    told: bytes, error: type[Exception]
+) -> None:
     stream = TokenStream(lambda _: None)
-    stream.write(EVENT % (5, b"null"))
-    with pytest.raises(ConnectionLost):
-        stream.outcome()
-    stream.write(b'data: {"error": {"message": "the engine is dead"}}\n\n')
-    with pytest.raises(ServerFault, match="the engine is dead"):
+    stream.write(EVENT % (5, b"null") + told + b"data: [DONE]\n\n")
+    with pytest.raises(error):
         stream.outcome()
 
 
 def test_scores_are_read_by_ids() -> None:
     taken: list[SampledToken] = []
-    top = {"token_id:5": -0.5, "token_id:6": -1.0}
+    top = {"token_id:5": -2.0, "token_id:6": -1.0}
     told = {"token_logprobs": [-0.5], "tokens": ["token_id:5"], "top_logprobs": [top]}
     event = {"choices": [{"token_ids": [5], "logprobs": told}]}
-    TokenStream(taken.extend).write(f"data: {json.dumps(event)}\n\n".encode())
-    assert taken == [SampledToken(5, -0.5, ((5, -0.5), (6, -1.0)))]
+    TokenStream(taken.extend, num_top=1).write(f"data: {json.dumps(event)}\n\n".encode())
+    assert taken == [SampledToken(5, -0.5, ((6, -1.0),))]

@@ -82,9 +82,13 @@ def test_each_output_has_a_request_and_noise_of_its_own(served: Served) -> None:
     assert [choice.text for choice in again.choices or ()] == texts
 
 
-def test_log_probabilities_come_with_the_tokens(served: Served) -> None:
+def test_log_probabilities_come_with_the_tokens_or_are_refused(served: Served) -> None:
     asked = {"temperature": 0.0, "max_tokens": 6, "logprobs": True, "top_logprobs": 1, "ignore_eos": True}
     result = served.run(sampling=asked)
+    if served.kind == "llama-server":
+        assert result.error is not None
+        assert "sampling.logprobs: cannot be done by llama-server" in result.error.message
+        return
     assert result.logprobs is not None
     assert len(result.logprobs) == 6
 

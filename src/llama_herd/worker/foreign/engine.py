@@ -169,7 +169,7 @@ class ForeignEngine(threading.Thread):
 
     def _admit(self) -> None:
         """Let sequences in while there are slots, and ask for those whose start is on record."""
-        while self._watch.away_since_s is None and self._num_running < self._max_rows and len(self._waiting):
+        while self._watch.is_there and self._num_running < self._max_rows and len(self._waiting):
             entry = next(self._waiting.in_order())
             self._waiting.admit(entry)
             row = self._rows[entry.sequence.info]
@@ -311,7 +311,7 @@ class ForeignEngine(threading.Thread):
         if row.sequence.info not in self._rows:
             return
         log.warning("the server has lost a row", **row.sequence.line, reason=reason)
-        self._watch.look_soon()
+        self._watch.suspect()
         self._tell(StepOutput(row.sequence.info, is_lost=True))
         self._remove(row)
 

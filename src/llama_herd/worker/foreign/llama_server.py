@@ -5,7 +5,7 @@ from the server's cache, and ends at a place that depends on its number alone: w
 recorded a chunk, the next one goes on with the same seed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic_core import from_json
@@ -32,12 +32,15 @@ from llama_herd.worker.grammars.served_forms import ServedConstraint
 #: Tokens of a chunk; the first one is shorter, so that something is seen soon.
 CHUNK_TOKENS, FIRST_TOKENS = 16, 4
 
+#: Tokens of the prompt that its cache had, by the name that it has among fields that were asked for.
+CACHED = "timings/cache_n"
 #: What is read of an answer: all of it would bring the prompt's text and all settings back.
-RESPONSE_FIELDS = ("tokens", "stop_type", "timings", "completion_probabilities")
+RESPONSE_FIELDS = ("tokens", "stop_type", CACHED)
 
 #: vLLM's order, and ours: the temperature comes before the filters.
 SAMPLERS = ("penalties", "temperature", "top_n_sigma", "top_k", "top_p", "min_p")
 
+NO_SCORES = FieldUse("refused", "it tells none of tokens within a character")
 COUNTS_PROMPT = FieldUse("refused", "its penalty counts the prompt's tokens, too")
 
 
@@ -51,8 +54,7 @@ class LlamaServer(Backend):
             (
                 *("sampling.max_tokens", "sampling.temperature", "sampling.top_k", "sampling.top_p"),
                 *("sampling.min_p", "sampling.top_n_sigma", "sampling.repetition_penalty"),
-                *("sampling.repeat_last_n", "sampling.logit_bias", "sampling.logprobs"),
-                "sampling.top_logprobs",
+                *("sampling.repeat_last_n", "sampling.logit_bias"),
             ),
             PASSED,
         ),
@@ -60,6 +62,8 @@ class LlamaServer(Backend):
         "sampling.min_tokens": FieldUse("passed", "no end may be drawn before"),
         "sampling.stop_token_ids": FieldUse("ours", "what is drawn behind one is dropped"),
         "sampling.ignore_eos": FieldUse("ours", "it goes on behind an end"),
+        "sampling.logprobs": NO_SCORES,
+        "sampling.top_logprobs": NO_SCORES,
         "sampling.presence_penalty": COUNTS_PROMPT,
         "sampling.frequency_penalty": COUNTS_PROMPT,
         "sampling.prompt_logprobs": FieldUse("refused", "it tells none of a prompt"),
@@ -90,10 +94,9 @@ class LlamaServer(Backend):
             if not isinstance(told, dict) or not isinstance(told.get("tokens"), list):
                 raise ConnectionLost("the answer has no tokens")
             if num_cached is None:
-                num_cached = (told.get("timings") or {}).get("cache_n")
-            tokens = list(_tokens(told))
-            take(tokens)
-            if (reason := _end(told, len(tokens), body["n_predict"], sequence)) is not None:
+                num_cached = told.get(CACHED)
+            take(list(map(SampledToken, told["tokens"])))
+            if (reason := _end(told, body["n_predict"], sequence)) is not None:
                 return Generated(reason, num_cached)
         return Generated("stop", num_cached)
 
@@ -118,7 +121,6 @@ class LlamaServer(Backend):
             "samplers": SAMPLERS,
             "logit_bias": [*([token_id, bias] for token_id, bias in params.logit_bias.items()), *ends],
             "ignore_eos": is_early,
-            "n_probs": max(1, params.top_logprobs) if params.logprobs else 0,
             **_form_asked(sequence),
         }
 
@@ -140,19 +142,9 @@ def _form_asked(sequence: Sequence) -> dict[str, Any]:
     return {"json_schema": from_json(form.text)} if form.kind == "json" else {"grammar": form.text}
 
 
-def _tokens(told: Mapping[str, Any]) -> Iterator[SampledToken]:
-    """The tokens of an answer, with their log-probabilities where these were asked for."""
-    scores = told.get("completion_probabilities") or ()
-    if not scores:
-        yield from map(SampledToken, told["tokens"])
-        return
-    for token_id, score in zip(told["tokens"], scores, strict=True):
-        top = tuple((int(one["id"]), float(one["logprob"])) for one in score.get("top_logprobs") or ())
-        yield SampledToken(token_id, float(score["logprob"]), top)
-
-
-def _end(told: Mapping[str, Any], num: int, num_asked: int, sequence: Sequence) -> Reason | None:
+def _end(told: Mapping[str, Any], num_asked: int, sequence: Sequence) -> Reason | None:
     """Why the server goes on no more; None: it would."""
+    num = len(told["tokens"])
     match told.get("stop_type"):
         case "eos":
             goes_on = num and (sequence.params.ignore_eos or len(sequence.ids) < sequence.params.min_tokens)

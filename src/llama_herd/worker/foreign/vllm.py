@@ -26,7 +26,7 @@ from llama_herd.worker.foreign.backend import (
 from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
 from llama_herd.worker.grammars.served_forms import ServedConstraint
 
-#: A server with default flags has one queue, first come, first served.
+#: A server without it has one queue, first come, first served, and says nothing of it.
 PRIORITY_FLAG = "--scheduling-policy priority"
 ANEW = FieldUse("passed", "after a resume it counts from there")
 
@@ -55,7 +55,9 @@ class Vllm(Backend):
         "sampling.frequency_penalty": ANEW,
         "sampling.repeat_last_n": FieldUse("refused", "its penalties look at all tokens"),
         "sampling.top_n_sigma": FieldUse("refused"),
-        "priority": FieldUse("passed", f"where it runs with {PRIORITY_FLAG}; else ours, in the worker"),
+        "priority": FieldUse(
+            "passed", f"counts where it runs with {PRIORITY_FLAG}; the worker goes by it, too"
+        ),
         "response_format": FieldUse("passed", "such an answer is published whole"),
         "structured_outputs": FieldUse("passed", "such an answer is published whole"),
     }
@@ -100,7 +102,7 @@ class Vllm(Backend):
             await self._score(sequence)
         if not sequence.params.max_tokens:
             return Generated("length")
-        stream = TokenStream(take)
+        stream = TokenStream(take, sequence.params.top_logprobs)
         checked(await self.server.post(_COMPLETIONS, self._body(sequence), stream.write))
         return stream.outcome()
 
@@ -167,14 +169,14 @@ def _prompt_score(token_id: int, entry: Mapping[str, Any], num_top: int) -> Samp
 
 
 class TokenStream:
-    """Reads a stream of server-sent events as tokens."""
+    """Reads a stream of server-sent events as tokens, each with so many likely ones."""
 
-    def __init__(self, take: TakeTokens) -> None:
-        self._take = take
+    def __init__(self, take: TakeTokens, num_top: int = 0) -> None:
+        self._take, self._num_top = take, num_top
         self._rest = b""
         self._reason: str | None = None
         self._num_cached: int | None = None
-        self._complaint = ""
+        self._error: Exception | None = None
 
     def write(self, content: bytes) -> None:
         """Take a part of the stream; hand on the tokens that are whole in it."""
@@ -190,16 +192,23 @@ class TokenStream:
         told = from_json(data)
         if usage := told.get("usage"):
             self._num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        self._complaint = self._complaint or complaint_in(told)
+        self._note_error(told)
         for choice in told.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
             ids, scores = choice.get("token_ids") or [], choice.get("logprobs")
-            yield from map(SampledToken, ids) if scores is None else _scored(ids, scores)
+            yield from map(SampledToken, ids) if scores is None else _scored(ids, scores, self._num_top)
+
+    def _note_error(self, told: Mapping[str, Any]) -> None:
+        """Note an error that stands in the stream: a code of 4xx says that it is the job's."""
+        if complaint := complaint_in(told):
+            code = told["error"].get("code") if isinstance(told.get("error"), dict) else None
+            is_of_job = isinstance(code, int) and 400 <= code < 500
+            self._error = JobRefused(complaint) if is_of_job else ServerFault(complaint)
 
     def outcome(self) -> Generated:
-        """How it has ended. Raises ServerFault for an error in it, ConnectionLost if it has no end."""
-        if self._complaint:
-            raise ServerFault(self._complaint)
+        """How it has ended. Raises the error that stands in it, or ConnectionLost if it has no end."""
+        if self._error is not None:
+            raise self._error
         match self._reason:
             case "stop" | "length" as reason:
                 return Generated(reason, self._num_cached)
@@ -208,9 +217,10 @@ class TokenStream:
         raise ServerFault(f"the stream ended with the finish reason {self._reason}")
 
 
-def _scored(ids: list[int], scores: Mapping[str, Any]) -> Iterator[SampledToken]:
-    """Tokens with their log-probabilities, and those of the likeliest ones."""
-    for number, token_id in enumerate(ids):
-        top = (scores.get("top_logprobs") or [None] * len(ids))[number] or {}
-        likely = tuple((int(name.removeprefix(_TOKEN)), float(value)) for name, value in top.items())
-        yield SampledToken(token_id, float(scores["token_logprobs"][number]), likely)
+def _scored(ids: list[int], scores: Mapping[str, Any], num_top: int) -> Iterator[SampledToken]:
+    """Tokens with their log-probabilities, and those of the likeliest ones: it tells the drawn one's, too."""
+    tops = scores.get("top_logprobs") or [{}] * len(ids)
+    for token_id, logprob, top in zip(ids, scores["token_logprobs"], tops, strict=True):
+        ranked = sorted((top or {}).items(), key=lambda item: -item[1])[:num_top]
+        likely = tuple((int(name.removeprefix(_TOKEN)), float(value)) for name, value in ranked)
+        yield SampledToken(token_id, float(logprob), likely)

@@ -28,46 +28,55 @@ class ServerWatch:
         #: Since when it does not answer, by time.monotonic; None: it does.
         self.away_since_s: float | None = None
         self.kv_cache_usage = 0.0
+        self._num_suspicions = self._num_cleared = 0
         self._look_soon = asyncio.Event()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it may be asked: it is not away, and nothing was lost since it was found well."""
+        return self.away_since_s is None and self._num_suspicions == self._num_cleared
 
     def note_away(self, reason: str) -> None:
         """Note that the server does not answer, and ask it again soon."""
         if self.away_since_s is None:
             self.away_since_s = monotonic()
             log.error("the engine's server is away: jobs wait for it, none is taken", reason=reason)
-        self.look_soon()
+        self.suspect()
 
-    def look_soon(self) -> None:
-        """Ask it soon."""
+    def suspect(self) -> None:
+        """Look at once whether it is well; nothing is asked of it before."""
+        self._num_suspicions += 1
         self._look_soon.set()
 
     async def run(self, on_return: Callable[[], None]) -> None:
-        """Ask for ever; `on_return` hears when it is back."""
+        """Ask for ever; `on_return` hears when it may be asked again."""
         num_looks = 0
         while True:
+            self._look_soon.clear()
             await self._look(on_return)
             if num_looks % LOOKS_A_METRIC == 0 and self.away_since_s is None:
                 await self._read_metrics()
             num_looks += 1
-            is_away = self.away_since_s is not None
-            self._look_soon.clear()
             with suppress(TimeoutError):
-                if is_away:
+                if self.away_since_s is not None:
                     await asyncio.sleep(AWAY_INTERVAL_S)
                 else:
                     await asyncio.wait_for(self._look_soon.wait(), INTERVAL_S)
 
     async def _look(self, on_return: Callable[[], None]) -> None:
+        num_suspicions = self._num_suspicions  # those that come meanwhile stay
         try:
             await self._backend.check_health()
-            if self.away_since_s is None:
+            if self.is_there:
                 return
-            await self._served.check_again(self._backend)
+            if self.away_since_s is not None:
+                await self._served.check_again(self._backend)
         except (ServerAway, ServerFault, ServerBusy, NotHttp, BadInput) as error:
             self.note_away(str(error))
             return
-        log.info("the engine's server is back", seconds=round(monotonic() - self.away_since_s, 3))
-        self.away_since_s = None
+        if self.away_since_s is not None:
+            log.info("the engine's server is back", seconds=round(monotonic() - self.away_since_s, 3))
+        self.away_since_s, self._num_cleared = None, num_suspicions
         on_return()
 
     async def _read_metrics(self) -> None:

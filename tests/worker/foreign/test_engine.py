@@ -1,0 +1,135 @@
+"""The engine in front of a server, without Redis: who goes first, and how soon a row ends."""
+
+from collections.abc import Iterator
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.interface import SequenceInfo, StepOutput
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.foreign.model import ForeignModel
+from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import wait_until
+from tests.stand_in import StandIn
+from tests.worker.foreign.conftest import NewServer
+
+
+class Desk:
+    """An engine in front of a server, and all that it has told."""
+
+    def __init__(self, kind: str, server: StandIn, slots: int) -> None:
+        fields = {"engine": kind, "engine_url": server.url, "model": BUNDLED_MODEL, "slots": slots}
+        settings = WorkerSettings.read(**fields).as_foreign()
+        self.server, self.model = server, ForeignModel.load(settings)
+        self.told: list[StepOutput] = []
+        self._lock = Lock()
+        self.engine = self.model.job_engine(settings, self.take)
+        self.engine.start()
+
+    def take(self, outputs: list[StepOutput]) -> None:
+        with self._lock:
+            self.told += outputs
+
+    def sequence(self, prompt: str, priority: int = 0, **sampling: Any) -> Sequence:
+        params = SamplingParams(**{"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, **sampling})
+        job = GenerationJob(prompt=prompt, priority=priority, sampling=params)
+        (made,) = self.model.maker.sequences(prompt, job, now_ms=0)
+        return made
+
+    def of(self, info: SequenceInfo) -> list[StepOutput]:
+        with self._lock:
+            return [output for output in self.told if output.sequence is info]
+
+    def ids(self, info: SequenceInfo) -> list[int]:
+        return [token_id for output in self.of(info) for token_id in output.ids]
+
+    def has_ended(self, info: SequenceInfo) -> bool:
+        return any(output.finish_reason or output.is_lost for output in self.of(info))
+
+
+@pytest.fixture
+def desk(kind: str, new_server: NewServer) -> Iterator[Desk]:
+    made = Desk(kind, new_server(step_s=0.01), slots=2)
+    yield made
+    assert made.engine.is_alive()
+    made.engine.stop()
+    made.model.close()
+    assert not made.engine.is_alive()
+
+
+def test_the_most_urgent_goes_first_and_no_more_than_the_slots_at_a_time(desk: Desk) -> None:
+    priorities = (0, 0, -1, 0, 5)
+    sequences = [desk.sequence(f"Tale {number}", one) for number, one in enumerate(priorities)]
+    desk.engine.submit(*sequences)
+    wait_until(lambda: all(desk.has_ended(one.info) for one in sequences), "all end")
+    begun = [output.sequence.job_id for output in desk.told if output.has_started]
+    assert begun[0] == "Tale 4"
+    assert begun[-1] == "Tale 2"
+    assert desk.engine.stats.num_running == desk.engine.num_waiting == 0
+
+
+def test_nothing_is_asked_before_a_start_is_on_record(desk: Desk) -> None:
+    sequence = desk.sequence("A tale")
+    sequence.is_confirmed = False
+    desk.engine.submit(sequence)
+    wait_until(lambda: desk.of(sequence.info), "it has started")
+    assert not desk.server.prompts
+    desk.engine.confirm([sequence.info])
+    wait_until(lambda: desk.has_ended(sequence.info), "it ends")
+    assert len(desk.ids(sequence.info)) == 12
+
+
+def test_an_aborted_row_ends_within_a_fifth_of_a_second_and_the_next_one_begins(desk: Desk) -> None:
+    long = [desk.sequence(f"Long {number}", max_tokens=3000) for number in range(2)]
+    after = desk.sequence("After")
+    desk.engine.submit(*long, after)
+    wait_until(lambda: all(desk.ids(one.info) for one in long), "both run")
+    begun_s = monotonic()
+    desk.engine.abort([long[0].info], "cancelled")
+    wait_until(lambda: desk.has_ended(long[0].info), "it ends")
+    assert monotonic() - begun_s < 0.2
+    wait_until(lambda: desk.has_ended(after.info), "the next one runs")
+    desk.engine.abort([long[1].info], "dropped")
+    wait_until(lambda: not desk.engine.stats.has_work, "nothing is left")
+    assert not desk.has_ended(long[1].info)
+
+
+def test_a_lost_row_is_told_once_and_what_waits_stays(desk: Desk) -> None:
+    running = [desk.sequence(f"Running {number}", max_tokens=3000) for number in range(2)]
+    waiting = desk.sequence("Waiting")
+    desk.engine.submit(*running, waiting)
+    wait_until(lambda: all(desk.ids(one.info) for one in running), "both run")
+    desk.server.kill()
+    wait_until(lambda: all(desk.has_ended(one.info) for one in running), "both are lost")
+    wait_until(lambda: desk.engine.stats.away_s, "the server is away")
+    assert not desk.has_ended(waiting.info)
+    assert not desk.engine.is_stalled(0.0)
+    desk.server.start()
+    wait_until(lambda: desk.has_ended(waiting.info), "what waited runs")
+    assert [sum(output.is_lost for output in desk.of(one.info)) for one in running] == [1, 1]
+    assert desk.engine.stats.away_s == 0
+
+
+def test_an_engine_without_a_token_is_stalled(desk: Desk) -> None:
+    sequence = desk.sequence("<hang 4> A tale")
+    desk.engine.submit(sequence)
+    wait_until(lambda: len(desk.ids(sequence.info)) == 4, "it has its tokens")
+    wait_until(lambda: desk.engine.is_stalled(0.3), "it stands still")
+    desk.engine.abort([sequence.info], "dropped")
+
+
+def test_an_output_is_the_same_whether_or_not_it_is_resumed(desk: Desk) -> None:
+    whole = desk.sequence("A tale", max_tokens=40)
+    desk.engine.submit(whole)
+    wait_until(lambda: desk.has_ended(whole.info), "it ends")
+    ids = desk.ids(whole.info)
+    resumed = desk.sequence("A tale", max_tokens=40)
+    resumed.replay(ids[:16])
+    desk.engine.submit(resumed)
+    wait_until(lambda: desk.has_ended(resumed.info), "it ends")
+    assert desk.ids(resumed.info) == ids[16:]
