@@ -5,6 +5,7 @@ from the server's cache, and ends at a place that depends on its number alone: w
 recorded a chunk, the next one goes on with the same seed.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -69,9 +70,11 @@ class LlamaServer(Backend):
         "sampling.prompt_logprobs": FieldUse("refused", "it tells none of a prompt"),
         "priority": FieldUse("ours", "in the worker: the server knows none"),
         "response_format": FieldUse("passed", "such an answer is published whole"),
-        "structured_outputs": FieldUse("passed", "json, and grammars in GBNF; the answer is published whole"),
+        "structured_outputs": FieldUse(
+            "passed", "no regex, and grammars in GBNF; the answer is published whole"
+        ),
     }
-    forms = ("json", "grammar")
+    forms = ("json", "choice", "grammar")
 
     async def facts(self, wanted: str) -> ServerFacts:
         told = checked(await self.server.get("/props", FACTS_S)).json or {}
@@ -116,7 +119,7 @@ class LlamaServer(Backend):
             **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")},
             "top_n_sigma": params.top_n_sigma or -1.0,
             "repeat_penalty": params.repetition_penalty,
-            "repeat_last_n": params.repeat_last_n,
+            "repeat_last_n": sequence.max_length if params.repeat_last_n < 0 else params.repeat_last_n,
             **dict.fromkeys(("presence_penalty", "frequency_penalty", "mirostat", "dynatemp_range"), 0),
             "samplers": SAMPLERS,
             "logit_bias": [*([token_id, bias] for token_id, bias in params.logit_bias.items()), *ends],
@@ -139,7 +142,16 @@ def _form_asked(sequence: Sequence) -> dict[str, Any]:
     if not isinstance(sequence.constraint, ServedConstraint):
         return {}
     form = sequence.constraint.form
-    return {"json_schema": from_json(form.text)} if form.kind == "json" else {"grammar": form.text}
+    if form.kind == "json":
+        return {"json_schema": from_json(form.text)}
+    if form.kind == "choice":
+        return {"grammar": f"root ::= {' | '.join(map(_literal, from_json(form.text)))}"}
+    return {"grammar": form.text}
+
+
+def _literal(text: str) -> str:
+    """A text in a grammar of GBNF."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _end(told: Mapping[str, Any], num_asked: int, sequence: Sequence) -> Reason | None:
