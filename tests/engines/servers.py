@@ -100,29 +100,30 @@ class EngineServer:
             self.kill()
 
 
-def vllm(log: Path, rows: int, *options: str) -> EngineServer:
-    """vLLM with the bundled model, of which it gets a folder beside the log."""
-    folder = write_tales_folder(log.parent / "tales")
-    named = ("--served-model-name", "tales", "--max-num-seqs", str(rows))
+def vllm(log: Path, rows: int, *options: str, model: Path | None = None) -> EngineServer:
+    """vLLM with a folder, by default one of the bundled model that it gets beside the log."""
+    folder = model or write_folder(log.parent / "tales")
+    named = ("--served-model-name", folder.name, "--max-num-seqs", str(rows))
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     command: list[str | Path] = [PROGRAMS / "vllm", "serve", folder, *named, *options]
     return EngineServer("vllm", folder, log, command, env)
 
 
-def llama_server(log: Path, rows: int, *options: str) -> EngineServer:
-    """llama-server with the bundled model. One thread: several spin while they wait for each other."""
-    with GGUFModel.open(BUNDLED_MODEL) as file:
-        room = rows * file.config.context_length
-    shape = ("-np", str(rows), "-c", str(room), "-t", "1", "-tb", "1", "--metrics", "--no-webui")
-    command: list[str | Path] = [PROGRAMS / "llama-server", "-m", BUNDLED_MODEL, *shape, *options]
-    return EngineServer("llama-server", BUNDLED_MODEL, log, command)
+def llama_server(log: Path, rows: int, *options: str, model: Path = BUNDLED_MODEL) -> EngineServer:
+    """llama-server with a file, and 512 tokens for each row.
+
+    One thread: several spin while they wait for each other, which costs much where other processes work.
+    """
+    shape = ("-np", str(rows), "-c", str(512 * rows), "-t", "1", "-tb", "1", "--metrics", "--no-webui")
+    command: list[str | Path] = [PROGRAMS / "llama-server", "-m", model, *shape, *options]
+    return EngineServer("llama-server", model, log, command)
 
 
-def write_tales_folder(folder: Path) -> Path:
-    """The bundled model as transformers writes it: weights, tokenizer, chat template."""
+def write_folder(folder: Path, weights: Path = BUNDLED_MODEL) -> Path:
+    """A folder as transformers writes it: weights of a GGUF file, tokenizer of the bundled model."""
     from transformers import AutoTokenizer
 
-    with GGUFModel.open(BUNDLED_MODEL) as file:
+    with GGUFModel.open(weights) as file:
         load_peer(file).save_pretrained(folder)
     read = AutoTokenizer.from_pretrained(BUNDLED_MODEL.parent, gguf_file=BUNDLED_MODEL.name)
     read.save_pretrained(folder)

@@ -1,0 +1,117 @@
+"""What the queue costs a server: tokens a second of vLLM and llama-server, straight and through a worker.
+
+    python -m benchmarks.foreign [--engines vllm] [--models tales] [--write]
+
+Both ways ask the same running server for the same greedy tokens, all jobs at once, and take turns. Asked
+straight, a client streams text by /v1/completions, as a service would. `make test-engines` installs the
+servers before.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import torch
+from gguf import GGMLQuantizationType as GGMLType
+
+from benchmarks.gpu.random_model import write_random_model
+from benchmarks.harness import Benchmark, in_turns, main
+from benchmarks.jobs import greedy, prompts
+from benchmarks.process_figures import cpu_s
+from benchmarks.report import Row, Table
+from benchmarks.shapes import random_config
+from benchmarks.warm_worker import Queue, warm_worker
+from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.worker.foreign.http import HttpServer
+from tests.engines.servers import PROGRAMS, EngineServer, llama_server, vllm, write_folder
+
+#: SmolLM2-135M's shape, with the vocabulary of the bundled model.
+MIDDLE = random_config(
+    hidden_size=576, num_layers=30, num_heads=9, num_kv_heads=3, ffn_size=1_536, vocab_size=2_048
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    engines: tuple[str, ...] = ("vllm", "llama-server")
+    models: tuple[str, ...] = ("135M", "tales")
+    rows: int = 32
+    jobs_per_row: int = 2
+    max_tokens: int = 128
+    rounds: int = 5
+
+
+def measure(plan: Plan) -> Iterator[Table]:
+    there = [engine for engine in plan.engines if (PROGRAMS / engine).exists()]
+    rows = [row for engine in there for model in plan.models for row in of_server(engine, model, plan)]
+    num_jobs = plan.rows * plan.jobs_per_row
+    yield Table(
+        rows, f"Tokens a second of {num_jobs} jobs on {plan.rows} rows, {plan.max_tokens} tokens each"
+    )
+
+
+def of_server(engine: str, model: str, plan: Plan) -> Iterator[Row]:
+    """Both ways in turns, and how much of a core the worker takes meanwhile."""
+    with TemporaryDirectory() as folder, new_server(engine, model, Path(folder), plan.rows) as server:
+        asked = {"engine": engine, "engine_url": server.url, "model": server.model}
+        with warm_worker(plan.rows, greedy(plan.max_tokens), **asked) as queue:
+            shares = list[float]()
+            ways: dict[str, Callable[[], float]] = {
+                "straight": lambda: asyncio.run(straight(server.url, server.model.stem, plan)),
+                "through the queue": lambda: by_queue(queue, plan, shares),
+            }
+            found = in_turns(ways, plan.rounds, warm=1)
+    pairs = zip(found["through the queue"], found["straight"], strict=True)
+    yield {
+        "server": engine,
+        "model": model,
+        **found,
+        "share": median(queued / alone for queued, alone in pairs),
+        "worker, cores": median(shares),
+    }
+
+
+def new_server(engine: str, model: str, folder: Path, rows: int) -> EngineServer:
+    log, weights = folder / "server.log", BUNDLED_MODEL
+    if model != "tales":
+        weights = write_random_model(folder / f"{model}.gguf", MIDDLE, GGMLType.F16, torch.device("cpu"))
+    if engine == "vllm":
+        return vllm(log, rows, "--max-model-len", "512", model=write_folder(folder / model, weights))
+    return llama_server(log, rows, model=weights)
+
+
+async def straight(url: str, model: str, plan: Plan) -> float:
+    """Tokens a second of a client that streams all jobs at once."""
+    server = HttpServer.at(url)
+    body = {"model": model, "max_tokens": plan.max_tokens, "temperature": 0, "ignore_eos": True}
+
+    async def ask(prompt: str) -> None:
+        answer = await server.post("/v1/completions", {**body, "prompt": prompt, "stream": True})
+        if answer.status != 200:
+            raise RuntimeError(f"the server answers {answer.status}: {answer.content!r}")
+
+    asked, started_s = prompts(plan.rows * plan.jobs_per_row), perf_counter()
+    await asyncio.gather(*map(ask, asked))
+    return len(asked) * plan.max_tokens / (perf_counter() - started_s)
+
+
+def by_queue(queue: Queue, plan: Plan, shares: list[float]) -> float:
+    """Tokens a second from the submission to the last result."""
+    sampling, client = greedy(plan.max_tokens), queue.client
+    jobs = [{"prompt": prompt, "sampling": sampling} for prompt in prompts(plan.rows * plan.jobs_per_row)]
+    before_s, started_s = cpu_s(queue.pid), perf_counter()
+    accepted = client.submit_many(jobs)
+    num_tokens = sum(len(client.result(one.job_id).ids) for one in accepted)
+    took_s = perf_counter() - started_s
+    shares.append((cpu_s(queue.pid) - before_s) / took_s)
+    return num_tokens / took_s
+
+
+BENCHMARK = Benchmark("foreign", __doc__, Plan(), measure)
+
+if __name__ == "__main__":
+    main(BENCHMARK)
