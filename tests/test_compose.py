@@ -26,7 +26,7 @@ COMPOSE = project(MAIN)
 SECURE_FILE: dict[str, Any] = yaml.safe_load((ROOT / SECURE).read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 ON_GPUS: dict[str, dict[str, Any]] = project(MAIN, GPU)["services"]
-WORKERS = ("worker", "second-worker")
+WORKERS = ("worker", "second-worker", "engine-worker")
 
 
 def compose_command() -> list[str]:
@@ -98,6 +98,15 @@ def test_a_second_model_comes_beside_the_first_under_a_name_of_its_own() -> None
     first, second = SERVICES["worker"]["environment"], SERVICES["second-worker"]["environment"]
     assert second["HERD_SERVED_MODEL_NAME"] == "${SECOND_MODEL_NAME:-second}"
     assert second.keys() - first.keys() == {"HERD_MODEL", "HERD_SERVED_MODEL_NAME"}
+
+
+def test_a_server_of_another_engine_has_a_worker_of_the_same_model_and_rows() -> None:
+    server, worker = SERVICES["llama-server"], SERVICES["engine-worker"]["environment"]
+    options = dict(zip(server["command"][::2], server["command"][1::2], strict=True))
+    assert worker["HERD_ENGINE_URL"] == f"http://llama-server:{options['--port']}"
+    assert (worker["HERD_MODEL"], worker["HERD_SLOTS"]) == (options["--model"], options["--parallel"])
+    assert server["volumes"] == SERVICES["engine-worker"]["volumes"]
+    assert server["profiles"] == SERVICES["engine-worker"]["profiles"]
 
 
 def test_the_gpu_worker_reserves_every_card() -> None:
@@ -198,7 +207,8 @@ def test_nothing_of_a_service_grows_without_bound(service: str) -> None:
 def test_an_image_is_named_exactly(service: str) -> None:
     """Ours are built here."""
     image = SERVICES[service]["image"]
-    assert image.startswith("llama-herd:") or re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", image)
+    numbered = r"[a-z/]+:v?\d+\.\d+\.\d+|ghcr\.io/[a-z./-]+:server-b\d+"
+    assert image.startswith("llama-herd:") or re.fullmatch(numbered, image)
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -12,6 +12,7 @@ STARTED = {
     ((MAIN,), ()): {"redis", "worker"},
     ((MAIN,), ("gateway",)): {"redis", "worker", "gateway"},
     ((MAIN,), ("two-models",)): {"redis", "worker", "second-worker"},
+    ((MAIN,), ("llama-server",)): {"redis", "worker", "llama-server", "engine-worker"},
     ((MAIN,), ("monitoring",)): {"redis", "worker", "prometheus", "grafana"},
     ((MAIN, GPU), ()): {"redis", "worker"},
     ((MAIN, SECURE), ()): {"redis", "worker"},
@@ -48,7 +49,7 @@ def test_up_starts_what_is_said(command: ComposeCommand) -> None:
     assert command.services == STARTED[command.files, command.profiles]
 
 
-@pytest.mark.parametrize("name", ["gateway", "two-models", "monitoring"])
+@pytest.mark.parametrize("name", ["gateway", "two-models", "llama-server", "monitoring"])
 def test_each_part_comes_to_the_workers_alone_and_beside_others(name: str) -> None:
     """Whatever is added, there is somebody who runs jobs."""
     for files in ((MAIN,), (MAIN, GPU), (MAIN, GPU, SECURE)):
