@@ -1,5 +1,6 @@
 """Reads streams through gateways that come and go: each from where the last one was cut off."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
@@ -10,15 +11,20 @@ from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import events_of
 
 
-def read_whole(url: Callable[[], str], job_id: str, patience_s: float) -> list[Event]:
-    """All events of a job in the order in which they came. url: asked for before each request."""
+def read_whole(
+    url: Callable[[], str], job_id: str, is_over: threading.Event, patience_s: float
+) -> list[Event]:
+    """All events of a job in the order in which they came. url: asked for before each request.
+
+    is_over: nobody waits for them any more.
+    """
     seen: list[Event] = []
 
     def has_ended() -> bool:
         with suppress(OSError, HTTPException):
             for event in _events(url(), job_id, seen[-1].seq if seen else 0):
                 seen.append(event)
-        return bool(seen) and isinstance(seen[-1], End)
+        return is_over.is_set() or (bool(seen) and isinstance(seen[-1], End))
 
     wait_until(has_ended, f"the stream of {job_id} ends", patience_s)
     return seen
