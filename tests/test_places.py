@@ -18,8 +18,8 @@ SPELLINGS = {
     "grammar_dead_end": r"\bGRAMMAR_DEAD_END\b",
 }
 KINDS_OF_FILES = (".py", ".lua", ".cpp", ".h", ".mjs", ".html")
-#: Answers of another API, which has names of its own for some of ours.
-OPENAI = PACKAGE / "tasks" / "openai"
+#: What other APIs ask and answer, which have names of their own for some of ours.
+OTHERS = {PACKAGE / "tasks" / "openai", PACKAGE / "worker" / "foreign"}
 
 
 class Kind(NamedTuple):
@@ -55,7 +55,7 @@ def test_the_list_has_all_kinds_of_changes() -> None:
 def test_no_other_file_of_the_product_knows_of_the_example(kind: Kind) -> None:
     spelling = re.compile(SPELLINGS.get(kind.example, rf"\b{kind.example}\b"))
     files = [path for path in PACKAGE.rglob("*") if path.suffix in KINDS_OF_FILES]
-    knowing = {path for path in files if OPENAI not in path.parents and spelling.search(path.read_text())}
+    knowing = {path for path in files if not OTHERS & {*path.parents} and spelling.search(path.read_text())}
     listed = {path for path in kind.places if PACKAGE in path.parents}
     assert knowing == listed - {path_of("rules.py")}
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.hub.choice import ChosenFiles, Room, candidates, choose
+from llama_herd.model.hub.choice import ChosenFiles, Room, candidates, choose, choose_texts
 from llama_herd.model.hub.listing import HubFile, RepoListing
 from llama_herd.model.hub.name import HubName
 
@@ -127,6 +127,19 @@ def test_a_folder_comes_with_what_is_read_of_it_and_its_weights_last() -> None:
     found = chosen(listing(FOLDER))
     assert [file.name for file in found.files] == ["config.json", "tokenizer.json", "model.safetensors"]
     assert found.name == ""
+
+
+def test_behind_a_server_only_what_tells_of_texts_comes() -> None:
+    files = FOLDER | dict.fromkeys(["tokenizer_config.json", "generation_config.json"], 0)
+    without_weights = {name: size for name, size in files.items() if name != "model.safetensors"}
+    for some in (files, without_weights):
+        found = choose_texts(listing(some), HubName.parse(REPO), lambda: Room(0, "nowhere"))
+        assert {file.name for file in found.files} == set(without_weights) - {
+            "README.md",
+            "pytorch_model.bin",
+        }
+        assert found.name == ""
+    assert choose_texts(BIG, HubName.parse(f"{REPO}:Q4_0"), lambda: Room(0, "")).name == "big-Q4_0.gguf"
 
 
 def test_a_folder_of_an_embedder_comes_with_its_modules() -> None:

@@ -25,8 +25,8 @@ def renew(herd: Herd, owner: str = "one", epoch: int = 1) -> Renewed:
     return run_call(herd.redis, herd.ledger.renew("a", owner, epoch))
 
 
-def release(herd: Herd, owner: str = "one", epoch: int = 1, *, push: bool = False) -> Release:
-    return run_call(herd.redis, herd.ledger.release("a", owner, epoch, push=push))
+def release(herd: Herd, owner: str = "one", epoch: int = 1, **how: bool) -> Release:
+    return run_call(herd.redis, herd.ledger.release("a", owner, epoch, **how))
 
 
 def test_a_renewed_lease_reaches_further(claimed: Herd) -> None:
@@ -77,6 +77,18 @@ def test_a_release_counts_against_nobody_but_forgives_no_death(claimed: Herd) ->
     claimed.emit("two", started("a", seq=2, epoch=2))
     release(claimed, "two", 2)
     assert claimed.claimed("a", "one").attempts == 1
+
+
+def test_a_release_after_the_death_of_a_server_counts_once_as_one_of_a_worker(claimed: Herd) -> None:
+    for epoch in (1, 2):
+        claimed.emit("one", started("a", seq=epoch, epoch=epoch))
+        assert release(claimed, epoch=epoch, has_died=True) is Release.RELEASED
+        assert release(claimed, epoch=epoch, has_died=True) is Release.FENCED
+        assert claimed.claimed("a", "one").attempts == epoch
+    claimed.emit("one", started("a", seq=3, epoch=3))
+    release(claimed, epoch=3, has_died=True)
+    assert isinstance(claimed.claim("a", "one"), Ended)
+    assert "poisoned" in claimed.field("a", "error")
 
 
 def test_a_release_can_bring_the_message_back_under_a_new_tag(claimed: Herd) -> None:

@@ -145,15 +145,15 @@ class LedgerMachine(RuleBasedStateMachine):
         """A worker that does not know what was written sends its events once more."""
         self.send(held, [self.entry(held, "token", seq + 1, 0) for seq in range(held.seq)])
 
-    @rule(held=consumes(held), push=st.booleans())
-    def release(self, held: Held, push: bool) -> None:
+    @rule(held=consumes(held), push=st.booleans(), has_died=st.booleans())
+    def release(self, held: Held, push: bool, has_died: bool) -> None:
         truth = self.truth[held.job_id]
-        answer = run_call(
-            self.redis, self.herd.ledger.release(held.job_id, held.owner, held.epoch, push=push)
-        )
+        of = held.job_id, held.owner, held.epoch
+        answer = run_call(self.redis, self.herd.ledger.release(*of, push=push, has_died=has_died))
         if self.owns(held) and not truth.is_final:
             assert answer is Release.RELEASED
             truth.owner = None
+            truth.attempts += has_died
         else:
             assert answer is not Release.RELEASED
 

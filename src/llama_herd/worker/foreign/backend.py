@@ -6,9 +6,10 @@ from hashlib import sha256
 from typing import ClassVar, Literal, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.job import GenerationJob, Prompt
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.structured_outputs import FormKind
+from llama_herd.tasks.protocol.terms import Notices, Terms
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.http import Answer, HttpServer, ServerAway
@@ -48,13 +49,9 @@ class FieldUse(NamedTuple):
 
 PASSED, OURS = FieldUse("passed"), FieldUse("ours")
 
-#: Fields of a job, and of its sampling, that no server hears of.
+#: Fields that no server hears of: a prompt comes as ids, and terms are the queue's.
 OUR_FIELDS = {
-    **dict.fromkeys(("prompt", "prompt_ids", "messages", "add_special_tokens", "echo", "documents"), OURS),
-    **dict.fromkeys(("tokenizer_info", "chat_template", "chat_template_kwargs", "tools"), OURS),
-    **dict.fromkeys(("parallel_tool_calls", "v", "model", "tenant", "deadline_ms", "timeout_s"), OURS),
-    **dict.fromkeys(("not_before", "keep_s", "retries", "retry_backoff_s", "flush_ms"), OURS),
-    **dict.fromkeys(("metadata", "webhook", "webhook_secret"), OURS),
+    **dict.fromkeys((*Prompt.model_fields, *Terms.model_fields, *Notices.model_fields), OURS),
     "sampling.n": FieldUse("ours", "a request for each output"),
     "sampling.stop": OURS,
     "sampling.truncate_prompt_tokens": OURS,
