@@ -32,8 +32,7 @@ def own_settings() -> WorkerSettings:
 
     Raises BadInput, or HubUnavailable.
     """
-    settings = WorkerSettings.read()
-    return with_model_here(settings.as_foreign() if settings.is_foreign else on_device(settings))
+    return with_model_here(on_device(WorkerSettings.read()))
 
 
 def has_sentinels() -> bool:

@@ -139,6 +139,7 @@ def test_behind_a_server_only_what_tells_of_texts_comes() -> None:
             "pytorch_model.bin",
         }
         assert found.name == ""
+    assert choose_texts(BIG, HubName.parse(REPO), lambda: Room(0, "")).name == "big-Q2_K.gguf"
     assert choose_texts(BIG, HubName.parse(f"{REPO}:Q4_0"), lambda: Room(0, "")).name == "big-Q4_0.gguf"
 
 

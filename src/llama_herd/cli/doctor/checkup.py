@@ -286,10 +286,27 @@ def check_up() -> Iterator[Finding]:
         yield from check_queue_lists(settings.redis_url)
         yield from check_workers(settings)
     yield from check_results(settings)
+    if settings.is_foreign:
+        yield check_server(settings)
+        return
     torch = check_torch(settings)
     yield torch
     if not missing_modules("worker"):
         yield from check_model(settings, has_device=torch.state != "fail")
+
+
+def check_server(settings: WorkerSettings) -> Finding:
+    """Whether the server that computes for a worker is there, and cuts texts as the model's files do."""
+    from llama_herd.worker.foreign.server_summary import ServerSummary
+    from llama_herd.worker.loading.hub_model import with_model_here
+
+    try:
+        server = ServerSummary.from_settings(with_model_here(settings))
+    except BadInput as error:
+        return Finding.told(error, "engine")
+    facts = server.facts
+    detail = f"{server.engine} serves {facts.model}, {facts.max_length:,} tokens of context"
+    return Finding("engine", "ok", detail)
 
 
 def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Finding]:

@@ -94,11 +94,13 @@ def choose(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> Cho
 def choose_texts(listing: RepoListing, name: HubName, room: Callable[[], Room]) -> ChosenFiles:
     """Choose what tells of texts alone, of a model of any kind: its tokenizer, and what is read beside it.
 
-    A GGUF file is chosen as a model's is: its texts come with its weights. Raises ModelFileError.
+    Of GGUF files, whose texts come with their weights, the smallest does. Raises ModelFileError.
     """
-    files = {file.name: file for file in listing.files}
-    if name.file or name.type or _TOKENIZER not in files:
+    files, found = {file.name: file for file in listing.files}, candidates(listing.files)
+    if name.file or name.type or not (found or _TOKENIZER in files):
         return choose(listing, name, room)
+    if _TOKENIZER not in files:
+        return replace(min(found, key=lambda one: one.num_bytes), why="the smallest: all have the same texts")
     texts = [files[one] for one in (_TOKENIZER, _CONFIG, *_BESIDE) if one in files]
     return ChosenFiles("", tuple(texts), "its texts alone, as a server has its weights")
 

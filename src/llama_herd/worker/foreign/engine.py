@@ -13,7 +13,7 @@ import structlog
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.protocol.events import Failure, FinishReason
+from llama_herd.tasks.protocol.events import Failure
 from llama_herd.worker.engine.interface import (
     Abort,
     EngineStats,
@@ -36,11 +36,17 @@ log = structlog.get_logger(__name__)
 STOP_S = 2.0
 #: How soon a request is made again that the server had no room for.
 BUSY_S = 0.5
+#: How long the request of an output that has ended may take to its own end, which tells of cached tokens.
+LINGER_S = 1.0
 
 BEGUN_ELSEWHERE = Failure(
     code=ErrorCode.GRAMMAR_MISMATCH,
     message="a worker of another engine has begun the answer, and this server cannot go on within a form",
 )
+
+
+class RowEnded(Exception):
+    """A row has ended here, and its server goes on."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +77,8 @@ class ForeignEngine(threading.Thread):
         self._loop = asyncio.new_event_loop()
         self._rows: dict[SequenceInfo, ForeignRow] = {}
         self._waiting = WaitQueue()
-        self._num_running = self._num_asking = 0
+        self._num_running = self._num_asking = 0  # rows, and those of them that the server was asked for
+        self._requests: set[Task[None]] = set()
         self._outputs: list[StepOutput] = []
         self._figures = ForeignFigures()
         self._moved_s = monotonic()
@@ -134,7 +141,7 @@ class ForeignEngine(threading.Thread):
         watching = asyncio.ensure_future(self._watch.run(self._admit))
         watching.add_done_callback(self._check_ended)
         await self._has_to_stop.wait()
-        running = [watching, *(row.request for row in self._rows.values() if row.request is not None)]
+        running = [watching, *self._requests]
         for one in running:
             one.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -151,6 +158,7 @@ class ForeignEngine(threading.Thread):
 
     def _check_ended(self, task: Task[None]) -> None:
         """A task that ends by an error ends the thread."""
+        self._requests.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._note_fault(self._loop, {"exception": error})
 
@@ -203,12 +211,8 @@ class ForeignEngine(threading.Thread):
         self._num_asking += 1
         self._moved_s = monotonic()
         row.request = self._loop.create_task(self._generate(row))
-        row.request.add_done_callback(self._note_asked)
-
-    def _note_asked(self, request: Task[None]) -> None:
-        self._num_asking -= 1
-        self._moved_s = monotonic()
-        self._check_ended(request)
+        self._requests.add(row.request)
+        row.request.add_done_callback(self._check_ended)
 
     async def _generate(self, row: ForeignRow) -> None:
         """Have a sequence continued to its end, and act on what comes in its place."""
@@ -217,6 +221,8 @@ class ForeignEngine(threading.Thread):
             generated = await self._backend.generate(sequence, lambda tokens: self._take(row, tokens))
             self._figures.note_cached(len(sequence.prompt_ids), generated.num_cached)
             self._end(row, generated)
+        except RowEnded:
+            pass
         except ServerAway as error:
             self._watch.note_away(str(error))
             self._wait_again(row, 0.0)
@@ -236,9 +242,7 @@ class ForeignEngine(threading.Thread):
         """Take new tokens of a row, as far as they are part of its output."""
         sequence, taken, text = row.sequence, 0, ""
         if sequence.info not in self._rows:
-            if row.request is not None:
-                row.request.cancel()  # it has ended here, and the server goes on
-            return
+            raise RowEnded
         if sequence.params.max_tokens:
             for token in tokens:
                 text += sequence.append(token.token_id)
@@ -336,8 +340,7 @@ class ForeignEngine(threading.Thread):
             if row.request is not None:
                 row.request.cancel()
             if reason != "dropped":
-                ends: FinishReason = reason
-                self._tell(StepOutput(info, finish_reason=ends))
+                self._tell(StepOutput(info, finish_reason=reason))
             self._remove(row)
 
     def _remove(self, row: ForeignRow) -> None:
@@ -354,6 +357,11 @@ class ForeignEngine(threading.Thread):
     def _leave(self, row: ForeignRow) -> None:
         row.is_admitted = False
         self._num_running -= 1
+        if row.request is not None:
+            self._num_asking -= 1
+            self._moved_s = monotonic()
+            self._loop.call_later(LINGER_S, row.request.cancel)
+            row.request = None
 
     def _tell(self, output: StepOutput) -> None:
         """Hand an output on, together with all that comes in the same turn of the loop."""

@@ -36,9 +36,12 @@ class Card:
 def on_device(settings: WorkerSettings) -> WorkerSettings:
     """Return settings with `auto` replaced by the first GPU or cpu, and with the slots of that device.
 
+    Where a server computes, its kind stands for the device.
     Raises DeviceError where there is a GPU that cannot be used: the CPU is no substitute for one that has
     failed, of which nobody would notice any more.
     """
+    if settings.is_foreign:
+        return settings.as_foreign()
     if settings.device == "auto":
         device = "cuda:0" if has_cuda_build() and _has_card() else "cpu"
         settings = settings.model_copy(update={"device": device})
