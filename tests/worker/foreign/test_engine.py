@@ -1,5 +1,6 @@
 """The engine in front of a server, without Redis: who goes first, and how soon a row ends."""
 
+import asyncio
 from collections.abc import Iterator
 from threading import Lock
 from time import monotonic
@@ -113,6 +114,25 @@ def test_a_lost_row_is_told_once_and_what_waits_stays(desk: Desk) -> None:
     wait_until(lambda: desk.has_ended(waiting.info), "what waited runs")
     assert [sum(output.is_lost for output in desk.of(one.info)) for one in running] == [1, 1]
     assert desk.engine.stats.away_s == 0
+
+
+def test_a_server_that_comes_back_as_another_one_stays_away(desk: Desk) -> None:
+    sequence = desk.sequence("A tale", max_tokens=3000)
+    desk.engine.submit(sequence)
+    wait_until(lambda: desk.ids(sequence.info), "it runs")
+    desk.server.kill()
+    desk.server.options["context"] = 128
+    desk.server.start()
+    wait_until(lambda: desk.engine.stats.away_s > 1.0, "it is away for longer than its start takes")
+    desk.server.kill()
+    del desk.server.options["context"]
+    desk.server.start()
+    wait_until(lambda: desk.engine.stats.away_since_s is None, "the right one is back")
+
+
+def test_the_share_of_a_cache_is_told_where_the_server_tells_it(desk: Desk) -> None:
+    usage = asyncio.run(desk.model.backend.kv_cache_usage())
+    assert usage == (0.0 if desk.model.backend.name == "vllm" else None)
 
 
 def test_an_engine_without_a_token_is_stalled(desk: Desk) -> None:
