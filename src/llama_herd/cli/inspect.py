@@ -50,8 +50,8 @@ def inspect(
         from llama_herd.worker.foreign.server_summary import ServerSummary
 
         server = ServerSummary.from_settings(with_model_here(settings.as_foreign()))
-        text = json.dumps(server.to_dict()) if as_json else harmless("\n".join(server_lines(server)))
-        print(text, flush=True)
+        told = json.dumps(server.to_dict()) if as_json else "\n".join(server_lines(server))
+        print(harmless(told), flush=True)
         return
     settings = with_model_here(settings)
     from llama_herd.worker.loading.model_summary import ModelSummary

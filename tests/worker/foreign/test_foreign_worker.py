@@ -82,6 +82,7 @@ def test_while_the_server_is_away_jobs_stay_and_none_is_taken(
         assert len(ids_of(list(client.stream(job)))) == GREEDY["max_tokens"]
 
 
+@pytest.mark.long
 def test_jobs_are_given_back_when_the_server_stays_away(
     client: Client, new_server: NewServer, new_worker: NewWorker
 ) -> None:
