@@ -77,7 +77,7 @@ class ForeignEngine(threading.Thread):
         self._loop = asyncio.new_event_loop()
         self._rows: dict[SequenceInfo, ForeignRow] = {}
         self._waiting = WaitQueue()
-        self._num_running = self._num_asking = 0  # rows, and those of them that the server was asked for
+        self._num_running = self._num_decoding = 0  # rows, and those of them that have had tokens
         self._requests: set[Task[None]] = set()
         self._outputs: list[StepOutput] = []
         self._figures = ForeignFigures()
@@ -102,9 +102,12 @@ class ForeignEngine(threading.Thread):
         return len(self._waiting)
 
     def is_stalled(self, stall_s: float) -> bool:
-        """Whether requests are under way to a server that is there, but no token has come for `stall_s`."""
-        is_asking = self._num_asking > 0 and self._watch.away_since_s is None
-        return is_asking and monotonic() - self._moved_s > stall_s
+        """Whether outputs that had tokens get no more from a server that is there, for `stall_s`.
+
+        How long a prompt takes nobody can see, nor how far an answer is that comes whole.
+        """
+        may_move = self._num_decoding > 0 and self._watch.away_since_s is None
+        return may_move and monotonic() - self._moved_s > stall_s
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences, which nobody else may touch from now on."""
@@ -208,8 +211,6 @@ class ForeignEngine(threading.Thread):
         if row.sequence.constraint is not None and row.sequence.ids:
             self._fail(row, BEGUN_ELSEWHERE)
             return
-        self._num_asking += 1
-        self._moved_s = monotonic()
         row.request = self._loop.create_task(self._generate(row))
         self._requests.add(row.request)
         row.request.add_done_callback(self._check_ended)
@@ -256,6 +257,7 @@ class ForeignEngine(threading.Thread):
         self._moved_s = now_s = monotonic()
         if num:
             self._figures.note_tokens(num, None if row.drawn_s is None else now_s - row.drawn_s)
+            self._num_decoding += row.drawn_s is None and row.sequence.constraint is None
             row.drawn_s = now_s
 
     def _publish(self, row: ForeignRow, tokens: list[SampledToken], text: str) -> None:
@@ -357,9 +359,9 @@ class ForeignEngine(threading.Thread):
     def _leave(self, row: ForeignRow) -> None:
         row.is_admitted = False
         self._num_running -= 1
+        self._num_decoding -= row.drawn_s is not None and row.sequence.constraint is None
+        row.drawn_s = None
         if row.request is not None:
-            self._num_asking -= 1
-            self._moved_s = monotonic()
             self._loop.call_later(LINGER_S, row.request.cancel)
             row.request = None
 
