@@ -3,8 +3,8 @@
     python -m benchmarks.foreign [--engines vllm] [--models tales] [--write]
 
 Both ways ask the same running server for the same greedy tokens, all jobs at once, and take turns. Asked
-straight, a client streams text by /v1/completions, as a service would. `make test-engines` installs the
-servers before.
+straight, a client streams text by /v1/completions, as a service would. The worker has as many slots as the
+server has rows, and a quarter more. `make test-engines` installs the servers before.
 """
 
 import asyncio
@@ -40,9 +40,10 @@ class Plan:
     engines: tuple[str, ...] = ("vllm", "llama-server")
     models: tuple[str, ...] = ("135M", "tales")
     rows: int = 32
-    jobs_per_row: int = 2
-    max_tokens: int = 128
-    rounds: int = 5
+    slots: tuple[int, ...] = (32, 40)
+    jobs_per_row: int = 4
+    max_tokens: int = 64
+    rounds: int = 3
 
 
 def measure(plan: Plan) -> Iterator[Table]:
@@ -55,23 +56,27 @@ def measure(plan: Plan) -> Iterator[Table]:
 
 
 def of_server(engine: str, model: str, plan: Plan) -> Iterator[Row]:
-    """Both ways in turns, and how much of a core the worker takes meanwhile."""
+    """A row for each number of slots."""
     with TemporaryDirectory() as folder, new_server(engine, model, Path(folder), plan.rows) as server:
-        asked = {"engine": engine, "engine_url": server.url, "model": server.model}
-        with warm_worker(plan.rows, greedy(plan.max_tokens), **asked) as queue:
-            shares = list[float]()
-            ways: dict[str, Callable[[], float]] = {
-                "straight": lambda: asyncio.run(straight(server.url, server.model.stem, plan)),
-                "through the queue": lambda: by_queue(queue, plan, shares),
-            }
-            found = in_turns(ways, plan.rounds, warm=1)
+        for slots in plan.slots:
+            asked = {"engine": engine, "engine_url": server.url, "model": server.model}
+            with warm_worker(slots, greedy(plan.max_tokens), **asked) as queue:
+                yield {"server": engine, "model": model, "slots": slots, **compared(server, queue, plan)}
+
+
+def compared(server: EngineServer, queue: Queue, plan: Plan) -> Row:
+    """Both ways in turns, and how much of a core the worker takes meanwhile."""
+    cores = list[float]()
+    ways: dict[str, Callable[[], float]] = {
+        "straight": lambda: asyncio.run(straight(server.url, server.model.stem, plan)),
+        "through the queue": lambda: by_queue(queue, plan, cores),
+    }
+    found = in_turns(ways, plan.rounds, warm=1)
     pairs = zip(found["through the queue"], found["straight"], strict=True)
-    yield {
-        "server": engine,
-        "model": model,
+    return {
         **found,
         "share": median(queued / alone for queued, alone in pairs),
-        "worker, cores": median(shares),
+        "worker, cores": median(cores),
     }
 
 
@@ -81,7 +86,7 @@ def new_server(engine: str, model: str, folder: Path, rows: int) -> EngineServer
         weights = write_random_model(folder / f"{model}.gguf", MIDDLE, GGMLType.F16, torch.device("cpu"))
     if engine == "vllm":
         return vllm(log, rows, "--max-model-len", "512", model=write_folder(folder / model, weights))
-    return llama_server(log, rows, model=weights)
+    return llama_server(log, rows, "-t", "2", "-tb", "2", model=weights)
 
 
 async def straight(url: str, model: str, plan: Plan) -> float:
@@ -99,7 +104,7 @@ async def straight(url: str, model: str, plan: Plan) -> float:
     return len(asked) * plan.max_tokens / (perf_counter() - started_s)
 
 
-def by_queue(queue: Queue, plan: Plan, shares: list[float]) -> float:
+def by_queue(queue: Queue, plan: Plan, cores: list[float]) -> float:
     """Tokens a second from the submission to the last result."""
     sampling, client = greedy(plan.max_tokens), queue.client
     jobs = [{"prompt": prompt, "sampling": sampling} for prompt in prompts(plan.rows * plan.jobs_per_row)]
@@ -107,7 +112,7 @@ def by_queue(queue: Queue, plan: Plan, shares: list[float]) -> float:
     accepted = client.submit_many(jobs)
     num_tokens = sum(len(client.result(one.job_id).ids) for one in accepted)
     took_s = perf_counter() - started_s
-    shares.append((cpu_s(queue.pid) - before_s) / took_s)
+    cores.append((cpu_s(queue.pid) - before_s) / took_s)
     return num_tokens / took_s
 
 
