@@ -271,8 +271,9 @@ class ForeignEngine(threading.Thread):
             tokens, text = row.held, row.text
             if sequence.finish_reason == "stop":
                 sequence.constraint.check_whole(text)
-        scores = tuple(sequence.prompt_scores) if sequence.prompt_scores else None
-        sequence.prompt_scores = []
+        scores = None
+        if sequence.prompt_scores:
+            scores, sequence.prompt_scores = tuple(sequence.prompt_scores), []
         self._tell(
             StepOutput(
                 sequence.info,

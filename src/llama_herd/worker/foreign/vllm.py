@@ -181,22 +181,26 @@ class TokenStream:
     def write(self, content: bytes) -> None:
         """Take a part of the stream; hand on the tokens that are whole in it."""
         *events, self._rest = (self._rest + content).split(b"\n\n")
-        tokens = [token for event in events for token in self._tokens(event)]
+        tokens = list[SampledToken]()
+        for event in events:
+            data = event.removeprefix(b"data:").strip()
+            if data and data != b"[DONE]":
+                tokens += self._tokens(from_json(data))
         if tokens:
             self._take(tokens)
 
-    def _tokens(self, event: bytes) -> Iterator[SampledToken]:
-        data = event.removeprefix(b"data:").strip()
-        if data == b"[DONE]" or not data:
-            return
-        told = from_json(data)
+    def _tokens(self, told: Mapping[str, Any]) -> list[SampledToken]:
+        """The tokens of an event. What else it says is noted."""
+        tokens = list[SampledToken]()
         if usage := told.get("usage"):
             self._num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        self._note_error(told)
+        if "choices" not in told:
+            self._note_error(told)
         for choice in told.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
             ids, scores = choice.get("token_ids") or [], choice.get("logprobs")
-            yield from map(SampledToken, ids) if scores is None else _scored(ids, scores, self._num_top)
+            tokens += map(SampledToken, ids) if scores is None else _scored(ids, scores, self._num_top)
+        return tokens
 
     def _note_error(self, told: Mapping[str, Any]) -> None:
         """Note an error that stands in the stream: a code of 4xx says that it is the job's."""
