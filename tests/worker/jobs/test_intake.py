@@ -14,6 +14,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.ledger.answers import Adopt, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol.events import Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
@@ -255,3 +256,28 @@ def test_a_message_whose_record_redis_cannot_take_ends_alone(
         assert end.error.code == "invalid_job"
         assert "it breaks the connection" in end.error.message or "bulk length" in end.error.message
         assert len(end.error.message) < 300
+
+
+LONG = GenerationJob(prompt="a long tale", sampling=SamplingParams(max_tokens=200, ignore_eos=True))
+
+
+def lose(redis: Redis, service: Service) -> None:
+    """Run a long job until it has tokens, and tell that its engine has lost it."""
+    run_call(redis, Ledger().submit("job", LONG, Envelope.for_job("job", "herd.tiny")))
+    service.take(SentMessage("job"))
+    wait_until(lambda: len(run_call(redis, Ledger().read("job"))) > 2, "it has tokens")
+    attempt = service.tenancies["default"].claims.get("job")
+    assert attempt is not None
+    service._hand_on([StepOutput(one, is_lost=True) for one in attempt.sequences])
+
+
+def test_a_job_that_its_engine_has_lost_goes_on_behind_what_is_on_record(
+    redis: Redis, service: Service
+) -> None:
+    lose(redis, service)
+    wait_until(partial(end_of, redis, Ledger(), "job"), "its end")
+    events = run_call(redis, Ledger().read("job"))
+    assert [event.epoch for event in events if isinstance(event, Started)] == [1, 2]
+    ids = [token_id for event in events if isinstance(event, Token) for token_id in event.ids]
+    assert len(ids) == LONG.sampling.max_tokens
+    assert not service.tenancies["default"].claims
