@@ -10,6 +10,7 @@ server has rows, and a quarter more. `make test-engines` installs the servers be
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from time import perf_counter
 
 import torch
 from gguf import GGMLQuantizationType as GGMLType
+from rich.console import Console
 
 from benchmarks.gpu.random_model import write_random_model
 from benchmarks.harness import Benchmark, in_turns, main
@@ -47,8 +49,12 @@ class Plan:
 
 
 def measure(plan: Plan) -> Iterator[Table]:
+    console, rows = Console(stderr=True, log_path=False), list[Row]()
     there = [engine for engine in plan.engines if (PROGRAMS / engine).exists()]
-    rows = [row for engine in there for model in plan.models for row in of_server(engine, model, plan)]
+    for engine, model in product(there, plan.models):
+        for row in of_server(engine, model, plan):
+            console.log(row)
+            rows.append(row)
     num_jobs = plan.rows * plan.jobs_per_row
     yield Table(
         rows, f"Tokens a second of {num_jobs} jobs on {plan.rows} rows, {plan.max_tokens} tokens each"
@@ -86,7 +92,7 @@ def new_server(engine: str, model: str, folder: Path, rows: int) -> EngineServer
         weights = write_random_model(folder / f"{model}.gguf", MIDDLE, GGMLType.F16, torch.device("cpu"))
     if engine == "vllm":
         return vllm(log, rows, "--max-model-len", "512", model=write_folder(folder / model, weights))
-    return llama_server(log, rows, "-t", "2", "-tb", "2", model=weights)
+    return llama_server(log, rows, model=weights)
 
 
 async def straight(url: str, model: str, plan: Plan) -> float:
