@@ -1,6 +1,6 @@
 """What the queue costs a server: tokens a second of vLLM and llama-server, straight and through a worker.
 
-    python -m benchmarks.foreign [--engines vllm] [--models tales] [--write]
+    python -m benchmarks.foreign [--engines llama-server] [--models tales] [--write]
 
 Both ways ask the same running server for the same greedy tokens, all jobs at once, and take turns. Asked
 straight, a client streams text by /v1/completions, as a service would. The worker has as many slots as the
@@ -39,7 +39,7 @@ MIDDLE = random_config(
 
 @dataclass(frozen=True)
 class Plan:
-    engines: tuple[str, ...] = ("vllm", "llama-server")
+    engines: tuple[str, ...] = ("vllm",)
     models: tuple[str, ...] = ("135M", "tales")
     rows: int = 32
     slots: tuple[int, ...] = (32, 40)
