@@ -121,11 +121,10 @@ class AskedAgain:
 def herd_before(
     server: Server, redis: DurableRedis, folder: Path, engine: str, **settings: Any
 ) -> Iterator[Herd]:
-    """Workers in front of a server."""
+    """A server, and what stands before it; its workers are still to come."""
     own = {"engine": engine, "engine_url": server.url, "lease_ms": 1500, "deterministic": False, **settings}
     reference = ComputedHere(engine) if isinstance(server, StandIn) else AskedAgain(redis.url)
     with Herd(redis, server.model, folder, reference=reference, **own) as herd:
-        herd.start_workers(NUM_WORKERS)
         yield herd
 
 
@@ -196,6 +195,7 @@ def test_kills_of_all_that_can_die_lose_no_job_and_repeat_no_event(
         server = case.server(tmp_path)
         stack.enter_context(server)
         herd = stack.enter_context(herd_before(server, redis, tmp_path, case.engine, **settings))
+        herd.start_workers(NUM_WORKERS)
         found = stack.enter_context(gateways(redis.url, tmp_path))
         pool = stack.enter_context(ThreadPoolExecutor(NUM_READERS))
         is_over = threading.Event()
@@ -241,6 +241,7 @@ def test_a_job_whose_server_dies_three_times_is_given_up_and_its_mates_are_not(
         slow_server(engine, tmp_path) as server,
         herd_before(server, redis, tmp_path, engine, slots=8) as herd,
     ):
+        herd.start_workers(1)  # another one would have jobs beside the last try
         asked = {**GREEDY, "max_tokens": 100}
         (poison,) = herd.jobs.submit(1, asked, prefix="poison", flush_ms=0)
         mates = herd.jobs.submit(6, asked)
