@@ -68,6 +68,7 @@ THERE = {
     ),
     *("transformers", "typer", "typing-extensions"),
     *("django", "opentelemetry-api"),  # only where they are installed
+    "async-timeout",  # which redis-py wants before Python 3.11.3
 }
 
 

@@ -28,6 +28,15 @@ def is_sentinel(url: str) -> bool:
     return url.partition("://")[0] in ("sentinel", "sentinels")
 
 
+def split_url(url: str) -> SplitResult:
+    """`urlsplit`, but for hosts of Sentinels: some Pythons refuse an IPv6 address behind another host."""
+    if not is_sentinel(url):
+        return urlsplit(url)
+    scheme, _, rest = re.sub(r"[\t\r\n]", "", url).partition("://")
+    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return urlsplit(f"{scheme}://hosts{rest[len(netloc) :]}")._replace(netloc=netloc)
+
+
 def hosts_of(parts: SplitResult) -> tuple[tuple[str, int], ...]:
     """The Sentinels. Raises ValueError, which repeats nothing of the URL."""
     each = [urlsplit(f"redis://{place}") for place in parts.netloc.rpartition("@")[2].split(",")]
@@ -46,7 +55,7 @@ class SentinelUrl:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        parts = urlsplit(url)
+        parts = split_url(url)
         return cls(parts, dict(parse_qsl(parts.query)))
 
     @property
@@ -140,7 +149,7 @@ def _checked(url: str) -> str:
 def _split(url: str) -> SplitResult:
     """Raises ValueError if this is not the URL of a Redis, or if its password is not escaped."""
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         (parts.hostname or "").encode("idna")
         match parts.scheme:
             case "unix" | "redis+socket":
@@ -187,7 +196,7 @@ def complete_url(
     Values in `url` itself win, so completing a URL twice changes nothing. Raises SettingsError.
     """
     url = checked_url(url)
-    parts = urlsplit(url)
+    parts = split_url(url)
     netloc, query = parts.netloc, dict(parse_qsl(parts.query))
     is_missing = password and not (parts.password or query.get("password"))
     if is_missing and parts.scheme == "unix":
@@ -216,7 +225,7 @@ def celery_url(url: str) -> str:
     url = checked_url(url)
     if is_sentinel(url):
         return SentinelUrl.parse(url).celery_url
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme != "unix":
         return url
     query = {"virtual_host" if name == "db" else name: value for name, value in parse_qsl(parts.query)}
@@ -245,7 +254,7 @@ def _database(url: str) -> tuple[Any, ...]:
 def masked(url: str) -> str:
     """`url` to be shown, without its secrets. A user without a password may be a misplaced password."""
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         user, at, place = parts.netloc.rpartition("@")
         # It raises if an unescaped / splits the password.
         _ = hosts_of(parts) if is_sentinel(url) else parts.port

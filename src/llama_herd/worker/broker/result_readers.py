@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 
-from llama_herd.tasks.connection.redis_url import masked
+from llama_herd.tasks.connection.redis_url import masked, split_url
 from llama_herd.tasks.protocol.message import BESIDE_JOBS, RESULTS_AT
 from llama_herd.tasks.settings import Settings
 
@@ -43,7 +42,7 @@ class ResultReaders:
 def _database(place: str) -> tuple[str, str]:
     """What is the same of a place for all who see it: a host may have several names."""
     try:
-        parts = urlsplit(place)
+        parts = split_url(place)
     except ValueError:
         return place, ""
     is_redis = parts.scheme.startswith(("redis", "sentinel", "unix"))
