@@ -111,12 +111,22 @@ EVENT = b'data: {"choices":[{"token_ids":[%d],"finish_reason":%b}]}\n\n'
 STREAM = EVENT % (5, b"null") + EVENT % (6, b'"stop"') + b"data: [DONE]\n\n"
 
 
-def test_a_stream_is_read_whatever_parts_it_comes_in() -> None:
-    for at in range(len(STREAM)):
+#: The same as others write it: a proxy keeps the connection open by comments, and ends lines by two signs.
+STREAMS = {
+    "as vLLM writes it": STREAM,
+    "with comments": b": ping\n\n" + STREAM.replace(b"\n\n", b"\n\n: ping - 2026\n\n"),
+    "with CRLF": STREAM.replace(b"\n", b"\r\n"),
+    "with fields": STREAM.replace(b"data: ", b"id: 7\nevent: message\nretry: 5\ndata:"),
+}
+
+
+@pytest.mark.parametrize("whole", STREAMS.values(), ids=STREAMS)
+def test_a_stream_is_read_whatever_parts_it_comes_in(whole: bytes) -> None:
+    for at in range(len(whole)):
         taken: list[SampledToken] = []
         stream = TokenStream(taken.extend)
-        stream.write(STREAM[:at])
-        stream.write(STREAM[at:])
+        stream.write(whole[:at])
+        stream.write(whole[at:])
         assert [token.token_id for token in taken] == [5, 6]
         assert stream.outcome().finish_reason == "stop"
 

@@ -34,6 +34,12 @@ def test_an_answer_is_read_in_any_two_parts(answer: bytes) -> None:
         assert read([answer[:at], answer[at:]]) == whole
 
 
+def test_what_comes_before_the_answer_is_passed_over() -> None:
+    early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+    for at in range(1, len(early + LONG)):
+        assert read([(early + LONG)[:at], (early + LONG)[at:]]) == Answer(404, b"abcdefgh")
+
+
 def test_content_is_handed_on_as_it_comes_but_for_an_error() -> None:
     taken: list[bytes] = []
     assert read([CHUNKED], taken.append).content == b""
@@ -48,7 +54,14 @@ def test_a_connection_that_ends_within_an_answer_is_lost(answer: bytes) -> None:
         read([answer])
 
 
-@pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"x" * 70_000])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"x" * 70_000),
+        *(LONG.replace(b"8", size, 1) for size in (b"", b"-8", b"8x", b"+8", b"8, 8")),
+        *(CHUNKED.replace(b"\r\n3", b"\r\n" + size) for size in (b"", b"-3", b"0x3", b"3g")),
+    ],
+)
 def test_what_is_no_answer_is_told(answer: bytes) -> None:
     with pytest.raises(NotHttp):
         read([answer])

@@ -147,7 +147,9 @@ class Exchange(asyncio.Protocol):
             return
         self._buffer += data
         try:
-            if self._status or self._read_head():
+            while not self._status and self._read_head():
+                pass  # what tells of a later answer comes before it
+            if self._status:
                 self._read_content()
         except Exception as error:  # also one of whoever takes the content
             self._fail(error)
@@ -159,7 +161,7 @@ class Exchange(asyncio.Protocol):
         self._fail(ConnectionLost(str(error) if error else "the connection was closed"))
 
     def _read_head(self) -> bool:
-        """Read status and headers, if they are here whole."""
+        """Read status and headers, if they are here whole; a status of 1xx is no answer yet."""
         head, end, rest = self._buffer.partition(b"\r\n\r\n")
         if len(head) > MAX_HEAD_BYTES:
             raise NotHttp("the head of the answer is too long")
@@ -169,13 +171,16 @@ class Exchange(asyncio.Protocol):
         version, _, told = first.partition(b" ")
         if not version.startswith(b"HTTP/1.") or not told[:3].isdigit():
             raise NotHttp("the answer is not HTTP/1.1")
+        self._buffer = rest
+        if told.startswith(b"1"):
+            return True
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (one.partition(b":") for one in lines)
         }
-        self._status, self._buffer = int(told[:3]), rest
         self._is_chunked = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
         if not self._is_chunked and (length := headers.get(b"content-length")) is not None:
-            self._num_left = int(length)
+            self._num_left = _size(length, 10)
+        self._status = int(told[:3])
         return True
 
     def _read_content(self) -> None:
@@ -194,7 +199,7 @@ class Exchange(asyncio.Protocol):
         """Hand on the chunks that are here whole, together."""
         buffer, at, size, contents = self._buffer, 0, -1, list[bytes]()
         while size and (end := buffer.find(b"\r\n", at)) >= 0:
-            size = int(buffer[at:end].partition(b";")[0], 16)
+            size = _size(buffer[at:end].partition(b";")[0].strip(), 16)
             begin, behind = end + 2, end + 2 + size + 2
             if size and len(buffer) < behind:
                 break
@@ -224,3 +229,14 @@ class Exchange(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         if not self.done.done():
             self.done.set_exception(error)
+
+
+def _size(digits: bytes, base: int) -> int:
+    """A number of bytes. Raises NotHttp, also for what int() takes beside digits."""
+    try:
+        size = int(digits, base) if digits.isalnum() else -1
+    except ValueError:
+        size = -1
+    if size < 0 or digits[:2].lower() == b"0x":
+        raise NotHttp("the answer does not say how long it is")
+    return size

@@ -169,7 +169,10 @@ def _prompt_score(token_id: int, entry: Mapping[str, Any], num_top: int) -> Samp
 
 
 class TokenStream:
-    """Reads a stream of server-sent events as tokens, each with so many likely ones."""
+    """Reads a stream of server-sent events as tokens, each with so many likely ones.
+
+    Each event is one line of data. Comments between them are a proxy's, which keeps the connection open.
+    """
 
     def __init__(self, take: TakeTokens, num_top: int = 0) -> None:
         self._take, self._num_top = take, num_top
@@ -180,11 +183,11 @@ class TokenStream:
 
     def write(self, content: bytes) -> None:
         """Take a part of the stream; hand on the tokens that are whole in it."""
-        *events, self._rest = (self._rest + content).split(b"\n\n")
+        *lines, self._rest = (self._rest + content).split(b"\n")
         tokens = list[SampledToken]()
-        for event in events:
-            data = event.removeprefix(b"data:").strip()
-            if data and data != b"[DONE]":
+        for line in lines:
+            field, _, data = line.partition(b":")
+            if field == b"data" and (data := data.strip()) and data != b"[DONE]":
                 tokens += self._tokens(from_json(data))
         if tokens:
             self._take(tokens)
