@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.batch_api import Answer, BatchApi
-from tests.cli.batch.killing import deterministic_workers
+from tests.cli.batch.killing import deterministic_workers, killing
 from tests.durable_redis import DurableRedis
 from tests.killed_gateways import gateways
 
@@ -54,19 +54,12 @@ def test_kills_of_gateways_workers_and_redis_change_no_answer(
         whole = found.api.begin(rows)
         found.check_whole(whole, names, 300.0)
         torn = found.api.begin(rows)
-        next_worker = cycle(workers)
-
-        def kill_worker() -> None:
-            worker = next(next_worker)
-            worker.process.kill()
-            worker.process.wait()
-            worker.start()
 
         def kill_redis() -> None:
             with server.away(0.1):
                 pass
 
-        strike((found.kill, kill_worker, kill_redis), found.api, torn, num_kills)
+        strike((found.kill, killing(workers), kill_redis), found.api, torn, num_kills)
         found.check_whole(torn, names, 300.0)
         assert texts(found.api, torn) == texts(found.api, whole)
     figures.append(f"batch over HTTP: {num_kills} kills, {num_rows} answers, none missing, none twice")

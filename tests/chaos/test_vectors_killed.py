@@ -13,7 +13,7 @@ from llama_herd import Client
 from llama_herd.model.shape.pooling import Pooling
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from tests.chaos.text_ways import HttpBatch, Jobs, Requests, TornCommand, VectorOf
-from tests.cli.batch.killing import deterministic_workers
+from tests.cli.batch.killing import deterministic_workers, killing
 from tests.durable_redis import DurableRedis
 from tests.killed_gateways import gateways
 from tests.model.tiny_embedder import write_gguf
@@ -78,13 +78,6 @@ def test_kills_of_all_that_can_die_change_no_vector(
         Client(server.url, model="tales") as client,
         ThreadPoolExecutor() as pool,
     ):
-        next_worker = cycle(workers)
-
-        def kill_worker() -> None:
-            worker = next(next_worker)
-            worker.process.kill()
-            worker.process.wait()
-            worker.start()
 
         def kill_redis() -> None:
             with server.away(0.1):
@@ -97,7 +90,7 @@ def test_kills_of_all_that_can_die_change_no_vector(
         ways = (HttpBatch(found, texts[:half]), command, jobs, Requests(found.api, texts[end:]))
         started_s = monotonic()
         running = [pool.submit(way.run, PATIENCE_S) for way in ways]
-        num_kills = strike((found.kill, kill_worker, kill_redis, command.kill), running, pause_s)
+        num_kills = strike((found.kill, killing(workers), kill_redis, command.kill), running, pause_s)
         took_s = monotonic() - started_s
         vectors = undisturbed(model, texts)
         for way in ways:

@@ -2,8 +2,9 @@
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def deterministic_workers(
     finally:
         for worker in workers:
             worker.kill()
+
+
+def killing(workers: Sequence[ForkedWorker]) -> Callable[[], None]:
+    """What kills one of the workers after the other, and starts it again."""
+    next_worker = cycle(workers)
+
+    def kill() -> None:
+        worker = next(next_worker)
+        worker.process.kill()
+        worker.process.wait()
+        worker.start()
+
+    return kill
 
 
 def long_rows(num: int) -> list[Answer]:
