@@ -9,9 +9,9 @@ import asyncio
 import socket
 import ssl
 from asyncio import BaseTransport
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic_core import from_json, to_json
@@ -98,9 +98,10 @@ class HttpServer:
         """
         return await self._exchange(b"POST", path, to_json(content), take)
 
-    async def _within(self, timeout_s: float, exchange: Any) -> Answer:
+    async def _within(self, timeout_s: float, exchange: Awaitable[Answer]) -> Answer:
         try:
-            return cast(Answer, await asyncio.wait_for(exchange, timeout_s))
+            async with asyncio.timeout(timeout_s):  # wait_for may lose a cancel before Python 3.12
+                return await exchange
         except (TimeoutError, ConnectionLost) as error:
             raise ServerAway(str(error) or f"no answer within {timeout_s:g} s") from None
 
@@ -110,8 +111,10 @@ class HttpServer:
         length = b"content-length: %d\r\n" % len(content) if content else b""
         exchange = Exchange(loop.create_future(), take)
         try:
-            opening = loop.create_connection(lambda: exchange, self.host, self.port, ssl=self.tls)
-            transport, _ = await asyncio.wait_for(opening, CONNECT_S)
+            async with asyncio.timeout(CONNECT_S):
+                transport, _ = await loop.create_connection(
+                    lambda: exchange, self.host, self.port, ssl=self.tls
+                )
         except (OSError, TimeoutError) as error:
             raise ServerAway(str(error) or "no connection") from None
         try:

@@ -61,7 +61,8 @@ class ServerWatch:
                 if self.away_since_s is not None:
                     await asyncio.sleep(AWAY_INTERVAL_S)
                 else:
-                    await asyncio.wait_for(self._look_soon.wait(), INTERVAL_S)
+                    async with asyncio.timeout(INTERVAL_S):
+                        await self._look_soon.wait()
 
     async def _look(self, on_return: Callable[[], None]) -> None:
         num_suspicions = self._num_suspicions  # those that come meanwhile stay
