@@ -242,11 +242,13 @@ def test_what_cannot_be_is_told_before_a_file_is_made(
 
 
 def test_a_row_has_nothing_but_its_text_and_name(redis_url: str, worker: StandIn) -> None:
-    write_lines([{"text": "a", "modle": "x"}, {"prompt": "a"}])
+    request = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": ["a"]}}
+    write_lines([{"text": "a", "modle": "x"}, {"prompt": "a"}, request])
     run(redis_url, "in.jsonl", "-o", "out.jsonl", exit_code=1)
     messages = [one["error"]["message"] for one in read(Path("out.jsonl.errors.jsonl"))]
     assert "modle: unknown field" in messages[0]
     assert messages[1] == "prompt: unknown field; text: must be a text that is not empty"
+    assert messages[2] == "line: is a request in OpenAI's form. Fix: leave out --embed"
 
 
 def test_rows_of_requests_are_ranks_too_by_command_and_over_http(

@@ -207,10 +207,13 @@ class RequestReader:
     def _read_text(
         self, line: int, fields: Mapping[str, Any], errors: list[FieldError]
     ) -> tuple[EmbeddingJob | None, RowRequest]:
-        unknown = (_unknown(name, _TEXT_LINE) for name in fields if name not in _TEXT_LINE)
-        errors += islice(unknown, MAX_FIELD_ERRORS + 1)
         custom_id = self._custom_id(line, fields, errors)
         request = RowRequest(custom_id, EMBEDDINGS, position=self._num_read - 1)
+        if {"url", "body"} <= fields.keys():
+            errors.append(FieldError("line", "is a request in OpenAI's form. Fix: leave out --embed"))
+            return None, request
+        unknown = (_unknown(name, _TEXT_LINE) for name in fields if name not in _TEXT_LINE)
+        errors += islice(unknown, MAX_FIELD_ERRORS + 1)
         text = fields.get("text")
         if not text or not isinstance(text, str):
             errors.append(FieldError("text", "must be a text that is not empty"))
