@@ -107,6 +107,14 @@ def test_a_server_of_another_engine_has_a_worker_of_the_same_model_and_rows() ->
     assert (worker["HERD_MODEL"], worker["HERD_SLOTS"]) == (options["--model"], options["--parallel"])
     assert server["volumes"] == SERVICES["engine-worker"]["volumes"]
     assert server["profiles"] == SERVICES["engine-worker"]["profiles"]
+    assert server["user"] == "10001:10001"  # that of the image, who reads the same file
+
+
+def test_a_worker_stops_before_its_server_and_starts_without_it() -> None:
+    needed = SERVICES["engine-worker"]["depends_on"]
+    assert needed == {**SERVICES["worker"]["depends_on"], "llama-server": {"condition": "service_started"}}
+    # llama-server waits for requests that it has stopped to compute.
+    assert seconds(SERVICES["llama-server"]["stop_grace_period"]) == 1
 
 
 def test_the_gpu_worker_reserves_every_card() -> None:
