@@ -1,17 +1,20 @@
 """A project of Compose on a real Docker engine, made of a copy of the repository."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.compose_model import GPU, MAIN, ROOT, SECURE, project
+from tests.engines.servers import PROGRAMS
 
 #: A build without anything in a cache takes minutes.
 PATIENCE_S = 1500
@@ -31,6 +34,16 @@ IMAGE = "llama-herd:cpu"
 _WAIT = ("--wait", "--wait-timeout", "600")
 #: The documented end of all.
 DOWN = "docker compose --profile '*' down"
+#: The image of llama.cpp's server, around the program of this machine, on the base of our own image.
+_LLAMA_SERVER = """\
+FROM {base}
+RUN apt-get update && apt-get install -y --no-install-recommends curl libgomp1
+COPY llama-server /app/
+RUN ["/app/llama-server", "--version"]
+ENTRYPOINT ["/app/llama-server"]
+"""
+#: Images with this label go at the end.
+_STAND_IN = "llama-herd.stand-in"
 
 
 class Engine(NamedTuple):
@@ -102,6 +115,11 @@ class Engine(NamedTuple):
     def health(self, container: str) -> str:
         return self.inspect(container, "{{.State.Health.Status}}")
 
+    def let_die(self, container: str) -> None:
+        """End its process from outside: for the engine it dies by itself, other than by `docker kill`."""
+        pid = self.inspect(container, "{{.State.Pid}}")
+        self.docker("run", "--rm", "--pid", "host", "--entrypoint", "sh", IMAGE, "-c", f"kill -KILL {pid}")
+
     @property
     def redis_url(self) -> str:
         return f"redis://127.0.0.1:{self.redis_port}/0"
@@ -120,12 +138,32 @@ class Engine(NamedTuple):
             pytest.skip("the engine has no NVIDIA runtime")
         described: dict[str, dict[str, Any]] = project(*files)["services"]
         for image in sorted(described[name]["image"] for name in services if "build" not in described[name]):
-            if not any(_ends_well("docker", *words, image) for words in (["image", "inspect"], ["pull"])):
+            is_had = any(_ends_well("docker", *words, image) for words in (["image", "inspect"], ["pull"]))
+            if not is_had and not ("llama.cpp" in image and _made_here(image)):
                 pytest.skip(f"no registry in reach has {image}")
 
 
 def _ends_well(*command: str) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def _made_here(image: str) -> bool:
+    """Whether this image of llama-server could be made of the program that `make test-engines` compiles."""
+    program = PROGRAMS / "llama-server"
+    if not program.exists():
+        return False
+    base = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[0]
+    with TemporaryDirectory() as folder:
+        shutil.copy2(program, folder)
+        Path(folder, "Dockerfile").write_text(_LLAMA_SERVER.format(base=base))
+        return _ends_well("docker", "build", "--label", _STAND_IN, "--tag", image, folder)
+
+
+def _forget_stand_ins() -> None:
+    """Else they would be taken for what their names say."""
+    found = ("docker", "image", "ls", "--quiet", "--filter", f"label={_STAND_IN}")
+    for image in subprocess.run(found, capture_output=True, text=True, check=True).stdout.split():
+        subprocess.run(["docker", "image", "rm", image], check=True, capture_output=True)
 
 
 def _free_port() -> int:
@@ -135,7 +173,7 @@ def _free_port() -> int:
 
 @contextmanager
 def started_engine(folder: Path) -> Iterator[Engine]:
-    """The image, built from a copy in this folder. At the end the image alone is left."""
+    """The image, built from a copy in this folder. At the end it alone is left, beside images of others."""
     if shutil.which("docker") is None:
         pytest.skip("no docker command")
     if not _ends_well("docker", "info"):
@@ -153,3 +191,4 @@ def started_engine(folder: Path) -> Iterator[Engine]:
         yield made
     finally:
         made.forget()
+        _forget_stand_ins()

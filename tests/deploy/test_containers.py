@@ -6,6 +6,7 @@ Everything is in a project and on ports of its own, and is taken away at the end
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 from urllib.error import HTTPError
@@ -15,6 +16,8 @@ from uuid import uuid4
 import pytest
 
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.result import Result
 from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
 from tests.compose_model import GPU, MAIN, SECURE, ComposeCommand
@@ -151,6 +154,59 @@ def test_a_second_model_has_jobs_of_its_own(herd: Engine) -> None:
         (worker,) = {event.worker for event in client.stream(job) if event.type == "started"}
         (own,) = [name for name in herd.workers() if "-second-worker-" in name]
         assert herd.inspect(own, "{{.Config.Hostname}}") == worker.partition("@")[2]
+
+
+#: More jobs than rows: a death finds some that run, and some that wait. All take seconds on a quiet machine.
+NUM_SERVED, SERVED_S = 60, 300
+SERVED = ("--profile", "llama-server")
+
+
+@pytest.fixture
+def served(engine: Engine) -> Iterator[Engine]:
+    """Redis, two workers, a llama-server and the worker before it."""
+    engine.ask_for({"llama-server"}, (MAIN,))
+    try:
+        engine.up(*SERVED)
+        yield engine
+    finally:
+        engine.forget()
+
+
+def kill_and_start(herd: Engine, container: str, client: Client) -> None:
+    """Kill it by hand, and start it again by the documented command."""
+    herd.docker("kill", container)
+    if "-llama-server-" in container:
+        wait_until(lambda: "away" in {one.state for one in client.workers()}, "its worker waits")
+    herd.compose(*SERVED, "up", "--detach")
+
+
+def check_whole(result: Result, events: list[Event]) -> None:
+    """The answer is complete, and its stream has each event once and one end."""
+    assert (result.finish_reason, len(result.ids)) == ("length", 200)
+    assert [one.seq for one in events] == [*range(1, len(events) + 1)]
+    assert [one.type for one in events].index("end") == len(events) - 1
+    assert [token_id for one in events if one.type == "token" for token_id in one.ids] == [*result.ids]
+
+
+@pytest.mark.parametrize("service", ["llama-server", "engine-worker"])
+@pytest.mark.parametrize("is_by_hand", [True, False], ids=["by hand", "by itself"])
+def test_streams_go_on_when_a_llama_server_or_its_worker_dies(
+    served: Engine, service: str, is_by_hand: bool
+) -> None:
+    (container,) = [name for name in served.named("container") if f"-{service}-" in name]
+    with Client(served.redis_url, model="llama-server") as client, ThreadPoolExecutor(NUM_SERVED) as pool:
+        jobs = [client.submit(**LONG) for _ in range(NUM_SERVED)]
+        streams = pool.map(lambda job: [*client.stream(job, timeout_s=SERVED_S)], jobs)
+        next(event for event in client.stream(jobs[0]) if event.type == "token")
+        if is_by_hand:
+            kill_and_start(served, container, client)
+        else:
+            served.let_die(container)
+        results = [client.result(job, timeout_s=SERVED_S) for job in jobs]
+        for result, events in zip(results, streams, strict=True):
+            check_whole(result, events)
+    assert {result.attempts for result in results} == {1, 2}
+    wait_until(lambda: served.health(container) == "healthy", f"{service} is back")
 
 
 def test_a_wrong_setting_says_its_reason(engine: Engine) -> None:
