@@ -220,33 +220,44 @@ def test_kills_of_all_that_can_die_lose_no_job_and_repeat_no_event(
     )
 
 
-def slow_server(engine: str, folder: Path) -> EngineServer:
+def slow_server(case: Case, folder: Path) -> Server:
     """One that is dead before it has drawn the tokens that make an attempt sound."""
-    if engine == "vllm":
-        return vllm(folder / "server.log", 16, "--enforce-eager")
+    if case.options or case.engine == "vllm":
+        return case.server(folder)
     model = write_random_model(folder / "slow.gguf", MIDDLE, GGMLQuantizationType.F16, torch.device("cpu"))
-    return llama_server(folder / "server.log", 16, model=model)
+    return llama_server(folder / "server.log", NUM_WORKERS * case.load.rows, model=model)
 
 
-@pytest.mark.slow
+#: Less than make an attempt sound, in all tries together.
+FEW_TOKENS = 8
+LASTING = Load(num_jobs=5, max_tokens=60, num_kills=3, rows=8)
+
+
 @pytest.mark.parametrize(
-    "engine", [pytest.param(name, marks=needs(name)) for name in ("vllm", "llama-server")]
+    "case",
+    [
+        case("vllm", LASTING, "as vllm", **SLOW_STEPS),
+        case("llama-server", LASTING, "as llama-server", *SLOW, **SLOW_STEPS),
+        case("vllm", LASTING, "vllm itself", *SLOW, needs("vllm")),
+        case("llama-server", LASTING, "llama-server itself", *SLOW, needs("llama-server")),
+    ],
 )
-@pytest.mark.timeout(900)
-def test_a_job_whose_server_dies_three_times_is_given_up_and_its_mates_are_not(
-    engine: str, tmp_path: Path
+def test_a_job_whose_server_dies_three_times_is_given_up_and_no_other_of_any_worker(
+    case: Case, tmp_path: Path
 ) -> None:
     with (
         DurableRedis() as redis,
-        slow_server(engine, tmp_path) as server,
-        herd_before(server, redis, tmp_path, engine, slots=8) as herd,
+        slow_server(case, tmp_path) as server,
+        herd_before(server, redis, tmp_path, case.engine, slots=case.load.rows) as herd,
     ):
-        herd.start_workers(1)  # another one would have jobs beside the last try
-        asked = {**GREEDY, "max_tokens": 100}
+        herd.start_workers(NUM_WORKERS)
+        asked = {**GREEDY, "max_tokens": case.load.max_tokens}
         (poison,) = herd.jobs.submit(1, asked, prefix="poison", flush_ms=0)
-        mates = herd.jobs.submit(6, asked)
+        mates = herd.jobs.submit(case.load.num_jobs, asked)
         for number in range(1, herd.settings.max_attempts + 1):
             wait_until(lambda: herd.jobs.number(poison, "starts") == number, "it starts", SERVER_S)  # noqa: B023
+            enough = herd.jobs.number(poison, "n") + FEW_TOKENS  # by then others have begun that may
+            wait_until(lambda: herd.jobs.number(poison, "n") >= enough, "it goes on", SERVER_S)  # noqa: B023
             server.kill()
             server.start()
         ends = [herd.jobs.client.result(job_id, timeout_s=SERVER_S) for job_id in (poison, *mates)]

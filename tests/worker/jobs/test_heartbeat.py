@@ -20,6 +20,7 @@ from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
 from llama_herd.worker.jobs.heartbeat import Heartbeat, Namesakes
+from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.tenancies import new_tenancy
@@ -52,6 +53,7 @@ class Worker:
         self.tenancies = [new_tenancy(redis, Ledger(tenant), owner=owner) for tenant in ("acme", "globex")]
         self.heartbeat = Heartbeat(
             Tenancies(self.tenancies),
+            SuspectGate(),
             engine=cast(JobEngine, self.engine),
             status=self.status,
             stall_s=30.0,

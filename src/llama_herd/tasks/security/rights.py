@@ -75,7 +75,7 @@ KEY_TYPES = {
     ),
     **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine", "owed"), KeyType.SORTED_SET),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
-    **dict.fromkeys(("outbox", "outbox:dead", "room:*", "ended", "failed"), KeyType.SORTED_SET),
+    **dict.fromkeys(("outbox", "outbox:dead", "room:*", "server:*", "ended", "failed"), KeyType.SORTED_SET),
     **dict.fromkeys(PAUSES, KeyType.PAUSES),
     "outbox:entries": KeyType.HASH,
     **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),

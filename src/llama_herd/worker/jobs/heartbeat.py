@@ -20,6 +20,7 @@ from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.protocol.worker_status import NAMESAKE_FIX, WorkerStatus
 from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
@@ -84,6 +85,7 @@ class Heartbeat(threading.Thread):
     def __init__(
         self,
         tenancies: Tenancies,
+        gate: SuspectGate,
         *,
         engine: JobEngine,
         status: Callable[[str], WorkerStatus],
@@ -92,7 +94,7 @@ class Heartbeat(threading.Thread):
         """Make a heartbeat. `status(queue)` is the status that users of that queue may see."""
         super().__init__(name="heartbeat", daemon=True)
         self._redis, self._owner = tenancies.redis, tenancies.owner
-        self._tenancies = tenancies
+        self._tenancies, self._gate = tenancies, gate
         self._by_channel = {one.ledger.notices_to(self._owner).encode(): one for one in tenancies}
         self._by_channel_of_all = {one.ledger.notices_to_all.encode(): one for one in tenancies}
         self._engine = engine
@@ -121,6 +123,7 @@ class Heartbeat(threading.Thread):
         self._is_stopping.set()
         self.join()
         with suppress(RedisError):
+            self._gate.leave_room()
             self._report(list(self._tenancies))
 
     def run(self) -> None:
@@ -163,6 +166,7 @@ class Heartbeat(threading.Thread):
             log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:
             self._renew()
+        self._gate.keep_room()
         if self._is_stale.is_set():
             self._is_stale.clear()  # first: what changes during the reports is reported again
             self._reported_s.clear()

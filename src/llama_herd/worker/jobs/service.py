@@ -21,6 +21,7 @@ from llama_herd.worker.jobs.payer import Payer
 from llama_herd.worker.jobs.preparer import Preparer
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.revoker import Revoker
+from llama_herd.worker.jobs.server_room import ServerRoom
 from llama_herd.worker.jobs.standing import ModelSize, Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
@@ -77,7 +78,8 @@ class Service:
             Tenancy.of(own, redis, owner, worker, model.maker, self._drop)
             for own in settings.by_queue.values()
         )
-        gate = SuspectGate.shared() if settings.tenants else SuspectGate()
+        room = None if settings.engine == "own" else ServerRoom.of(settings, redis, owner)
+        gate = SuspectGate.shared(room) if settings.tenants else SuspectGate(room=room)
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
         self._payer = Payer(tenancies, finisher) if settings.keeps_results_elsewhere else None
@@ -108,7 +110,7 @@ class Service:
             settings, worker, model.plan, model.maker, tenancies, engine, self._watchdog, links
         )
         self._heartbeat = Heartbeat(
-            tenancies, engine=engine, status=self.standing.status, stall_s=settings.stall_s
+            tenancies, gate, engine=engine, status=self.standing.status, stall_s=settings.stall_s
         )
 
     def start_engine(self) -> None:

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Self
 
 from llama_herd.worker.jobs.attempt import Attempt
+from llama_herd.worker.jobs.server_room import ServerRoom
 
 #: How soon a job that may not enter asks again.
 POLL_S = 0.05
@@ -54,9 +55,10 @@ class SuspectGate:
     """Lets claimed jobs in to be prepared and computed; a suspect, on its last attempt, only alone.
 
     So if the suspect kills the worker, no other job is hurt. It is alone until its attempt is sound, and then
-    it counts as any other. Any thread may call.
+    it counts as any other. Where a server computes, a suspect is alone in the server. Any thread may call.
     """
 
+    room: ServerRoom | None = None  # of the server, if there is one
     patience_s: float = PATIENCE_S
     closed_s: float = CLOSED_S
     clearing_s: float = CLEARING_S
@@ -67,16 +69,16 @@ class SuspectGate:
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @classmethod
-    def shared(cls) -> Self:
+    def shared(cls, room: ServerRoom | None = None) -> Self:
         """The gate of a worker of several tenants: no suspect delays jobs of other tenants for long."""
-        return cls(closed_s=0.0, clearing_s=0.0, alone_s=SHARED_ALONE_S)
+        return cls(room=room, closed_s=0.0, clearing_s=0.0, alone_s=SHARED_ALONE_S)
 
     @property
     def is_closed(self) -> bool:
-        """Whether a suspect is alone inside, or waits until the others have left."""
+        """Whether a suspect is alone inside, or waits until the others have left; also another worker's."""
         with self._lock:
             self._look()
-            return not isinstance(self._state, GateOpen)
+            return not isinstance(self._state, GateOpen) or self._taken_s is not None
 
     def enter(self, attempt: Attempt) -> bool:
         """Let a job in if it may enter now; if not, ask again later."""
@@ -104,9 +106,29 @@ class SuspectGate:
         """Whether a job has used up its time to end, while a suspect waits to be alone."""
         with self._lock:
             state = self._state.before if isinstance(self._state, SuspectInside) else self._state
-            if isinstance(state, GateOpen) or attempt is state.suspect or attempt not in self._inside:
-                return False
-            return monotonic() - state.since_s > self.clearing_s
+            since_s = [] if self._taken_s is None else [self._taken_s]
+            if isinstance(state, GateClosed) and attempt is not state.suspect:
+                since_s.append(state.since_s)
+            is_due = any(monotonic() - one > self.clearing_s for one in since_s)
+            return is_due and attempt in self._inside
+
+    def keep_room(self) -> None:
+        """Tell the server's other workers what is inside, and hear of them. Raises RedisError."""
+        if self.room is not None:
+            with self._lock:
+                self._look()
+                is_closed = not isinstance(self._state, GateOpen)
+                self.room.keep(has_jobs=bool(self._inside), is_closed=is_closed)
+
+    def leave_room(self) -> None:
+        """Tell the server's other workers that nothing of this one is there any more. Raises RedisError."""
+        if self.room is not None:
+            self.room.keep(has_jobs=False, is_closed=False)
+
+    @property
+    def _taken_s(self) -> float | None:
+        """Since when a suspect of another worker has the server alone, or waits for that."""
+        return None if self.room is None else self.room.taken_s
 
     def _look(self) -> None:
         """Forget jobs that are over, and with them the state that was for one of these."""
@@ -135,7 +157,10 @@ class SuspectGate:
     def _may_enter(self, attempt: Attempt, state: GateOpen | GateClosed) -> bool:
         if isinstance(state, GateClosed) and state.suspect is not attempt:
             return False
-        return not (attempt.is_last and self._inside)
+        if attempt.is_last and self._inside:
+            return False
+        is_closed = isinstance(state, GateClosed)
+        return self.room is None or self.room.enter(must_be_alone=attempt.is_last, is_closed=is_closed)
 
     def _wait(self, suspect: Attempt) -> None:
         """Note who asks; close the gate for one that other jobs have passed for long enough."""
