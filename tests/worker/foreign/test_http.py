@@ -1,6 +1,7 @@
 """Answers over HTTP, whole and broken, in whatever parts they come."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -85,3 +86,25 @@ def test_the_key_goes_with_each_request_and_is_not_shown() -> None:
     assert (server.host, server.port, server.path) == ("host", 443, "/base/")
     assert b"authorization: Bearer secret\r\n" in server.headers
     assert "secret" not in repr(server)
+
+
+@pytest.mark.parametrize("num_turns", range(12))
+def test_a_request_that_is_cancelled_at_any_moment_is_no_fault_of_the_loop(num_turns: int) -> None:
+    """Its connection ends, and nobody waits for the answer: the engine's thread would end by that."""
+    faults: list[dict[str, object]] = []
+
+    async def cancel() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1") as server:
+            port = server.sockets[0].getsockname()[1]
+            asking = asyncio.ensure_future(HttpServer.at(f"http://127.0.0.1:{port}").post("/", {}))
+            for _ in range(num_turns):
+                await asyncio.sleep(0.001 * (num_turns > 5))
+            asking.cancel()
+            await asyncio.wait([asking])
+            assert asking.cancelled()
+            await asyncio.sleep(0.01)  # what the loop still does of it
+            gc.collect()
+
+    asyncio.run(cancel())
+    assert not faults

@@ -232,6 +232,7 @@ class Exchange(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         if not self.done.done():
             self.done.set_exception(error)
+            self.done.exception()  # has been seen: who asked may have gone while the connection came
 
 
 def _size(digits: bytes, base: int) -> int:
