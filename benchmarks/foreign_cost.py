@@ -4,7 +4,7 @@
 
 As many jobs as rows stream to their ends. The server gives each row a token a step, as many in all a second
 as it is told to, or as it can. All of the worker's process counts: receiving, reading, detokenizing, events,
-Redis, leases.
+Redis, leases, results.
 """
 
 import subprocess
@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from redis import Redis
+
 from benchmarks.harness import Benchmark, main
 from benchmarks.jobs import greedy, prompts
 from benchmarks.process_figures import cpu_s
 from benchmarks.report import ROOT, Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
+from llama_herd.tasks.ledger.keys import Keys
 from tests.chaos.harness.patience import wait_until
 
 
@@ -60,7 +63,10 @@ def spent(queue: Queue, plan: Plan, flush_ms: int) -> tuple[float, float]:
     ids = [accepted.job_id for accepted in queue.client.submit_many(jobs)]
     wait_until(lambda: all(queue.client.job(one).finish_reason for one in ids[-1:]), "the last job ends")
     num_tokens = sum(len(queue.client.result(one).ids) for one in ids)
-    return 1e6 * (cpu_s(queue.pid) - before_s) / num_tokens, num_tokens / (perf_counter() - began_s)
+    rate = num_tokens / (perf_counter() - began_s)
+    with Redis.from_url(queue.url) as redis:
+        wait_until(lambda: not redis.hlen(Keys().unacked_key), "all results are stored")
+    return 1e6 * (cpu_s(queue.pid) - before_s) / num_tokens, rate
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from asyncio import Transport
+from functools import cache
 from typing import Any, ClassVar
 
 #: The id of each token, and its text.
@@ -25,14 +26,15 @@ def event(content: Any) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def choice_event(finish_reason: str | None) -> bytes:
+@cache
+def choice_event(finish_reason: str | None, num: int) -> bytes:
     choice = {
         "index": 0,
-        "text": TEXT,
+        "text": TEXT * num,
         "logprobs": None,
         "finish_reason": finish_reason,
         "stop_reason": None,
-        "token_ids": [TOKEN_ID],
+        "token_ids": [TOKEN_ID] * num,
         "prompt_token_ids": None,
     }
     head = {
@@ -44,7 +46,6 @@ def choice_event(finish_reason: str | None) -> bytes:
     return event({**head, "choices": [choice], "usage": None})
 
 
-GOES_ON, LAST = choice_event(None), choice_event("length")
 BEGIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
@@ -60,6 +61,7 @@ class Connection(asyncio.Protocol):
         self.buffer = b""
         self.num_left = self.num_asked = 0
         self.streams = False
+        self.num_gathered, self.interval = 0, 1
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -76,6 +78,7 @@ class Connection(asyncio.Protocol):
         if "prompt" in body and path in ("/v1/completions", "/completion"):
             self.streams = bool(body.get("stream"))
             self.num_asked = self.num_left = body.get("max_tokens") or body["n_predict"]
+            self.interval = body.get("stream_interval", 1)
             if self.streams:
                 self.transport.write(BEGIN)
             self.rows[self] = None
@@ -95,8 +98,12 @@ class Connection(asyncio.Protocol):
 
     def step(self) -> None:
         self.num_left -= 1
-        if self.streams:
-            self.transport.write(GOES_ON if self.num_left else LAST + END)
+        self.num_gathered += 1
+        is_first, is_last = self.num_left == self.num_asked - 1, not self.num_left
+        if self.streams and (is_first or is_last or self.num_gathered == self.interval):
+            told = choice_event("length" if is_last else None, self.num_gathered)
+            self.transport.write(told + END if is_last else told)
+            self.num_gathered = 0
         if not self.num_left:
             del self.rows[self]
             if not self.streams:

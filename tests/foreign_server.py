@@ -201,7 +201,7 @@ class ForeignServer:
         to.send(200, line.encode(), "text/plain")
 
     async def completions(self, body: Any, to: "Answerer") -> None:
-        """As vLLM's: a chunk a token."""
+        """As vLLM's: a chunk for the first token, then one for as many as are asked for."""
         complaint = self._complaint(body, body["max_tokens"])
         if body.get("priority") and not self.options.priorities:
             complaint = "Got priority but Priority scheduling is not enabled."
@@ -213,6 +213,7 @@ class ForeignServer:
             await self._scores(body, to)
             return
         to.begin()
+        waiting = list[int]()  # drawn, and not sent
 
         def take(row: Row, token_id: int, reason: str | None) -> None:
             if reason == "error":
@@ -220,18 +221,23 @@ class ForeignServer:
                 to.chunk(b"data: [DONE]\n\n")
             if token_id < 0:
                 return
+            waiting.append(token_id)
+            if not reason and len(row.ids) > 1 and len(waiting) < (body.get("stream_interval") or 1):
+                return
             logprobs = None
             if body.get("logprobs") is not None:
-                token = f"token_id:{token_id}"
-                logprobs = {"tokens": [token], "token_logprobs": [-0.5], "top_logprobs": [{token: -0.5}]}
+                tokens = [f"token_id:{one}" for one in waiting]
+                scores, tops = [-0.5] * len(tokens), [{one: -0.5} for one in tokens]
+                logprobs = {"tokens": tokens, "token_logprobs": scores, "top_logprobs": tops}
             choice = {
                 "index": 0,
-                "text": self.tokenizer.decode([token_id]),
+                "text": self.tokenizer.decode(waiting),
                 "logprobs": logprobs,
                 "finish_reason": reason,
                 "stop_reason": None,
-                "token_ids": [token_id],
+                "token_ids": [*waiting],
             }
+            waiting.clear()
             to.event({"id": "cmpl-1", "object": "text_completion", "created": 1, "choices": [choice]})
             if reason:
                 details = {"cached_tokens": num_cached}

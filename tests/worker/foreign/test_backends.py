@@ -16,7 +16,7 @@ from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault, 
 from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.model import BACKENDS
-from llama_herd.worker.foreign.vllm import TokenStream, Vllm
+from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm
 
 SERVER = HttpServer.at("http://127.0.0.1:1")
 #: A value of each field of a job's sampling that is not the default.
@@ -148,6 +148,32 @@ def test_a_stream_without_an_end_is_lost_and_errors_in_it_are_errors(
     stream.write(EVENT % (5, b"null") + told + b"data: [DONE]\n\n")
     with pytest.raises(error):
         stream.outcome()
+
+
+def test_the_gap_between_two_tokens_is_that_of_those_behind_the_first_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = iter((5.0, 5.3, 5.6))
+    monkeypatch.setattr("llama_herd.worker.foreign.vllm.monotonic", lambda: next(now_s))
+    stream, none = TokenStream(lambda _: None), TokenStream(lambda _: None)
+    for content in (EVENT % (5, b"null"), (EVENT % (5, b"null")) * 2, EVENT % (5, b'"length"')):
+        stream.write(content)
+    assert stream.gap_s == pytest.approx(0.2)
+    assert none.gap_s == 0
+
+
+@pytest.mark.parametrize(
+    ("gather_s", "gap_s", "num"),
+    [(0.0, 0.01, 1), (0.05, 0.01, 2), (0.05, 0.02, 1), (0.2, 0.01, 10), (10.0, 0.01, MAX_GATHERED)],
+)
+def test_as_many_tokens_come_together_as_are_drawn_in_half_the_time_between_two_events(
+    gather_s: float, gap_s: float, num: int
+) -> None:
+    backend, sequence = Vllm(SERVER), sequence_of()
+    sequence.gather_s = gather_s
+    assert "stream_interval" not in body_of(backend, sequence)  # until it is known how fast the server is
+    backend._gap_s = gap_s
+    assert body_of(backend, sequence).get("stream_interval", 1) == num
 
 
 def test_scores_are_read_by_ids() -> None:

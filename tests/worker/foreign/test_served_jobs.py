@@ -11,6 +11,7 @@ from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.events import Started
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.worker.foreign.vllm import MAX_GATHERED
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.foreign_server import ANSWER
 from tests.local.processes import WorkerProcess
@@ -91,6 +92,15 @@ def test_log_probabilities_come_with_the_tokens_or_are_refused(served: Served) -
         return
     assert result.logprobs is not None
     assert len(result.logprobs) == 6
+
+
+def test_tokens_that_may_be_gathered_come_together_and_are_the_same(served: Served) -> None:
+    scores = {"logprobs": True} if served.kind == "vllm" else {}
+    asked = {**GREEDY, **scores, "max_tokens": 50}
+    each, gathered = (served.run(sampling=asked, flush_ms=ms) for ms in (0, 500))
+    assert (each.ids, each.text, each.logprobs) == (gathered.ids, gathered.text, gathered.logprobs)
+    intervals = [body.get("stream_interval") for body in served.server.bodies[-2:]]
+    assert intervals == ([None, MAX_GATHERED] if served.kind == "vllm" else [None, None])
 
 
 def test_a_prompt_is_scored_or_refused(served: Served) -> None:
@@ -174,7 +184,7 @@ def test_a_cancel_is_told_at_once_and_frees_the_server_s_row(served: Served) -> 
 
 
 def test_a_deadline_ends_a_job_and_keeps_its_text(served: Served) -> None:
-    result = served.run("<hang 8> A tale", timeout_s=1.0)
+    result = served.run("<hang 8> A tale", timeout_s=1.0, flush_ms=0)
     assert result.finish_reason == "deadline"
     assert len(result.ids) == (8 if served.kind == "vllm" else 4)
 

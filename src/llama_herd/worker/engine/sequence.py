@@ -53,6 +53,7 @@ class Sequence:
     time_limit_s: float | None = None  # from admission
     tenant: str = ""  # sequences of different tenants share no pages
     priority: int = 0  # higher is admitted first
+    gather_s: float = 0.0  # how long its tokens may be gathered for one event
     choice: int = 0  # number of the output, or of the text
     vector: VectorForm | None = None  # of a text: what its vector is to be; None: its tokens continue
     ids: list[int] = field(init=False, default_factory=list)

@@ -1,6 +1,8 @@
 """vLLM: ids go in by /v1/completions, and come out of its stream as they are drawn."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
+from time import monotonic
 from typing import Any, ClassVar
 
 from pydantic_core import from_json
@@ -29,6 +31,9 @@ from llama_herd.worker.grammars.served_forms import ServedConstraint
 #: A server without it has one queue, first come, first served, and says nothing of it.
 PRIORITY_FLAG = "--scheduling-policy priority"
 ANEW = FieldUse("passed", "after a resume it counts from there")
+
+#: Tokens of an output may come together, as many as are drawn in this part of the time between two events.
+GATHERED_PART, MAX_GATHERED = 0.5, 16
 
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _TOKEN = "token_id:"
@@ -66,6 +71,7 @@ class Vllm(Backend):
     def __init__(self, server: HttpServer) -> None:
         super().__init__(server)
         self._facts = ServerFacts("", 0)
+        self._gap_s = inf  # between two tokens of the output that ended last
 
     async def facts(self, wanted: str) -> ServerFacts:
         answer = checked(await self.server.get("/v1/models", FACTS_S))
@@ -104,6 +110,7 @@ class Vllm(Backend):
             return Generated("length")
         stream = TokenStream(take, sequence.params.top_logprobs)
         checked(await self.server.post(_COMPLETIONS, self._body(sequence), stream.write))
+        self._gap_s = stream.gap_s or self._gap_s
         return stream.outcome()
 
     async def _score(self, sequence: Sequence) -> None:
@@ -133,11 +140,17 @@ class Vllm(Backend):
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
+            **({"stream_interval": num} if (num := self._num_gathered(sequence)) > 1 else {}),
             **_scores_asked(params),
             **({"logit_bias": dict(params.logit_bias)} if params.logit_bias else {}),
             **({"priority": -sequence.priority} if self._facts.takes_priorities else {}),
             **_form_asked(sequence),
         }
+
+    def _num_gathered(self, sequence: Sequence) -> int:
+        """How many tokens may come together: a part costs the server, and us, nearly as much as a token."""
+        most = MAX_GATHERED if sequence.constraint else GATHERED_PART * sequence.gather_s / self._gap_s
+        return max(1, min(MAX_GATHERED, round(most)))
 
 
 #: Fields of our sampling that have the same name and meaning there.
@@ -177,6 +190,8 @@ class TokenStream:
     def __init__(self, take: TakeTokens, num_top: int = 0) -> None:
         self._take, self._num_top = take, num_top
         self._rest = b""
+        self._num = self._num_first = 0  # tokens in all, and those that came first
+        self._first_s = self._last_s = 0.0
         self._reason: str | None = None
         self._num_cached: int | None = None
         self._error: Exception | None = None
@@ -190,7 +205,19 @@ class TokenStream:
             if field == b"data" and (data := data.strip()) and data != b"[DONE]":
                 tokens += self._tokens(from_json(data))
         if tokens:
+            self._note(len(tokens))
             self._take(tokens)
+
+    def _note(self, num: int) -> None:
+        self._last_s = monotonic()
+        if not self._num:
+            self._num_first, self._first_s = num, self._last_s
+        self._num += num
+
+    @property
+    def gap_s(self) -> float:
+        """The time between two tokens, on average; 0: not known."""
+        return (self._last_s - self._first_s) / max(1, self._num - self._num_first)
 
     def _tokens(self, told: Mapping[str, Any]) -> list[SampledToken]:
         """The tokens of an event. What else it says is noted."""

@@ -200,13 +200,14 @@ class Preparer:
         since_ms = round(1000 * (monotonic() - attempt.claimed_s))
         now_ms = claimed.now_ms + since_ms
         sequences = self.maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
+        flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
+        attempt.stream.pace.gather_s = flush_ms / 1000
         for sequence in sequences:
+            sequence.gather_s = flush_ms / 1000
             sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             self._resume(sequence, recorded)
             sequence.line = attempt.line
             sequence.is_confirmed = False  # until the job's start is on record
-        flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
-        attempt.stream.pace.gather_s = flush_ms / 1000
         if isinstance(job, TextJob):
             attempt.stream.num_texts = len(sequences)
         else:
