@@ -38,6 +38,8 @@ PATIENCE_S = 1800.0
 #: Streams that are read at a time.
 NUM_READERS = 32
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+#: So long that vLLM is asked for several tokens at a time.
+FLUSH_MS = 200
 #: Two of them work for one server.
 NUM_WORKERS = 2
 #: It dies, and comes back at its address.
@@ -122,7 +124,8 @@ def herd_before(
     server: Server, redis: DurableRedis, folder: Path, engine: str, **settings: Any
 ) -> Iterator[Herd]:
     """A server, and what stands before it; its workers are still to come."""
-    own = {"engine": engine, "engine_url": server.url, "lease_ms": 1500, "deterministic": False, **settings}
+    asked = {"engine": engine, "engine_url": server.url, "deterministic": False}
+    own = {**asked, "flush_ms": FLUSH_MS, "lease_ms": 1500, **settings}
     reference = ComputedHere(engine) if isinstance(server, StandIn) else AskedAgain(redis.url)
     with Herd(redis, server.model, folder, reference=reference, **own) as herd:
         yield herd
