@@ -71,6 +71,11 @@ def reference(endless: Path) -> Reference:
     return Reference(WorkerSettings.read(model=endless, **SETTINGS))
 
 
+@pytest.fixture(autouse=True)
+def _forked(forked_workers: None) -> None:
+    """Hundreds of workers are started here, and each new Python takes seconds of a core."""
+
+
 @pytest.fixture
 def server() -> Iterator[FragileRedis]:
     with FragileRedis() as server:

@@ -9,6 +9,11 @@ from tests.chaos.harness.__main__ import app
 from tests.chaos.harness.faults.catalogue import FAULTS
 
 
+@pytest.fixture
+def forked_workers() -> None:
+    """Not here: its workers are those that a person gets."""
+
+
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
