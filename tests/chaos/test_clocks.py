@@ -68,7 +68,7 @@ def test_a_death_at_the_moment_of_a_jump_costs_two_leases_at_most(
         skewed_redis.move_clock(after_s)
         victim = herd.busiest()
         victim.kill()
-        died_s = monotonic()
+        died_s, two_leases_s = monotonic(), 2 * herd.settings.lease_ms / 1000
         left = {job_id for job_id in jobs if not herd.jobs.has_ended(job_id)}
 
         def all_are_taken() -> bool:
@@ -80,10 +80,9 @@ def test_a_death_at_the_moment_of_a_jump_costs_two_leases_at_most(
             )
             return not left
 
-        wait_until(all_are_taken, "each job is in live hands", 30)
+        wait_until(all_are_taken, "each job is in live hands", two_leases_s)
         took_s = monotonic() - died_s
         figures.append(f"clock moved from {before_s:+} to {after_s:+} s at a death: {took_s:.1f} s")
-        assert took_s <= 2 * herd.settings.lease_ms / 1000
         assert herd.verdict().violations == ()
 
 
