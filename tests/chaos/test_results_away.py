@@ -13,6 +13,7 @@ from redis import Redis
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.worker.jobs.finisher import NUM_THREADS
+from tests.chaos.harness.faults.long_waits import SOON_LOST
 from tests.chaos.harness.patience import wait_until
 from tests.durable_redis import DurableRedis
 from tests.local.processes import WorkerProcess
@@ -54,9 +55,8 @@ def test_kills_of_the_results_redis_and_of_workers_lose_no_result(
         def start(number: int) -> WorkerProcess:
             log = tmp_path / f"{number}.log"
             options: dict[str, Any] = {"model_name": "m", "slots": 4, "kv_cache_tokens": 1024, "threads": 1}
-            return WorkerProcess(
-                server.url, model, f"w{number}", log, result_url=results.url, lease_ms=1000, **options
-            ).start()
+            options |= {"result_url": results.url, "lease_ms": 1000, **SOON_LOST}
+            return WorkerProcess(server.url, model, f"w{number}", log, **options).start()
 
         shop = Celery("shop", broker=server.url, backend=results.url, set_as_current=False)
         sender = Celery("sender", broker=server.url, set_as_current=False)  # needs no results to send

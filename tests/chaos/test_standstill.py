@@ -15,6 +15,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.process import EXIT_SILENT, EXIT_STUCK
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.faults.long_waits import SOON_LOST
 from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
 from tests.local.tended_worker import TendedWorker
@@ -142,7 +143,7 @@ def test_a_worker_whose_results_stand_still_says_so_and_ends(
         assert worker.wait_for_end() == EXIT_STUCK
         assert '"part": "finisher"' in worker.log
     (tmp_path / "finisher").unlink()
-    with TendedWorker(settings, "other@test", tmp_path / "other"):
+    with TendedWorker(settings, "other@test", tmp_path / "other", **SOON_LOST):
         assert AsyncResult(job, app=make_app(settings)).get(timeout=60)["finish_reason"] == "length"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from tests.chaos.harness.faults.redis_faults import keeping_owners
 from tests.chaos.harness.herd import STEP_S, Herd
@@ -11,6 +12,11 @@ from tests.chaos.harness.verdict import BrokenLaw
 
 #: kombu's timeout in the worker that looks for lost messages; their holders report them once a second.
 VISIBILITY_S = 3
+#: Options of a worker that takes messages for lost so soon, though it is none of a herd.
+SOON_LOST: dict[str, Any] = {
+    "include": "tests.chaos.harness.saboteur",
+    "env": Sabotage(visibility_s=VISIBILITY_S).environment,
+}
 #: Takes longer than that by the sabotaged steps alone.
 LONG = {"max_tokens": 450, "temperature": 0.8, "seed": 11, "ignore_eos": True}
 NUM_LONG = 4
