@@ -12,6 +12,9 @@ from tests.chaos.harness.herd import SETTINGS, Herd
 from tests.chaos.harness.reference import Reference
 from tests.tiny import write_tiny_gguf
 
+#: Outputs that a test compares: each is computed anew, alone, as slowly as the first time.
+NUM_COMPARED = 24
+
 _FIGURES = pytest.StashKey[list[str]]()
 _ERRORS = pytest.StashKey[list[BaseException]]()
 
@@ -85,6 +88,6 @@ def server() -> Iterator[FragileRedis]:
 @pytest.fixture
 def herd(server: FragileRedis, endless: Path, tmp_path: Path, reference: Reference) -> Iterator[Herd]:
     """Its jobs are held to every law once the test is over."""
-    with Herd(server, endless, tmp_path, reference=reference) as herd:
+    with Herd(server, endless, tmp_path, reference=reference, max_compared=NUM_COMPARED) as herd:
         yield herd
         assert herd.verdict().violations == ()

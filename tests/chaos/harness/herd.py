@@ -19,7 +19,7 @@ from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.webhooks.setup import store_webhooks
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.fragile_redis import FragileRedis
-from tests.chaos.harness.inquest import inquest
+from tests.chaos.harness.inquest import MAX_COMPARED, inquest
 from tests.chaos.harness.jobs import Jobs
 from tests.chaos.harness.listener import EventListener
 from tests.chaos.harness.proxy import FaultProxy
@@ -71,12 +71,14 @@ class Herd:
         seed: int = 0,
         reference: ReferenceOutputs | None = None,
         text_models: TextModels = MappingProxyType({}),
+        max_compared: int = MAX_COMPARED,
         **settings: Any,
     ) -> None:
         """Logs of workers go to `folder`; `seed` decides what faults choose at random.
 
         `reference`: the one of this model, if there is one already. `text_models`: each is served by a worker
-        of its own. `settings` override `SETTINGS` for all workers.
+        of its own. `max_compared`: how many outputs the verdict compares at most. `settings` override
+        `SETTINGS` for all workers.
         """
         self.server = server
         self.proxy = FaultProxy(server.port)
@@ -89,6 +91,7 @@ class Herd:
         self._folder = folder
         self._reference = reference
         self.text_models = text_models
+        self._max_compared = max_compared
         self._workers: list[TendedWorker] = []
         self._numbers = count()
         self._listener = EventListener(self.settings.redis_url, self.jobs.ledger)
@@ -196,7 +199,7 @@ class Herd:
     def verdict(self) -> Verdict:
         """Wait until all jobs have ended, then check every law for each of them."""
         reference = self._reference or Reference(self.settings)
-        return inquest(self.jobs, reference, self._listener, self.text_models)
+        return inquest(self.jobs, reference, self._listener, self.text_models, self._max_compared)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self.proxy)

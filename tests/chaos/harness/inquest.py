@@ -42,7 +42,11 @@ class JobFinding:
 
 
 def inquest(
-    jobs: Jobs, reference: ReferenceOutputs, listener: EventListener, text_models: TextModels
+    jobs: Jobs,
+    reference: ReferenceOutputs,
+    listener: EventListener,
+    text_models: TextModels,
+    max_compared: int = MAX_COMPARED,
 ) -> Verdict:
     """Check these jobs, and what the listener has heard of them. A worker must be up to clean up."""
     checker = Checker(jobs.redis, jobs.ledger)
@@ -50,7 +54,7 @@ def inquest(
         jobs.results(jobs.unfinished())
     left = _leftovers(jobs, checker)
     found = _findings(jobs, checker, listener)
-    compared = sorted(found, key=lambda finding: -finding.num_claims)[:MAX_COMPARED]
+    compared = sorted(found, key=lambda finding: -finding.num_claims)[:max_compared]
     evidence = [checker.evidence(one.job_id) for one in compared]
     return Verdict(
         num_jobs=len(found),
