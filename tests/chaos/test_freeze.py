@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from llama_herd.tasks.ledger.ledger import SOUND_TOKENS
 from tests.chaos.harness.faults.long_waits import VISIBILITY_S, num_put_back
 from tests.chaos.harness.faults.standstill import die_with_a_message, freeze, frozen
 from tests.chaos.harness.herd import Herd
@@ -27,7 +28,7 @@ def test_a_zombies_writes_are_refused_and_it_takes_over_when_the_new_owner_dies(
         herd.jobs.wait_for(job_ids, "epoch", 2)
         herd.jobs.wait_for_progress(job_ids)
     wait_until(lambda: zombie.log.count("job was lost") == len(job_ids), "the zombie's writes refused")
-    herd.jobs.wait_for_progress(job_ids)
+    herd.jobs.wait_for_progress(job_ids, SOUND_TOKENS)  # lest they go on one by one, as suspects do
     successor.kill()
     herd.jobs.results()
     assert {tuple(herd.jobs.starts(job_id)) for job_id in job_ids} == {

@@ -72,12 +72,12 @@ def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_hap
 
 def test_a_killed_workers_job_goes_on_before_the_backlog(server: FragileRedis, tmp_path: Path) -> None:
     """Somebody reads its stream, and it has waited its turn once."""
-    model = write_tiny_gguf(tmp_path / "tales.gguf", eos=False, context_length=2048)
+    model = write_tiny_gguf(tmp_path / "tales.gguf", eos=False, context_length=1024)
     with Herd(server, model, tmp_path, lease_ms=1500) as herd:
         herd.start_workers(2, slots=1, step_s=0.02)
-        job_ids = herd.jobs.submit(2, {**SAMPLED, "max_tokens": 1500})  # long after the lease of the dead
+        job_ids = herd.jobs.submit(2, {**SAMPLED, "max_tokens": 800})  # long after the lease of the dead
         herd.jobs.wait_for(job_ids, "n", 20)
-        backlog = herd.jobs.submit(40, {**SAMPLED, "max_tokens": 100})
+        backlog = herd.jobs.submit(40, {**SAMPLED, "max_tokens": 25})
         with kill_worker(herd) as (orphan,):
             wait_until(lambda: herd.put_back[orphan], f"{orphan} put back")
         (mate,) = set(job_ids) - {orphan}
@@ -93,7 +93,7 @@ def test_a_killed_workers_job_goes_on_before_the_backlog(server: FragileRedis, t
 
 @pytest.mark.parametrize(
     ("num_kills", "max_tokens"),
-    [(6, 400), pytest.param(50, 2800, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [(4, 300), pytest.param(50, 2800, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 def test_any_number_of_kills_blames_no_job_that_comes_far_enough_between_them(
     server: FragileRedis, tmp_path: Path, num_kills: int, max_tokens: int

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
     """And it asks for no more of them meanwhile."""
     (leaving,) = herd.start_workers(1, grace_s=60, step_s=0.03)
-    running = herd.jobs.submit(4, LONG)
+    running = herd.jobs.submit(4, {**LONG, "max_tokens": 100})
     herd.jobs.wait_for(running, "n", 5)
     leaving.signal(signal.SIGTERM)
     wait_until(lambda: herd.state_of(leaving) == "stopping", "signal heard")

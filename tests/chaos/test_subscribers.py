@@ -17,16 +17,19 @@ KINDS = {
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
+#: What is measured is a worker at its best: half a second of it says enough.
+BRIEF = {**SAMPLED, "max_tokens": 100}
+
+
 def tokens_per_s(herd: Herd) -> float:
     """Run some jobs through a worker that does its best."""
     started_s = monotonic()
-    results = herd.jobs.results(herd.jobs.submit(8, SAMPLED))
+    results = herd.jobs.results(herd.jobs.submit(8, BRIEF))
     return sum(len(result.ids) for result in results) / (monotonic() - started_s)
 
 
 def test_subscribers_that_read_badly_hold_nothing_up(herd: Herd, figures: list[str]) -> None:
     herd.start_workers(1, step_s=0)
-    tokens_per_s(herd)
     alone = tokens_per_s(herd)
     for kind, strike in KINDS.items():
         with strike(herd):
