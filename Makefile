@@ -40,7 +40,7 @@ test-programs: $(VENV)/.ready ## run demos, benchmarks and commands whole, as a 
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "program and not slow and not fault"
 
 test-faults: $(VENV)/.ready ## kill, freeze and cut off real workers, every fault once (some minutes)
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "fault and not slow" tests/chaos tests/cli tests/worker
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "fault and not slow" tests/chaos tests/cli tests/worker
 
 # An interpreter takes minutes for a whole model on a busy machine.
 test-kernels: $(KERNELS)/.ready ## run the GPU's kernels in Triton's interpreter, and compile them for a card that need not be there

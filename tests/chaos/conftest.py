@@ -12,7 +12,7 @@ from tests.chaos.harness.herd import SETTINGS, Herd
 from tests.chaos.harness.reference import Reference
 from tests.tiny import write_tiny_gguf
 
-#: Outputs that a test compares: each is computed anew, alone, as slowly as the first time.
+#: So many outputs of a test are compared at most: each is computed anew, and alone.
 NUM_COMPARED = 24
 
 _FIGURES = pytest.StashKey[list[str]]()

@@ -12,7 +12,7 @@ from tests.chaos.harness.verdict import BrokenLaw
 
 #: kombu's timeout in the worker that looks for lost messages; their holders report them once a second.
 VISIBILITY_S = 3
-#: Options of a worker that takes messages for lost so soon, though it is none of a herd.
+#: Options of a worker outside of a herd that takes messages for lost so soon.
 SOON_LOST: dict[str, Any] = {
     "include": "tests.chaos.harness.saboteur",
     "env": Sabotage(visibility_s=VISIBILITY_S).environment,
