@@ -69,6 +69,7 @@ COMMANDS: dict[str, set[Role]] = {
     "ZRANGE herd:{t}:leases 0 -1": {W, O, G},
     "ZCARD herd:{t}:leases": {W, O, G},
     "HGETALL herd:{t}:worker:w": {W, O, G},
+    "ZADD herd:{t}:server:1 1 x": {W, O},
     "XREVRANGE herd:{t}:dead + -": {W, O, G},
     "XADD herd:{t}:dead * raw x": {W, O, G},
     "HGET herd:{t}:unacked tag": {W, O, G},

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from structlog.testing import capture_logs
 
 from llama_herd.worker.jobs import server_room, suspect_gate
 from llama_herd.worker.jobs.attempt import Attempt
@@ -136,6 +137,20 @@ def test_while_redis_is_away_nobody_enters_an_empty_room(redis: Any) -> None:
     assert here.enter(job())
     here.room.redis = Redis(port=1)
     assert here.enter(job())  # the others know already that something is there
+
+
+def test_a_spoilt_key_holds_no_job_up_and_is_told_once(redis: Any) -> None:
+    one, other = two(redis)
+    redis.set(KEY, "somebody's")
+    with capture_logs() as logs:
+        assert one.enter(job(is_last=True))
+        assert other.enter(job())
+        one.keep_room()
+        one.keep_room()
+    assert [line["key"] for line in logs] == [KEY, KEY]  # of each worker
+    redis.delete(KEY)
+    one.keep_room()
+    assert not other.enter(job(is_last=True))
 
 
 def test_who_was_refused_does_not_ask_redis_at_once(redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:

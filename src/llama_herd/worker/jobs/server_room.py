@@ -10,13 +10,17 @@ from time import monotonic
 from typing import Self
 from urllib.parse import urlsplit
 
+import structlog
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.shared_servers import Entering, SharedServer, share_server
 from llama_herd.worker.settings import WorkerSettings
+
+log = structlog.get_logger(__name__)
 
 #: How soon a worker asks again that was not let in.
 ASK_AGAIN_S = 0.05
@@ -36,6 +40,7 @@ class ServerRoom:
     has_jobs: bool = field(init=False, default=False)  # of this worker; the others know it
     taken_s: float | None = field(init=False, default=None)  # since when another worker has it alone
     _refused_s: float = field(init=False, default=-inf)
+    _has_complained: bool = field(init=False, default=False)
 
     @classmethod
     def of(cls, settings: WorkerSettings, redis: Redis, owner: str) -> Self:
@@ -68,10 +73,23 @@ class ServerRoom:
         call = share_server(
             self.key, self.owner, self.life_ms, has_jobs=self.has_jobs, is_alone=is_closed, enters=enters
         )
-        found = run_call(self.redis, call)
+        try:
+            found = run_call(self.redis, call)
+        except ResponseError as error:
+            if is_temporary(error):
+                raise
+            found = self._without_others(error)
         self.has_jobs = self.has_jobs or found.may_enter
         self.taken_s = (self.taken_s or monotonic()) if found.is_taken else None
         return found
+
+    def _without_others(self, error: ResponseError) -> SharedServer:
+        """Jobs go on though the others cannot be asked, as in a worker that is the only one."""
+        if not self._has_complained:
+            reason = redis_message(error)
+            log.error("a suspect may not be alone in the engine's server", key=self.key, error=reason)
+        self._has_complained = True
+        return SharedServer(may_enter=True, is_taken=False)
 
 
 def server_id(url: str) -> str:
