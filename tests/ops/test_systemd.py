@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -39,7 +40,8 @@ class Listener:
 def listener(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Listener]:
-    address = str(tmp_path / "notify") if request.param == "path" else f"@herd-{os.getpid()}"
+    # Nobody else's: the reports of an earlier test go on, to theirs.
+    address = str(tmp_path / "notify") if request.param == "path" else f"@herd-{uuid4().hex}"
     one = Listener(address)
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     monkeypatch.setattr(systemd, "INTERVAL_S", 0.01)
