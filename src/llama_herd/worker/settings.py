@@ -2,6 +2,7 @@
 
 import re
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -33,6 +34,14 @@ FOREIGN_SLOTS = {"vllm": 256, "llama-server": 4}
 
 #: A server's address, without a password: a key has a setting of its own.
 _URL = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(_URL.fullmatch(url) and parts.hostname) and parts.port != 0
+    except ValueError:  # of the port, or of a bracket
+        return False
 
 
 class WorkerSettings(ServedSettings):
@@ -235,8 +244,10 @@ class WorkerSettings(ServedSettings):
             )
         if engine == "own" and url:
             raise ValueError("is a server's, but HERD_ENGINE=own. Fix: set that to vllm or llama-server")
-        if url and not _URL.fullmatch(url):
-            raise ValueError("must be http:// or https:// and a host, without a name or a key")
+        if url and not _is_address(url):
+            raise ValueError(  # which does not repeat it: there may be a key in it
+                "must be http:// or https:// and a host, without a name or a key; a port is from 1 to 65535"
+            )
         return url.rstrip("/")
 
     @field_validator("link_routes")

@@ -66,7 +66,18 @@ def test_the_context_is_the_server_s_unless_a_setting_is_less(kind: str, new_ser
         ("vllm", "", "must be the address of the server that HERD_ENGINE=vllm asks"),
         ("own", "http://a", "is a server's, but HERD_ENGINE=own"),
         ("vllm", "http://user:key@a", "must be http:// or https:// and a host, without a name or a key"),
-        ("vllm", "a:80", "must be http:// or https://"),
+        *(
+            ("vllm", url, "must be http:// or https:// and a host.* a port is from 1 to 65535")
+            for url in (
+                "a:80",
+                "http://",
+                "http://:80",
+                "http://[::1",
+                "http://a:0",
+                "http://a:x",
+                "http://a:65536",
+            )
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_told(engine: str, url: str, told: str) -> None:

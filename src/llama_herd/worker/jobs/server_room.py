@@ -95,7 +95,7 @@ class ServerRoom:
 def server_id(url: str) -> str:
     """The same for all workers that name a server alike. A loopback address is of one machine alone."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
+    host = (parts.hostname or "").rstrip(".")
     place = f"localhost of {socket.gethostname()}" if _is_loopback(host) else host
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return hashlib.sha256(f"{place} {port} {parts.path.rstrip('/')}".encode()).hexdigest()[:16]
@@ -103,6 +103,7 @@ def server_id(url: str) -> str:
 
 def _is_loopback(host: str) -> bool:
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
+        return address.is_loopback or address.is_unspecified
     except ValueError:
         return host == "localhost"
