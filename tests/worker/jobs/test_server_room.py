@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
+from llama_herd.tasks.ledger.shared_servers import SharedServers
 from llama_herd.worker.jobs import server_room, suspect_gate
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.server_room import ServerRoom, server_id
@@ -28,7 +29,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gate(redis: Any, owner: str, life_ms: int = LEASE_MS, **settings: Any) -> SuspectGate:
-    return SuspectGate(room=ServerRoom(redis, owner, KEY, life_ms), **settings)
+    return SuspectGate(room=ServerRoom(redis, owner, SharedServers(), "1", life_ms), **settings)
 
 
 def two(redis: Any, **settings: Any) -> tuple[SuspectGate, SuspectGate]:
@@ -133,7 +134,7 @@ def test_a_worker_that_stops_leaves_at_once(redis: Any) -> None:
 def test_while_redis_is_away_nobody_enters_an_empty_room(redis: Any) -> None:
     here = gate(Redis(port=1), "one")
     assert not here.enter(job())
-    here.room = ServerRoom(redis, "one", KEY, LEASE_MS)
+    here.room = ServerRoom(redis, "one", SharedServers(), "1", LEASE_MS)
     assert here.enter(job())
     here.room.redis = Redis(port=1)
     assert here.enter(job())  # the others know already that something is there
@@ -147,7 +148,7 @@ def test_a_spoilt_key_holds_no_job_up_and_is_told_once(redis: Any) -> None:
         assert other.enter(job())
         one.keep_room()
         one.keep_room()
-    assert [line["key"] for line in logs] == [KEY, KEY]  # of each worker
+    assert [line["server"] for line in logs] == ["1", "1"]  # of each worker
     redis.delete(KEY)
     one.keep_room()
     assert not other.enter(job(is_last=True))

@@ -15,9 +15,8 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
-from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.shared_servers import Entering, SharedServer, share_server
+from llama_herd.tasks.ledger.shared_servers import Entering, SharedServer, SharedServers
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -35,7 +34,8 @@ class ServerRoom:
 
     redis: Redis
     owner: str
-    key: str
+    servers: SharedServers
+    server: str  # its id
     life_ms: int
     has_jobs: bool = field(init=False, default=False)  # of this worker; the others know it
     taken_s: float | None = field(init=False, default=None)  # since when another worker has it alone
@@ -45,8 +45,8 @@ class ServerRoom:
     @classmethod
     def of(cls, settings: WorkerSettings, redis: Redis, owner: str) -> Self:
         """The room of the server at HERD_ENGINE_URL."""
-        key = Keys(settings.joint_tenant).key(f"server:{server_id(settings.engine_url)}")
-        return cls(redis, owner, key, settings.lease_ms)
+        servers = SharedServers(settings.joint_tenant)
+        return cls(redis, owner, servers, server_id(settings.engine_url), settings.lease_ms)
 
     def enter(self, *, must_be_alone: bool, is_closed: bool) -> bool:
         """Whether a job may be sent there now; not while Redis is away.
@@ -70,11 +70,11 @@ class ServerRoom:
             self._share(is_closed)
 
     def _share(self, is_closed: bool, enters: Entering = None) -> SharedServer:
-        call = share_server(
-            self.key, self.owner, self.life_ms, has_jobs=self.has_jobs, is_alone=is_closed, enters=enters
+        share = self.servers.share(
+            self.server, self.owner, self.life_ms, has_jobs=self.has_jobs, is_alone=is_closed, enters=enters
         )
         try:
-            found = run_call(self.redis, call)
+            found = run_call(self.redis, share)
         except ResponseError as error:
             if is_temporary(error):
                 raise
@@ -87,7 +87,7 @@ class ServerRoom:
         """Jobs go on though the others cannot be asked, as in a worker that is the only one."""
         if not self._has_complained:
             reason = redis_message(error)
-            log.error("a suspect may not be alone in the engine's server", key=self.key, error=reason)
+            log.error("a suspect may not be alone in the engine's server", server=self.server, error=reason)
         self._has_complained = True
         return SharedServer(may_enter=True, is_taken=False)
 
