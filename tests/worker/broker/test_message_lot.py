@@ -7,8 +7,10 @@ from uuid import uuid4
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Queue
+from kombu.asynchronous import Hub, set_event_loop
 from kombu.message import Message
 from redis import Redis
+from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import Keys
@@ -17,6 +19,7 @@ from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, URGENT
 from llama_herd.worker.broker.message_lot import MAX_BYTES, MAX_MESSAGES, message_in, take_messages
 from llama_herd.worker.broker.queue_channel import QueueTransport
 from llama_herd.worker.broker.queue_order import QueueOrder
+from tests.chaos.harness.patience import wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -95,6 +98,62 @@ def test_each_is_noted_as_kombu_notes_it(redis: Redis, connection: Connection) -
     for one in reader.messages:
         one.ack()
     assert not redis.exists(NOTES, TIMES)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """The loop of a worker."""
+    hub = Hub()
+    set_event_loop(hub)
+    yield hub
+    hub.close()
+    set_event_loop(None)
+
+
+def num_calls(redis: Redis, command: str) -> int:
+    return int(redis.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def test_acks_of_a_moment_are_one_round_trip(redis: Redis, connection: Connection, hub: Hub) -> None:
+    push(redis, *"abcde")
+    reader = Reader(connection)
+    reader.read()
+    before = num_calls(redis, "hdel")
+    for one in reader.messages[:4]:
+        one.ack()
+    assert reader.channel.qos.num_held() == {QUEUE: 1}
+    assert redis.hlen(NOTES) == 5
+    wait_until(lambda: hub.fire_timers() and redis.hlen(NOTES) == 1, "the notes are taken back")
+    assert redis.zrange(TIMES, 0, -1) == [b"e"]
+    reader.messages[4].ack()
+    wait_until(lambda: hub.fire_timers() and not redis.exists(NOTES, TIMES), "so is the last")
+    assert num_calls(redis, "hdel") == before + 2
+
+
+def test_acks_are_not_lost_while_redis_refuses_them(redis: Redis, connection: Connection, hub: Hub) -> None:
+    push(redis, *"ab")
+    reader = Reader(connection)
+    reader.read()
+    redis.delete(TIMES)
+    redis.set(TIMES, "somebody else's")
+    reader.messages[0].ack()
+    with capture_logs() as lines:
+        wait_until(lambda: hub.fire_timers() and lines, "the ack is refused")
+    assert redis.hlen(NOTES) == 1
+    redis.delete(TIMES)
+    reader.messages[1].ack()
+    wait_until(lambda: hub.fire_timers() and not redis.exists(NOTES, TIMES), "both are acked")
+
+
+def test_a_channel_that_closes_acks_before(redis: Redis, connection: Connection, hub: Hub) -> None:
+    push(redis, *"abc")
+    reader = Reader(connection)
+    reader.read()
+    for one in reader.messages[:2]:
+        one.ack()
+    reader.channel.close()
+    assert not redis.exists(NOTES, TIMES)
+    assert redis.llen(QUEUE) == 1, "the one that is not acked is put back"
 
 
 def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, connection: Connection) -> None:

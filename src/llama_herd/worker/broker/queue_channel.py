@@ -78,6 +78,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0]) if self._last_reply else ""
 
     def close(self) -> None:
+        self.qos.take_back_notes()
         try:
             super().close()
         except RedisError:
