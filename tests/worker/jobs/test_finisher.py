@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from threading import Event
+from typing import Any
 
 import pytest
 from celery import Celery
 from celery.backends.redis import RedisBackend
 from redis import Redis
+from redis.client import Pipeline
+from redis.exceptions import DataError
 from structlog.testing import capture_logs
 
 from llama_herd.errors import GenerationError
@@ -211,6 +214,85 @@ class Slow(Told):
         self.has_begun.set()
         self.may_go_on.wait()
         super().settle(outcome, life_s, has_sent_links=has_sent_links)
+
+
+class RoundTrips(Redis):
+    """Counts them."""
+
+    num = 0
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
+        self.num += 1
+        return super().pipeline(transaction, shard_hint)
+
+
+def settle_together(finisher: Finisher, tenancy: Tenancy, first: "Slow", others: list[Told]) -> None:
+    """The others wait while the first is settled; there is one thread."""
+    finisher.settle(tenancy, first.job_id, [first])
+    first.has_begun.wait()
+    for other in others:
+        finisher.settle(tenancy, other.job_id, [other])
+    first.may_go_on.set()
+    wait_until(lambda: all(other.told for other in others), "all are told")
+    finisher.stop()
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.NUM_THREADS", 1)
+
+
+@pytest.mark.parametrize("num", [1, 8])
+def test_jobs_that_end_together_cost_the_ledger_as_many_round_trips_as_one(
+    herd: Herd, redis_url: str, worker_app: Celery, tenancy: Tenancy, one_thread: None, num: int
+) -> None:
+    for script in (herd.ledger.settling("-", "-", 1), tenancy.reader.part("-"), herd.ledger.settle("-")):
+        run_call(herd.redis, script)  # it is loaded
+    names = ["first", *(f"other-{number}" for number in range(num))]
+    for name in names:
+        ended(herd, name, "length")
+    first, *others = Slow(worker_app, "first"), *(Told(worker_app, name) for name in names[1:])
+    with RoundTrips.from_url(redis_url) as redis:
+        settle_together(Finisher(redis), tenancy, first, others)
+    assert {worker_app.backend.get_state(name) for name in names} == {"SUCCESS"}
+    assert redis.num == 2 + 2
+
+
+def test_jobs_that_end_together_have_no_part_in_each_others_trouble(
+    herd: Herd, redis: Redis, worker_app: Celery, tenancy: Tenancy, one_thread: None
+) -> None:
+    names = ["first", "good", "broken", "forgotten", "spoilt", "better"]
+    for name in names:
+        ended(herd, name, "length")
+    herd.redis.xadd(herd.ledger.events_key("broken"), {"e": "no event"})
+    herd.redis.delete(herd.ledger.events_key("forgotten"), herd.ledger.job_key("spoilt"))
+    herd.redis.lpush(herd.ledger.job_key("spoilt"), "somebody else's")
+    first, *others = Slow(worker_app, "first"), *(Told(worker_app, name) for name in names[1:])
+    settle_together(Finisher(redis), tenancy, first, others)
+    assert [other.told[0] for other in others] == ["settled", "failed", "failed", "failed", "settled"]
+    states = [worker_app.backend.get_state(name) for name in names]
+    assert states == ["SUCCESS", "SUCCESS", "FAILURE", "FAILURE", "FAILURE", "SUCCESS"]
+
+
+class Unusable(Redis):
+    """Takes no call, for a reason that does not pass."""
+
+    def pipeline(self, *_: Any) -> Pipeline:
+        raise DataError("a fault of ours")
+
+
+def test_what_ends_the_question_for_all_is_told_of_each(
+    herd: Herd, redis_url: str, worker_app: Celery, tenancy: Tenancy
+) -> None:
+    deliveries = [Told(worker_app, name) for name in ("one", "two")]
+    with Unusable.from_url(redis_url) as redis:
+        finisher = Finisher(redis)
+        for delivery in deliveries:
+            ended(herd, delivery.job_id, "length")
+            finisher.settle(tenancy, delivery.job_id, [delivery])
+        wait_until(lambda: all("acked" in one.told for one in deliveries), "both are acked")
+        finisher.stop()
+    assert [one.told for one in deliveries] == [["failed", "acked"]] * 2
 
 
 @pytest.fixture

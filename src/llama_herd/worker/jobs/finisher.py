@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence as Rows
 from contextlib import suppress
-from queue import SimpleQueue
+from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic
 from traceback import format_tb
 from types import MappingProxyType
@@ -17,16 +18,16 @@ from structlog.contextvars import bound_contextvars
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.generate import correct_state
-from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.ledger.answers import Busy, Settled, Settling, StreamPart
+from llama_herd.tasks.ledger.redis_call import RedisCall, raise_if_error, run_call, run_calls
 from llama_herd.tasks.protocol.events import Event, Timings
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Debt, Delivery
 from llama_herd.worker.broker.result_backend import storing_error
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway
 from llama_herd.worker.insisting import Stopped, insist
-from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.tenancy import Tenancy
 
 log = structlog.get_logger(__name__)
@@ -37,6 +38,9 @@ T = TypeVar("T")
 SettlingAnswer = Settling | Busy | Settled
 
 NUM_THREADS = 2
+
+#: Most jobs of which a thread asks the ledger, and that it notes there, in one round trip.
+MAX_LOT = 16
 
 #: How long a stopping worker waits for results that are being stored.
 STOP_S = 2.0
@@ -61,7 +65,21 @@ class Settlement(NamedTuple):
     job_id: str
     deliveries: Rows[Delivery | Debt]
     line: Mapping[str, object]
-    error: GenerationError | None = None
+    error: GenerationError | None
+    #: By which the ledger knows who settles the job.
+    token: str
+
+    @property
+    def ask(self) -> RedisCall[SettlingAnswer]:
+        """The call that asks whether it may be settled here, and reports that this goes on."""
+        return self.tenancy.ledger.settling(self.job_id, self.token, SETTLING_MS)
+
+
+class Begun(NamedTuple):
+    """What Redis says of a job that is to be settled: whether it may be, and the beginning of its stream."""
+
+    turn: SettlingAnswer
+    first: StreamPart | ResponseError
 
 
 class Finisher:
@@ -76,10 +94,10 @@ class Finisher:
         self._inbox: SimpleQueue[Settlement | None] = SimpleQueue()
         #: Settlements to try again, since another finisher is at them, and when.
         self._later: list[tuple[float, Settlement]] = []
-        #: What reports that a job is being settled here, by the token that says so in its record.
-        self._settling: dict[str, RedisCall[SettlingAnswer]] = {}
+        #: What is being settled here, by its token.
+        self._settling: dict[str, Settlement] = {}
         self._num_answered = [0] * NUM_THREADS
-        self._is_busy = [False] * NUM_THREADS
+        self._num_in_hand = [0] * NUM_THREADS
         self._is_stopping = threading.Event()
         # Daemons: a result backend that does not answer must not delay the end of the process.
         self._threads = [
@@ -93,7 +111,7 @@ class Finisher:
     @property
     def num_waiting(self) -> int:
         """Jobs that wait for a thread or are being settled."""
-        return self._inbox.qsize() + sum(self._is_busy)
+        return self._inbox.qsize() + sum(self._num_in_hand)
 
     @property
     def num_answered(self) -> int:
@@ -109,7 +127,8 @@ class Finisher:
         error: GenerationError | None = None,
     ) -> None:
         """Settle the first delivery and acknowledge the others; returns at once."""
-        self._inbox.put(Settlement(tenancy, job_id, deliveries, {"job_id": job_id, **line}, error))
+        about = {"job_id": job_id, **line}
+        self._inbox.put(Settlement(tenancy, job_id, deliveries, about, error, uuid4().hex))
 
     def stop(self) -> None:
         """Finish the current settlements; messages left unsettled are delivered again and settled then."""
@@ -121,85 +140,131 @@ class Finisher:
             thread.join(max(0.0, until_s - monotonic()))
 
     def _run(self, number: int) -> None:
-        while (settlement := self._inbox.get()) is not None:
-            self._is_busy[number] = True
-            self._settle(settlement)
-            self._num_answered[number] += 1
-            self._is_busy[number] = False
+        while lot := self._take():
+            self._num_in_hand[number] = len(lot)
+            with suppress(Stopped):
+                self._settle(lot, number)
+            self._num_answered[number] += self._num_in_hand[number]
+            self._num_in_hand[number] = 0
+
+    def _take(self) -> list[Settlement]:
+        """Wait for a job, and take along those that wait behind it; none: the worker stops."""
+        lot = [self._inbox.get()]
+        with suppress(Empty):
+            while lot[-1] is not None and len(lot) < MAX_LOT:
+                lot.append(self._inbox.get_nowait())
+        if len(lot) > 1 and lot[-1] is None:
+            self._inbox.put(None)
+        return [one for one in lot if one is not None]
 
     def _report(self) -> None:
         """Report the jobs that are being settled here, and try postponed settlements again."""
         while not self._is_stopping.wait(REPORT_S):
-            for report in list(self._settling.values()):
+            for settlement in list(self._settling.values()):
                 with suppress(RedisError):
-                    run_call(self._redis, report)
+                    run_call(self._redis, settlement.ask)
             for later in list(self._later):
                 due_s, settlement = later
                 if due_s <= monotonic():
                     self._later.remove(later)
                     self._inbox.put(settlement)
 
-    def _settle(self, settlement: Settlement) -> None:
-        """No message is acknowledged before Celery knows how the job ended, or that is owed or cannot be."""
-        with suppress(Stopped), bound_contextvars(**settlement.line):  # also for what Celery logs
+    def _settle(self, lot: Rows[Settlement], number: int) -> None:
+        """Settle some jobs: each by itself, but the ledger is asked of all and told of all at once.
+
+        No message is acknowledged before Celery knows how the job ended, or that is owed or cannot be.
+        """
+        told = []
+        try:
+            for settlement, begun in zip(lot, self._of_each(self._begin, lot), strict=True):
+                if self._apart(settlement, partial(self._finish, settlement, begun)):
+                    told.append(settlement)
+                self._num_in_hand[number] -= 1
+                self._num_answered[number] += 1
+            for settlement, is_purged in zip(told, self._of_each(self._note_settled, told), strict=True):
+                self._apart(settlement, partial(self._close, settlement, is_purged))
+        finally:
+            for settlement in lot:
+                self._settling.pop(settlement.token, None)
+
+    def _of_each(
+        self, ask: Callable[[Rows[Settlement]], Rows[T | Exception]], lot: Rows[Settlement]
+    ) -> Rows[T | Exception]:
+        """The answers for some jobs; an error that will not pass by itself is the answer for each of them."""
+        try:
+            return self._insist(ask, lot)
+        except Stopped:
+            raise
+        except Exception as error:
+            return [error] * len(lot)
+
+    def _apart(self, settlement: Settlement, act: Callable[[], T]) -> T | None:
+        """Do a part of a settlement, whose trouble is nobody else's: it is told to Celery, or owed."""
+        with bound_contextvars(**settlement.line):  # also for what Celery logs
             try:
                 with RESULT_SERVER.owing():
-                    done = self._finish_or_fail(settlement)
+                    try:
+                        return act()
+                    except (Stopped, ResultsAway):
+                        raise
+                    except BaseException as error:  # also the exit that an errback or a signal asks for
+                        self._fail(settlement, error)
             except ResultsAway as away:
-                done = self._owe(settlement, away)
-            for delivery in done:
-                delivery.acknowledge()
+                self._owe(settlement, away)
+        return None
 
-    def _finish_or_fail(self, settlement: Settlement) -> Rows[Delivery | Debt]:
-        try:
-            return self._finish(settlement)
-        except (Stopped, ResultsAway):
-            raise
-        except BaseException as error:  # also the exit that somebody's errback or signal asks for
-            return self._fail(settlement, error)
+    def _begin(self, lot: Rows[Settlement]) -> list[Begun | Exception | None]:
+        """Ask which jobs may be settled here, and read their events if they are few, in one round trip.
 
-    def _owe(self, settlement: Settlement, away: ResultsAway) -> Rows[Delivery | Debt]:
+        None: of a job without a message nobody is asked.
+        """
+        begun: dict[str, Begun | Exception] = {one.token: one.error for one in lot if one.error is not None}
+        asking = [one for one in lot if one.deliveries and one.error is None]
+        calls: list[RedisCall[Any]] = [
+            call for one in asking for call in (one.ask, one.tenancy.reader.part(one.job_id))
+        ]
+        answers = _lasting(run_calls(self._redis, calls))
+        for one, turn, first in zip(asking, answers[::2], answers[1::2], strict=True):
+            begun[one.token] = turn if isinstance(turn, ResponseError) else Begun(turn, first)
+            if isinstance(turn, Settling):
+                self._settling[one.token] = one
+        return [begun.get(one.token) for one in lot]
+
+    def _owe(self, settlement: Settlement, away: ResultsAway) -> None:
         """Note in the ledger that Celery is still to be told: from then on the message is not needed."""
         tenancy, job_id, deliveries, *_ = settlement
         owe = tenancy.ledger.owe(job_id, OWED_MS, has_sent_links=away.has_sent_links)
         self._insist(run_call, self._redis, owe)
         log.info("job's result is owed")
-        return deliveries
+        _acknowledge(deliveries)
 
-    def _finish(self, settlement: Settlement) -> Rows[Delivery | Debt]:
-        """Run Celery's tracer with the job's outcome; return the deliveries that are left to acknowledge."""
-        tenancy, job_id, deliveries, _, error = settlement
-        if error is not None:
-            raise error
-        if not deliveries:
-            self._insist(self._correct, tenancy, job_id)
-            return []
-        token = uuid4().hex
-        ask = tenancy.ledger.settling(job_id, token, SETTLING_MS)
-        turn, events = self._insist(self._begin, tenancy.reader, job_id, ask)
-        match turn:
-            case Settled():
+    def _finish(self, settlement: Settlement, begun: Begun | Exception | None) -> bool:
+        """Run Celery's tracer with the job's outcome. False: it is not, or need not be, noted as settled."""
+        tenancy, job_id, deliveries, *_ = settlement
+        match begun:
+            case Exception():
+                raise begun
+            case None:
+                self._insist(self._correct, tenancy, job_id)
+                return False
+            case Begun(Settled()):
                 if isinstance(deliveries[0], Debt):
-                    self._insist(self._delete_if_purged, tenancy, job_id, tenancy.ledger.is_purged(job_id))
+                    self._insist(self._delete_if_purged, tenancy, job_id)
                     self._insist(run_call, self._redis, tenancy.settle(job_id))
-                return deliveries
-            case Busy():
-                self._later.append((monotonic() + turn.remaining_ms / 1000, settlement))
-                return []
-            case Settling(keep_s, has_sent_links):
+                _acknowledge(deliveries)
+                return False
+            case Begun(Busy(remaining_ms)):
+                self._later.append((monotonic() + remaining_ms / 1000, settlement))
+                return False
+            case Begun(Settling(keep_s, has_sent_links), first):
                 pass
-        self._settling[token] = ask
-        try:
-            outcome = _outcome(events)
-            life_s = tenancy.ledger.result_life_s(keep_s, outcome)
-            self._insist(deliveries[0].settle, outcome, life_s, has_sent_links=has_sent_links)
-            self._insist(self._note_settled, tenancy, job_id)
-        finally:
-            del self._settling[token]
+        outcome = _outcome(self._insist(lambda: list(tenancy.reader.events(job_id, first))))
+        life_s = tenancy.ledger.result_life_s(keep_s, outcome)
+        self._insist(deliveries[0].settle, outcome, life_s, has_sent_links=has_sent_links)
         _log_end(outcome, settlement.line.get("attempt"))
-        return deliveries[1:]
+        return True
 
-    def _fail(self, settlement: Settlement, error: BaseException) -> Rows[Delivery | Debt]:
+    def _fail(self, settlement: Settlement, error: BaseException) -> None:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
         deliveries = settlement.deliveries
         refused = storing_error(error)
@@ -210,41 +275,58 @@ class Finisher:
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
-                self._insist(self._note_settled, settlement.tenancy, settlement.job_id)
+                (is_purged,) = self._insist(self._note_settled, [settlement])
+                if raise_if_error(is_purged):
+                    self._insist(_delete_result, settlement.tenancy, settlement.job_id)
         except Stopped:
             raise
         except Exception as again:
             log.error("job's failure was not stored either", error=str(storing_error(again)))
-        return deliveries
+        _acknowledge(deliveries)
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Retry until Redis accepts it. Raises Stopped, and any error that will not pass by itself."""
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
 
-    def _begin(
-        self, reader: StreamReader, job_id: str, ask: RedisCall[SettlingAnswer]
-    ) -> tuple[SettlingAnswer, list[Event]]:
-        """Ask whether this finisher may settle the job, and read its events, in one trip if they are few."""
-        calls: list[RedisCall[Any]] = [ask, reader.part(job_id)]
-        turn, part = run_calls(self._redis, calls)
-        if isinstance(turn, ResponseError):
-            raise turn
-        return turn, list(reader.events(job_id, part)) if isinstance(turn, Settling) else []
-
     def _correct(self, tenancy: Tenancy, job_id: str) -> None:
         """Correct the outcome that Celery has stored by itself, if it is wrong."""
         task = run_call(self._redis, tenancy.ledger.origin(job_id)).task
         correct_state(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.tasks[task])
-        self._delete_if_purged(tenancy, job_id, tenancy.ledger.is_purged(job_id))
+        self._delete_if_purged(tenancy, job_id)
 
-    def _note_settled(self, tenancy: Tenancy, job_id: str) -> None:
-        """Note that later messages of the job need nothing."""
-        self._delete_if_purged(tenancy, job_id, tenancy.settle(job_id))
+    def _delete_if_purged(self, tenancy: Tenancy, job_id: str) -> None:
+        if run_call(self._redis, tenancy.ledger.is_purged(job_id)):
+            _delete_result(tenancy, job_id)
 
-    def _delete_if_purged(self, tenancy: Tenancy, job_id: str, ask: RedisCall[bool]) -> None:
-        """Delete the result of a purged job: ours may have been stored just after the purge."""
-        if run_call(self._redis, ask):
-            tenancy.app.backend.delete(tenancy.ledger.result_key(job_id))
+    def _note_settled(self, told: Rows[Settlement]) -> list[bool | ResponseError]:
+        """Note that later messages of these jobs need nothing. Returns of each whether it was purged."""
+        calls = [one.tenancy.settle(one.job_id) for one in told]
+        return _lasting(run_calls(self._redis, calls))
+
+    def _close(self, settlement: Settlement, is_purged: bool | Exception) -> None:
+        """Forget the result of a purged job: ours may have been stored just after the purge."""
+        if isinstance(is_purged, Exception):
+            raise is_purged
+        if is_purged:
+            self._insist(_delete_result, settlement.tenancy, settlement.job_id)
+        _acknowledge(settlement.deliveries[1:])
+
+
+def _lasting(answers: list[T | ResponseError]) -> list[T | ResponseError]:
+    """Raise the first error that may pass by itself: then all is asked again."""
+    for answer in answers:
+        if isinstance(answer, ResponseError) and is_temporary(answer):
+            raise answer
+    return answers
+
+
+def _acknowledge(deliveries: Rows[Delivery | Debt]) -> None:
+    for delivery in deliveries:
+        delivery.acknowledge()
+
+
+def _delete_result(tenancy: Tenancy, job_id: str) -> None:
+    tenancy.app.backend.delete(tenancy.ledger.result_key(job_id))
 
 
 def _outcome(events: list[Event]) -> Result:
