@@ -1,12 +1,14 @@
 """Which backend a worker stores results by, and which addresses it takes."""
 
 import pytest
+from redis import Redis
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import make_app
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
-from llama_herd.worker.broker.result_backend import is_remote
+from llama_herd.worker.broker.result_backend import is_remote, settling
 
 HERE = "redis://h:6379/0"
 SENTINELS = "sentinel://s1:26379,s2:26379/3?master=own"
@@ -34,6 +36,27 @@ def test_the_backend_is_that_of_the_results_address(jobs: str, results: str, kin
     if results == SENTINELS:
         assert [one["host"] for one in app.backend.connparams["hosts"]] == ["s1", "s2"]
         assert app.conf.result_backend_transport_options["master_name"] == "own"
+
+
+@pytest.mark.redis
+def test_only_the_first_result_of_the_job_that_is_being_settled_is_stored_unseen(
+    redis: Redis, redis_url: str
+) -> None:
+    settings = Settings(redis_url=redis_url)
+    app = make_app(settings)
+    insist_on_results(app, settings)
+    for task_id in ("settled", "another"):
+        app.backend.store_result(task_id, "first", "SUCCESS")
+    redis.config_resetstat()
+    with settling("settled", 500):
+        app.backend.store_result("settled", "second", "SUCCESS")
+        assert "cmdstat_get" not in redis.info("commandstats")
+        app.backend.store_result("another", "second", "SUCCESS")
+        app.backend.store_result("settled", ValueError("of a link"), "FAILURE")
+    stored = {task_id: app.backend.get_task_meta(task_id) for task_id in ("settled", "another")}
+    assert [one["result"] for one in stored.values()] == ["second", "first"]
+    assert stored["settled"].keys() == stored["another"].keys()
+    assert 0 < redis.ttl(Ledger().result_key("settled")) <= 500
 
 
 def test_a_remote_redis_that_does_not_answer_is_noticed_soon() -> None:

@@ -42,6 +42,7 @@ def test_parts_of_a_chord_that_redis_refuses_hold_nobody_up(
     for sent in (*bad, good):
         assert sent.get(timeout=PATIENCE_S)["finish_reason"] in ("length", "stop")
     wait_until(lambda: num_held(root) == 0, "every message is acked", PATIENCE_S)
+    assert {app.backend.get_task_meta(sent.id, cache=False)["status"] for sent in (*bad, good)} == {"SUCCESS"}
     assert "not a valid float" in worker_of_m.log
     assert "Traceback" not in worker_of_m.log
 

@@ -18,7 +18,7 @@ from llama_herd.tasks.protocol.message import job_task_of, trace_id_of
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.message_json import UnreadableJson, read_json
 from llama_herd.worker.broker.request import ENDED
-from llama_herd.worker.broker.result_backend import is_remote, results_live
+from llama_herd.worker.broker.result_backend import is_remote, settling
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.interface import Abort
 
@@ -112,7 +112,7 @@ class Delivery:
             correct_state(outcome, self._request.task)
             return
         embed = _without_links(self.message.embed) if has_sent_links else self.message.embed
-        with results_live(life_s):
+        with settling(self.job_id, life_s):
             failed, value = run_tracer(self._request.task, self.headers, embed, outcome)
         if outcome.finish_reason == "cancelled":
             self._call_soon(self._finish_revoked)
@@ -184,7 +184,7 @@ class Debt:
     def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
         """Run Celery's own tracer, as `Delivery.settle` does."""
         embed = _without_links(self._embed) if has_sent_links else self._embed
-        with results_live(life_s):
+        with settling(self.job_id, life_s):
             run_tracer(self._task, self._headers, embed, outcome)
 
     def fail(self, error: GenerationError) -> None:

@@ -7,6 +7,7 @@ results' own does not take is not retried here, but owed.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import structlog
@@ -111,30 +112,58 @@ class OnePool:
         return self._pools[name]
 
 
-_LIFE_S: ContextVar[int | None] = ContextVar("result_life_s", default=None)
+@dataclass
+class Settling:
+    """The job that a thread settles, and for how long its result is kept; None: as Celery's app says."""
+
+    job_id: str
+    life_s: int | None
+    is_stored: bool = False  # whether it has a result now, which nothing may replace that fails later
+
+
+_SETTLING: ContextVar[Settling | None] = ContextVar("settling", default=None)
 
 
 @contextmanager
-def results_live(life_s: int | None) -> Iterator[None]:
-    """Within it results are stored for so long; None: for as long as Celery's app says. Chords are not."""
-    token = _LIFE_S.set(life_s)
+def settling(job_id: str, life_s: int | None) -> Iterator[None]:
+    """Within it nobody else settles the job, and what is stored lives for so long. Chords do not."""
+    token = _SETTLING.set(Settling(job_id, life_s))
     try:
         yield
     finally:
-        _LIFE_S.reset(token)
+        _SETTLING.reset(token)
 
 
 class ResultBackend(OnePool, ChordClaims, RedisBackend):  # type: ignore[misc]
     """Celery's results and chords in Redis."""
 
+    def _store_result(
+        self,
+        task_id: str,
+        result: Any,
+        state: str,
+        traceback: Any = None,
+        request: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Store a result: the first of a job that is being settled without a look at what is there."""
+        now = _SETTLING.get()
+        if now is None or now.job_id != task_id or now.is_stored:
+            return super()._store_result(task_id, result, state, traceback, request, **options)
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        value = self.encode({**meta, "task_id": task_id})
+        self._set_with_state(self.get_key_for_task(task_id), value, state)
+        now.is_stored = True
+        return result
+
     def _set(self, key: str, value: bytes, *expires: int | None) -> None:
         """Store and announce a result, as Celery does. `expires`: newer versions of Celery give it."""
-        life_s = _LIFE_S.get()
-        if life_s is None:
+        now = _SETTLING.get()
+        if now is None or now.life_s is None:
             super()._set(key, value, *expires)
             return
         with self.client.pipeline() as pipeline:
-            pipeline.setex(key, life_s, value)
+            pipeline.setex(key, now.life_s, value)
             pipeline.publish(key, value)
             pipeline.execute()
 
