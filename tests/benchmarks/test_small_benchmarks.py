@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import (
     fairness,
+    job_cost,
     latency,
     ledger,
     prefix,
@@ -74,6 +75,12 @@ def test_prompts_that_are_taken_whole_wait_for_no_step() -> None:
     assert 0 < cut["rows that decode"][0] < whole["rows that decode"][0] <= case.slots
     # How long such jobs wait hangs on what steps take here: test_prompt_shares.py has it by a made-up clock.
     assert 0 < patient["rows that decode"][0] <= case.slots
+
+
+def test_short_jobs_cost_their_worker_and_redis_something() -> None:
+    found = rows(job_cost.measure(job_cost.Plan((1, 30), jobs=40, slots=4, rounds=2)))
+    assert [row["tokens a job"] for row in found] == [1, 30]
+    assert all(len(row["worker, us a job"]) == 2 and min(numbers(row)) > 0 for row in found)
 
 
 def test_the_calls_of_a_job_and_of_a_step_are_timed() -> None:
