@@ -200,6 +200,8 @@ class Scheduler:
 
     def publish(self, sequence: Sequence) -> None:
         """Let full pages serve others, as far as the ids in them are known."""
+        if sequence.num_cached < (sequence.num_published + 1) * PAGE_TOKENS:
+            return  # as after most steps
         num_known = min(sequence.num_cached, sequence.length, sequence.num_shareable)
         if num_known // PAGE_TOKENS > sequence.num_published:
             digests = sequence.digest_pages(num_known)
