@@ -249,6 +249,12 @@ def test_a_server_has_one_name_by_one_address_and_a_loopback_address_one_on_each
     assert len({server_id(url) for url in (same[0], "http://gpu:81", "http://gpu2:80", "https://gpu")}) == 4
     local = ["http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000"]
     local += ["http://LOCALHOST:8000/", "http://localhost.:8000", "http://0.0.0.0:8000", "http://[::]:8000"]
+    local += [
+        "http://127.1:8000",
+        "http://2130706433:8000",
+        "http://0x7f.1:8000",
+        "http://[::ffff:127.0.0.1]:8000",
+    ]
     here = {server_id(url) for url in local}
     monkeypatch.setattr("socket.gethostname", lambda: "another machine")
     assert len(here) == 1

@@ -4,7 +4,7 @@ import hashlib
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import inf
 from time import monotonic
 from typing import Self
@@ -96,14 +96,18 @@ def server_id(url: str) -> str:
     """The same for all workers that name a server alike. A loopback address is of one machine alone."""
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
-    place = f"localhost of {socket.gethostname()}" if _is_loopback(host) else host
+    address = _address_in(host)
+    is_here = host == "localhost" if address is None else address.is_loopback or address.is_unspecified
+    place = f"localhost of {socket.gethostname()}" if is_here else str(address or host)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return hashlib.sha256(f"{place} {port} {parts.path.rstrip('/')}".encode()).hexdigest()[:16]
 
 
-def _is_loopback(host: str) -> bool:
+def _address_in(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that is written there, in any of the ways that the system reads; None: it is a name."""
     try:
-        address = ip_address(host)
-        return address.is_loopback or address.is_unspecified
-    except ValueError:
-        return host == "localhost"
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        address = ip_address(found[0][4][0])
+    except (OSError, ValueError):
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
