@@ -103,8 +103,11 @@ class Backend(ABC):
         """Ask for the ids of a text that nothing is added to; None: the server does not tell."""
 
     @abstractmethod
-    async def generate(self, sequence: Sequence, take: TakeTokens) -> Generated:
-        """Have an output continued behind the ids that it has, until the server ends it or it has ended."""
+    async def generate(self, sequence: Sequence, take: TakeTokens, gap_s: float) -> Generated:
+        """Have an output continued behind the ids that it has, until the server ends it or it has ended.
+
+        gap_s: between two tokens of an output, of late; inf: not known yet.
+        """
 
     async def kv_cache_usage(self) -> float | None:
         """The share of the server's KV cache that is in use; None: it does not tell."""
