@@ -13,12 +13,13 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault, fields_of_jobs
+from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault
 from llama_herd.worker.foreign.figures import PARTS_OF_LATE, ForeignFigures
 from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.model import BACKENDS
 from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm, num_together
+from tests.worker.foreign.conftest import FIELDS
 
 SERVER = HttpServer.at("http://127.0.0.1:1")
 #: A value of each field of a job's sampling that is not the default.
@@ -68,7 +69,7 @@ def body_of(backend: Backend, sequence: Sequence) -> dict[str, Any]:
 
 
 def test_each_field_of_a_job_is_passed_ours_or_refused(backend: Backend) -> None:
-    assert sorted(backend.fields) == sorted(fields_of_jobs())
+    assert sorted(backend.fields) == FIELDS
     assert set(OTHER) == set(SamplingParams.model_fields)
 
 
