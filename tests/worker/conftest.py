@@ -1,6 +1,7 @@
 """A tiny random Llama, loaded; a service around it; and a worker of it."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,8 +12,12 @@ from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.startup import start_service
+from tests.clients.client_process import new_key
 from tests.local.processes import WorkerProcess
 from tests.tiny import write_tiny_gguf
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +59,18 @@ def worker_of_m(
     options = {"model_name": "m", "slots": 4, "tenants": request.param}
     with WorkerProcess(server.url, tiny_settings.model, "m", log, **options) as worker:
         yield worker
+
+
+@pytest.fixture(scope="module")
+def key(server: EmbeddedRedis) -> str:
+    """OpenAI's clients always show one. A right one is of its holder, also at an open gateway."""
+    return new_key(server.url)
+
+
+@pytest.fixture(scope="module")
+def openai(url: str, key: str) -> Iterator["OpenAI"]:
+    """A client of the gateway at the module's `url`."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+        yield client

@@ -19,6 +19,7 @@ from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.program]
 
+KEEP_S = 500
 SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 3}}
 
 
@@ -58,8 +59,10 @@ def test_all_follow_the_primary(
             wait_until(lambda: _answered(goes_on), "the worker is back")
             wait_until(lambda: _answered(lambda: client.submit(**SHORT)), "jobs are accepted")
             assert client.result(client.submit(**SHORT), timeout_s=30).finish_reason == "length"
-            sent = app.send_task(TASK_NAME, kwargs=SHORT, queue=app.conf.task_default_queue)
+            kept = {**SHORT, "keep_s": KEEP_S}
+            sent = app.send_task(TASK_NAME, kwargs=kept, queue=app.conf.task_default_queue)
             assert sent.get(timeout=30)["finish_reason"] == "length"
+            assert 0 < app.backend.client.ttl(app.backend.get_key_for_task(sent.id)) <= KEEP_S
             body = {"model": "m", "prompt": "a", "max_tokens": 2}
             wait_until(
                 lambda: gateway.ask("POST", "/v1/completions", body).status == 200, "the gateway is back"

@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
-from redis import Redis
 
 from llama_herd.errors import UnservedModel
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks import Client
-from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.openai.answer_schema import ChatAnswerMessage
-from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import start_herd
 from tests.local.processes import WorkerProcess
@@ -49,21 +46,6 @@ def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iter
     worker = WorkerProcess(server.url, BUNDLED_MODEL, "gateway", folder / "worker.log")
     with worker, GatewayProcess(server.url, folder / "gateway.log") as gateway:
         yield gateway.url
-
-
-@pytest.fixture(scope="module")
-def key(server: EmbeddedRedis) -> str:
-    """OpenAI's clients always show one. A right one is of its holder, also at an open gateway."""
-    with Redis.from_url(server.url) as redis:
-        return run_dialogue(redis, create_key("openai", "default", KeyRole.PRODUCER))
-
-
-@pytest.fixture(scope="module")
-def openai(url: str, key: str) -> Iterator["OpenAI"]:
-    from openai import OpenAI
-
-    with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
-        yield client
 
 
 def test_models(openai: "OpenAI") -> None:

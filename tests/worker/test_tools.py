@@ -14,13 +14,10 @@ import pytest
 from celery import Celery
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict, Field
-from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import Client
-from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import Token
-from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import start_herd
 from tests.local.processes import WorkerProcess
@@ -50,20 +47,6 @@ def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iter
     worker = WorkerProcess(server.url, model, "tools", folder / "worker.log", model_name="tools")
     with worker, GatewayProcess(server.url, folder / "gateway.log") as gateway:
         yield gateway.url
-
-
-@pytest.fixture(scope="module")
-def key(server: EmbeddedRedis) -> str:
-    with Redis.from_url(server.url) as redis:
-        return run_dialogue(redis, create_key("tools", "default", KeyRole.PRODUCER))
-
-
-@pytest.fixture(scope="module")
-def openai(url: str, key: str) -> Iterator["OpenAI"]:
-    from openai import OpenAI
-
-    with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
-        yield client
 
 
 def body(**fields: Any) -> dict[str, Any]:

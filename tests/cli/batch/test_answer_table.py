@@ -2,18 +2,16 @@
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow.parquet import read_table
 
-from benchmarks.stand_in import StandIn
 from tests.cli.batch.batch_command import read
 from tests.cli.herd_command import invoke
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("worker")]
 
 CHAT = [{"role": "user", "content": "wörld, \n"}]
 INPUT: list[dict[str, Any]] = [
@@ -24,12 +22,6 @@ INPUT: list[dict[str, Any]] = [
 ]
 COLUMNS = ["custom_id", "line", "choice", "text", "reasoning", "tool_calls", "finish_reason", "model"]
 COLUMNS += ["prompt_tokens", "completion_tokens", "error"]
-
-
-@pytest.fixture(autouse=True)
-def worker(redis_url: str) -> Iterator[StandIn]:
-    with StandIn(redis_url) as worker:
-        yield worker
 
 
 @pytest.fixture

@@ -1,25 +1,17 @@
 """`herd batch` over tables, as a person runs it: columns in prompts, tables out, the same command again."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow
 import pytest
 from pyarrow.parquet import read_table, write_table
 
-from benchmarks.stand_in import StandIn
 from tests.cli.batch.table_run import OURS, read
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.local.forked_python import start_piped
 
-pytestmark = pytest.mark.redis
-
-
-@pytest.fixture(autouse=True)
-def worker(redis_url: str) -> Iterator[StandIn]:
-    with StandIn(redis_url) as worker:
-        yield worker
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("worker")]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from time import sleep
@@ -39,12 +39,6 @@ pytestmark = pytest.mark.redis
 
 #: Where the jobs of a batch wait, unless told otherwise.
 BULK_LIST = f"herd.tales{LOW}"
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Client]:
-    with Client(redis_url) as client:
-        yield client
 
 
 def prompts(num: int) -> list[dict[str, Any]]:

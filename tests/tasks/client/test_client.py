@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 from redis import Redis
@@ -21,12 +20,6 @@ from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import QUEUE, Herd, end, started
 
 pytestmark = pytest.mark.redis
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Client]:
-    with Client(redis_url) as client:
-        yield client
 
 
 def test_a_result_is_what_the_stream_says(client: Client, herd: Herd) -> None:

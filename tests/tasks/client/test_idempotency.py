@@ -1,7 +1,6 @@
 """Idempotency keys: one job for each, however often and from however many threads it is submitted."""
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -15,12 +14,6 @@ from tests.tasks.herd import QUEUE, Herd, end, started
 pytestmark = pytest.mark.redis
 
 NUM_PARALLEL = 50
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Client]:
-    with Client(redis_url) as client:
-        yield client
 
 
 def test_fifty_submits_at_once_make_one_job(client: Client, redis: Redis) -> None:

@@ -28,12 +28,6 @@ PROMPT, TEXT = b"canary of the prompt", b"canary of the text"
 JOB = GenerationJob(prompt=PROMPT.decode(), model="tales")
 
 
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Client]:
-    with Client(redis_url) as client:
-        yield client
-
-
 def holders(redis: Any) -> set[str]:
     """Every key in which prompt or text stand, also inside base64."""
     return {key.decode() for key in redis.scan_iter() if any(map(has_canary, values(redis, key)))}

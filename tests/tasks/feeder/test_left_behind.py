@@ -27,20 +27,8 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
-    return tmp_path / "files"
-
-
-@pytest.fixture
 def gateway(redis: Redis, redis_url: str) -> Iterator[GatewayThread]:
     with GatewayThread(redis_url) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def other(redis: Redis, redis_url: str, files: Path) -> Iterator[GatewayThread]:
-    """A gateway that runs no batches."""
-    with GatewayThread(redis_url, files=str(files), batches=0) as gateway:
         yield gateway
 
 

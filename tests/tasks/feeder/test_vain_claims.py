@@ -1,6 +1,5 @@
 """A batch that stops one feeder after the other ends, and one that only waits does not."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,18 +19,6 @@ from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    return tmp_path / "files"
-
-
-@pytest.fixture
-def other(redis: Redis, redis_url: str, files: Path) -> Iterator[GatewayThread]:
-    """A gateway that runs no batches."""
-    with GatewayThread(redis_url, files=str(files), batches=0) as gateway:
-        yield gateway
 
 
 class Deaths:

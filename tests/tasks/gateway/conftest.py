@@ -11,6 +11,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from tests.batch_api import BatchApi
 from tests.tasks.gateway.gateway_thread import GatewayThread
 from tests.tasks.herd import Herd
 
@@ -70,3 +71,8 @@ def stand_in(redis_url: str) -> Iterator[StandIn]:
     """A worker without a model."""
     with StandIn(redis_url) as worker:
         yield worker
+
+
+@pytest.fixture
+def api(gateway: GatewayThread) -> BatchApi:
+    return BatchApi(lambda: gateway.url)

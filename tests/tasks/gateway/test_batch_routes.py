@@ -18,11 +18,6 @@ from tests.tasks.gateway.gateway_thread import GatewayThread
 pytestmark = pytest.mark.redis
 
 
-@pytest.fixture
-def api(gateway: GatewayThread) -> BatchApi:
-    return BatchApi(lambda: gateway.url)
-
-
 def names(answers: list[dict[str, Any]]) -> list[str]:
     return sorted(answer["custom_id"] for answer in answers)
 

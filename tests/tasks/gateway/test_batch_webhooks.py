@@ -1,7 +1,6 @@
 """The end of a batch over HTTP is told: signed, by state alone."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,19 +17,12 @@ from tests.tasks.webhooks.receiver import Receiver
 pytestmark = pytest.mark.redis
 
 
-@pytest.fixture
-def own_redis() -> Iterator[EmbeddedRedis]:
-    """Where no other gateway of these tests sends."""
-    with EmbeddedRedis() as server:
-        yield server
-
-
-def test_the_end_of_a_batch_is_told_and_its_rows_are_not(own_redis: EmbeddedRedis) -> None:
+def test_the_end_of_a_batch_is_told_and_its_rows_are_not(server: EmbeddedRedis) -> None:
     with (
         Receiver() as receiver,
-        GatewayThread(own_redis.url, webhook_private=True) as gateway,
-        StandIn(own_redis.url),
-        connect(own_redis.url) as redis,
+        GatewayThread(server.url, webhook_private=True) as gateway,
+        StandIn(server.url),
+        connect(server.url) as redis,
     ):
         run_dialogue(redis, store_webhooks("default", receiver.url, (), jobs=True, secret=SECRET))
         api = BatchApi(lambda: gateway.url)

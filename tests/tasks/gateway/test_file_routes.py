@@ -25,11 +25,6 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture
-def api(gateway: GatewayThread) -> BatchApi:
-    return BatchApi(lambda: gateway.url)
-
-
-@pytest.fixture
 def holder(redis: Redis, gateway: GatewayThread) -> Callable[..., BatchApi]:
     """A client with a new key."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,12 +21,6 @@ from tests.tasks.herd import JOB, QUEUE, Herd, ids, started, sweep
 pytestmark = pytest.mark.redis
 
 LETTERS = DeadLetters(ttl_s=3600)
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Client]:
-    with Client(redis_url) as client:
-        yield client
 
 
 def bury(redis: Any, raw: bytes, reason: str = "not JSON") -> None:

@@ -8,7 +8,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
-from llama_herd.worker.broker.result_backend import is_remote, settling
+from llama_herd.worker.broker.result_backend import ResultBackend, is_remote, settling
 
 HERE = "redis://h:6379/0"
 SENTINELS = "sentinel://s1:26379,s2:26379/3?master=own"
@@ -32,6 +32,7 @@ def test_the_backend_is_that_of_the_results_address(jobs: str, results: str, kin
     app = make_app(settings)
     insist_on_results(app, settings)
     assert type(app.backend).__name__ == kind
+    assert isinstance(app.backend, ResultBackend)  # so results live as long as their jobs ask for
     assert is_remote(app.backend) == kind.startswith("Remote") == settings.keeps_results_elsewhere
     if results == SENTINELS:
         assert [one["host"] for one in app.backend.connparams["hosts"]] == ["s1", "s2"]

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from tests.local.processes import WorkerProcess
 from tests.stand_in import StandIn
 
@@ -15,6 +17,13 @@ from tests.stand_in import StandIn
 NewServer = Callable[..., StandIn]
 #: Makes a worker in front of a server, with these settings.
 NewWorker = Callable[..., WorkerProcess]
+
+
+#: The names of all fields that a backend has to name.
+FIELDS = sorted(
+    [name for name in GenerationJob.model_fields if name != "sampling"]
+    + [f"sampling.{name}" for name in SamplingParams.model_fields]
+)
 
 
 @pytest.fixture(params=["vllm", "llama-server"])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault, fields_of_jobs
+from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault
+from llama_herd.worker.foreign.figures import PARTS_OF_LATE, ForeignFigures
 from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.model import BACKENDS
-from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm
+from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm, num_together
+from tests.worker.foreign.conftest import FIELDS
 
 SERVER = HttpServer.at("http://127.0.0.1:1")
 #: A value of each field of a job's sampling that is not the default.
@@ -66,7 +69,7 @@ def body_of(backend: Backend, sequence: Sequence) -> dict[str, Any]:
 
 
 def test_each_field_of_a_job_is_passed_ours_or_refused(backend: Backend) -> None:
-    assert sorted(backend.fields) == sorted(fields_of_jobs())
+    assert sorted(backend.fields) == FIELDS
     assert set(OTHER) == set(SamplingParams.model_fields)
 
 
@@ -150,16 +153,15 @@ def test_a_stream_without_an_end_is_lost_and_errors_in_it_are_errors(
         stream.outcome()
 
 
-def test_the_gap_between_two_tokens_is_that_of_those_behind_the_first_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = iter((5.0, 5.3, 5.6))
-    monkeypatch.setattr("llama_herd.worker.foreign.vllm.monotonic", lambda: next(now_s))
-    stream, none = TokenStream(lambda _: None), TokenStream(lambda _: None)
-    for content in (EVENT % (5, b"null"), (EVENT % (5, b"null")) * 2, EVENT % (5, b'"length"')):
-        stream.write(content)
-    assert stream.gap_s == pytest.approx(0.2)
-    assert none.gap_s == 0
+def test_the_gap_of_late_is_that_of_each_token_and_follows_the_server() -> None:
+    figures = ForeignFigures()
+    figures.note_tokens(3, None)  # the first of an output
+    assert figures.recent_gap_s == inf
+    figures.note_tokens(2, 0.4)
+    assert figures.recent_gap_s == pytest.approx(0.2)
+    for _ in range(5 * PARTS_OF_LATE):
+        figures.note_tokens(4, 0.4)
+    assert figures.recent_gap_s == pytest.approx(0.1, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +171,10 @@ def test_the_gap_between_two_tokens_is_that_of_those_behind_the_first_part(
 def test_as_many_tokens_come_together_as_are_drawn_in_half_the_time_between_two_events(
     gather_s: float, gap_s: float, num: int
 ) -> None:
-    backend, sequence = Vllm(SERVER), sequence_of()
+    sequence = sequence_of()
     sequence.gather_s = gather_s
-    assert "stream_interval" not in body_of(backend, sequence)  # until it is known how fast the server is
-    backend._gap_s = gap_s
-    assert body_of(backend, sequence).get("stream_interval", 1) == num
+    assert num_together(sequence, inf) == 1  # until it is known how fast the server is
+    assert num_together(sequence, gap_s) == num
 
 
 def test_scores_are_read_by_ids() -> None:

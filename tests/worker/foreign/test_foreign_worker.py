@@ -122,16 +122,3 @@ def test_a_worker_waits_for_a_server_that_is_not_there_yet(
     new_worker(kind, server)
     (job,) = submit_all(client, "A tale")
     assert len(ids_of(list(client.stream(job)))) == GREEDY["max_tokens"]
-
-
-def test_a_cancel_frees_the_server_s_row(
-    kind: str, client: Client, new_server: NewServer, new_worker: NewWorker
-) -> None:
-    server = new_server(step_s=0.05)
-    new_worker(kind, server)
-    job = client.submit(prompt="A tale", sampling={**GREEDY, "max_tokens": 2000})
-    wait_until(lambda: client.job(job).tokens >= 1, "the job runs")
-    client.cancel(job)
-    end = list(client.stream(job))[-1]
-    assert isinstance(end, End)
-    assert end.finish_reason == "cancelled"

@@ -1,7 +1,9 @@
 """What a worker in front of a server looks at before it takes a job, and what it does without."""
 
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from typer.testing import CliRunner
@@ -9,12 +11,12 @@ from typer.testing import CliRunner
 from llama_herd.cli.app import app
 from llama_herd.errors import SettingsError
 from llama_herd.ops.settings import BUNDLED_MODEL
-from llama_herd.worker.foreign.backend import fields_of_jobs
 from llama_herd.worker.foreign.model import ForeignModel
+from llama_herd.worker.foreign.server_summary import ServerSummary
 from llama_herd.worker.settings import FOREIGN_SLOTS, WorkerSettings
 from tests.local.tended_worker import TendedWorker
 from tests.stand_in import StandIn
-from tests.worker.foreign.conftest import NewServer
+from tests.worker.foreign.conftest import FIELDS, NewServer
 
 
 def read(kind: str, server: StandIn, model: Path = BUNDLED_MODEL, **others: object) -> WorkerSettings:
@@ -49,6 +51,36 @@ def test_a_server_that_wants_another_key_is_told_at_once(kind: str, new_server: 
     with pytest.raises(SettingsError, match="HERD_ENGINE_API_KEY: the server refuses it") as told:
         ForeignModel.load(settings_of(kind, server, engine_api_key="wrong"))
     assert "wrong" not in str(told.value)
+
+
+class OtherServer(BaseHTTPRequestHandler):
+    """A server of another kind: it is well, and knows nothing else; or has a page for all."""
+
+    page = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.page or self.path == "/health" else 404)
+        self.end_headers()
+        self.wfile.write(self.page)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("page", [b"", b"<html>", b"{}", b'{"data": [{"id": "m", "max_model_len": 9}]}'])
+def test_a_server_of_another_kind_is_told(kind: str, page: bytes) -> None:
+    handler = type("Handler", (OtherServer,), {"page": page})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        settings = WorkerSettings.read(engine=kind, engine_url=url, model=BUNDLED_MODEL)
+        with pytest.raises(
+            SettingsError, match=f"no {kind} that is ready|does not tell how long its context is"
+        ):
+            ServerSummary.from_settings(settings.as_foreign())
+        server.shutdown()
 
 
 def test_the_context_is_the_server_s_unless_a_setting_is_less(kind: str, new_server: NewServer) -> None:
@@ -102,7 +134,7 @@ def test_inspect_shows_what_the_server_can_do(kind: str, new_server: NewServer) 
     assert f"{kind} at {server.url}" in shown.output
     assert "the same as of HERD_MODEL" in shown.output
     told = json.loads(CliRunner().invoke(app, [*options, "--json"]).output)
-    assert sorted(told["fields"]) == sorted(fields_of_jobs())
+    assert sorted(told["fields"]) == FIELDS
     server.kill()
     gone = CliRunner().invoke(app, options)
     assert gone.exit_code == 2

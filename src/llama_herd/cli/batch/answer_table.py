@@ -1,4 +1,4 @@
-"""The formats of a run's answers, and the tables among them: flat JSON lines, CSV, TSV or Parquet.
+"""Tables of a run's answers: flat JSON lines, CSV, TSV or Parquet.
 
 A table has a row for each output, and one for each failed row of the input.
 """
@@ -11,44 +11,19 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llama_herd.errors import BadInput
-
-if TYPE_CHECKING:  # the command's options name a format, and come before anything is loaded
-    from llama_herd.cli.batch.table_layout import TableLayout
-    from llama_herd.cli.batch.vector_file import VectorFile
-    from llama_herd.tasks.batch.answers import AnswerFile
-
-
-class OutputFormat(StrEnum):
-    """`openai` is written row by row as rows end; the others are made of such lines at the end of the run."""
-
-    OPENAI = "openai"
-    FLAT = "flat"
-    CSV = "csv"
-    TSV = "tsv"
-    PARQUET = "parquet"
-    NPY = "npy"
-
-    @classmethod
-    def from_suffix(cls, output: Path) -> "OutputFormat":
-        """The format that a file's suffix names. Raises BadInput."""
-        match output.suffix:
-            case ".jsonl" | ".ndjson":
-                return cls.OPENAI
-            case ".csv" | ".tsv" | ".parquet" | ".npy" as suffix:
-                return cls(suffix[1:])
-            case suffix:
-                raise BadInput(
-                    f"-o {output}: its suffix {suffix!r} names no format. "
-                    "Fix: end it with .jsonl, .csv, .tsv, .parquet or, for vectors, .npy; or say --format"
-                )
-
+from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.cli.batch.parquet_table import ArrowReader, ParquetTable, arrow_cells, arrow_type
+from llama_herd.cli.batch.row_template import cell_text
+from llama_herd.cli.batch.schema_columns import read_answer
+from llama_herd.cli.batch.table_layout import OWN, TableLayout
+from llama_herd.cli.batch.tables import lost_row
+from llama_herd.cli.batch.vector_file import VectorFile
+from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite
 
 #: Of a row whose answer is no text, in a table of texts.
 _NO_TEXT = "the answer is not text: it is in the file of answers. Fix: for a table of vectors --embed"
@@ -59,12 +34,12 @@ TableRow = Mapping[str, Any]
 
 
 def write_answer_table(
-    files: "Sequence[AnswerFile]",
+    files: Sequence[AnswerFile],
     run_id: str,
     path: Path,
     format: OutputFormat,
-    layout: "TableLayout",
-    vectors: "VectorFile | None" = None,
+    layout: TableLayout,
+    vectors: VectorFile | None,
 ) -> int:
     """Write a run's answers and errors in the order of its input, whole or not at all; return how many rows.
 
@@ -88,8 +63,6 @@ def write_answer_table(
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        from llama_herd.tasks.batch.answers import CannotWrite
-
         reason = error.strerror or type(error).__name__
         raise CannotWrite(
             f"{path} cannot be written: {reason}. Its answers are in {files[0].path}. "
@@ -101,11 +74,9 @@ def write_answer_table(
 
 
 def _rows(
-    files: "Sequence[AnswerFile]", run_id: str, layout: "TableLayout", vectors: "VectorFile | None"
+    files: Sequence[AnswerFile], run_id: str, layout: TableLayout, vectors: VectorFile | None
 ) -> Iterator[TableRow]:
     """Our columns and the schema's, of all rows that have ended."""
-    from llama_herd.cli.batch.schema_columns import read_answer
-
     fields = list(layout.fields.values())
     for line, answer in _lines(files, run_id):
         for row in _output_rows(line, answer, vectors):
@@ -118,7 +89,7 @@ def _rows(
             yield ours | {name: values.get(field.name) for name, field in layout.fields.items()}
 
 
-def _lines(files: "Sequence[AnswerFile]", run_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _lines(files: Sequence[AnswerFile], run_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """All lines of the files, in the order of the rows that they answer."""
     rows, starts, ends = array("q"), array("q"), []
     for file in files:
@@ -135,11 +106,9 @@ def _lines(files: "Sequence[AnswerFile]", run_id: str) -> Iterator[tuple[int, Ma
 
 
 def _output_rows(
-    line: int, answer: Mapping[str, Any], vectors: "VectorFile | None"
+    line: int, answer: Mapping[str, Any], vectors: VectorFile | None
 ) -> Iterator[dict[str, Any]]:
     """The outputs of an answer in OpenAI's form: tokens are those of all, calls the text of a list."""
-    from llama_herd.cli.batch.table_layout import OWN
-
     row = {
         **dict.fromkeys(OWN),
         "custom_id": answer["custom_id"],
@@ -173,13 +142,11 @@ def _output_rows(
         }
 
 
-def _joined(layout: "TableLayout", rows: Iterable[TableRow]) -> Iterator[TableRow]:
+def _joined(layout: TableLayout, rows: Iterable[TableRow]) -> Iterator[TableRow]:
     """The rows with the input's columns before ours."""
     if layout.table is None:
         yield from rows
         return
-    from llama_herd.cli.batch.tables import lost_row
-
     records = layout.table.records(list(layout.kept))
     record = next(records, None)
     for row in rows:
@@ -191,7 +158,7 @@ def _joined(layout: "TableLayout", rows: Iterable[TableRow]) -> Iterator[TableRo
         yield {**{new: fields.get(old) for old, new in layout.kept.items()}, **row}
 
 
-def _write_flat(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) -> None:
+def _write_flat(path: Path, layout: TableLayout, rows: Iterable[TableRow]) -> None:
     columns = layout.columns
     with path.open("w", encoding="utf-8") as file:
         for row in _joined(layout, rows):
@@ -213,10 +180,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _write_text(path: Path, layout: "TableLayout", rows: Iterable[TableRow], *, separator: str) -> None:
+def _write_text(path: Path, layout: TableLayout, rows: Iterable[TableRow], *, separator: str) -> None:
     """Write CSV, or TSV, by its separator."""
-    from llama_herd.cli.batch.row_template import cell_text
-
     columns = layout.columns
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, delimiter=separator)
@@ -229,13 +194,10 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, array) else value
 
 
-def _write_parquet(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) -> None:
+def _write_parquet(path: Path, layout: TableLayout, rows: Iterable[TableRow]) -> None:
     """The columns of a Parquet file are taken over by Arrow, so that each type stays as it is."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
-
-    from llama_herd.cli.batch.parquet_table import ArrowReader, ParquetTable, arrow_cells, arrow_type
-    from llama_herd.cli.batch.table_layout import OWN
 
     kinds = {name: OWN[name] for name in layout.own} | {
         name: field.kind for name, field in layout.fields.items()
@@ -259,7 +221,7 @@ def _write_parquet(path: Path, layout: "TableLayout", rows: Iterable[TableRow]) 
             table.write_table(pyarrow.Table.from_arrays([*taken, *made], schema=schema))
 
 
-_WRITERS: Mapping[OutputFormat, Callable[[Path, "TableLayout", Iterable[TableRow]], None]] = {
+_WRITERS: Mapping[OutputFormat, Callable[[Path, TableLayout, Iterable[TableRow]], None]] = {
     OutputFormat.FLAT: _write_flat,
     OutputFormat.CSV: partial(_write_text, separator=","),
     OutputFormat.TSV: partial(_write_text, separator="\t"),

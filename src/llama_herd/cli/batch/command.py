@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_herd.cli.batch.answer_table import OutputFormat
 from llama_herd.cli.batch.embed_options import (
     Dimensions,
     Embed,
@@ -19,6 +18,7 @@ from llama_herd.cli.batch.embed_options import (
     check_no_tokens,
     embed_options,
 )
+from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import (
     Chat,

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from llama_herd.cli.batch.answer_table import OutputFormat, write_answer_table
+from llama_herd.cli.batch.answer_table import write_answer_table
 from llama_herd.cli.batch.input_file import STDIN, InputOptions, TableSource, open_source
+from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.cli.batch.parquet_table import ParquetTable, need_pyarrow
 from llama_herd.cli.batch.schema_columns import schema_columns
 from llama_herd.cli.batch.sources import Source

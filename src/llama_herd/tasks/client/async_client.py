@@ -184,7 +184,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         **fields: Unpack[RankFields],
     ) -> list[Rank]:
-        """Rank documents by how well they answer a query, and return them in their order."""
+        """Wait for ranks of documents, and return the best `top_n` of them, or all, the best first."""
         check_top_n(top_n)
         sources = ranking_sources(query, documents, self._core.settings.max_prompt_bytes)
         results = await self._results(TextCall(sources, fields, timeout_s))
@@ -251,7 +251,7 @@ class AsyncClient:
         return await self._run(self._core.dead.list(limit))
 
     async def retry(self, name: str) -> Retried:
-        """Run a poisoned job again under a new id, or push a dead letter back to its queue."""
+        """Run a job that has ended again under a new id, or push a dead letter back to its queue."""
         return await self._run(self._core.dead.retry(name))
 
     async def letter(self, number: str) -> DeadLetter | None:

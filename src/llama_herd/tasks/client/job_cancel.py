@@ -99,7 +99,7 @@ class JobSelection:
 async def forget_stale_messages(ledger: Ledger, model: str) -> int:
     """Remove messages of jobs that have ended from a model's queue, and return how many.
 
-    None if a worker serves it: that takes them away, and nobody else would.
+    0 if a worker serves it: that one takes them away, and nobody else would.
     """
     workers = await Reports(ledger.tenant).workers()
     if any(worker.model == model and worker.state != "stopping" for worker in workers):

@@ -42,9 +42,10 @@ celery-task-meta-<id>         string  Celery's: the result of a job
 celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c: a chord
 herd.<model>                  lists   Celery's: the queue of a model; see llama_herd.tasks.protocol.priority
 
-Of all tenants there are herd:keys, by which others come in at the gateway (`api_keys.py`), herd:webhooks,
-where they are told of ends, herd:webhooks@sender, the gateway that tells them (`webhooks.py`), and
-herd:storages, the storages of files by when they count as lost (`stored_files.py`).
+Of all tenants there are herd:keys, by which others come in at the gateway (`stored_api_keys.py`),
+herd:webhooks, where they are told of ends, herd:webhooks@sender, the gateway that tells them
+(`webhook_configs.py`), and herd:storages, the storages of files by when they count as lost
+(`stored_files.py`).
 
 The last three lines are for the tenant `default`. Other tenants have herd:<tenant>:celery-task-meta-<id>,
 herd:<tenant>:celery-taskset-meta-<id> and herd.<tenant>:<model>. Messages in the hands of a worker of several

@@ -21,8 +21,8 @@ from redis.retry import Retry
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import error_name
+from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
-from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.worker.broker.chord_claims import ChordClaims
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.insisting import insist

@@ -4,13 +4,11 @@ from typing import Any
 
 from celery.backends.redis import SentinelBackend
 from kombu.transport import redis as redis_transport
-from redis import Redis
 
 from llama_herd.tasks.connection.redis_url import DEFAULT_PORT
 from llama_herd.worker import process
-from llama_herd.worker.broker.chord_claims import ChordClaims
 from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
-from llama_herd.worker.broker.result_backend import OnePool, Remote, StoringRedis
+from llama_herd.worker.broker.result_backend import Remote, ResultBackend
 from llama_herd.worker.broker.tenant_channel import TenantChannel, TenantTransport
 
 
@@ -56,11 +54,8 @@ class SentinelTenantTransport(TenantTransport):
     Channel = SentinelTenantChannel
 
 
-class SentinelResultBackend(OnePool, ChordClaims, SentinelBackend):  # type: ignore[misc]
+class SentinelResultBackend(ResultBackend, SentinelBackend):  # type: ignore[misc]
     """Celery's results and chords at the primary."""
-
-    def _get_client(self) -> type[Redis]:
-        return StoringRedis
 
 
 class RemoteSentinelResultBackend(Remote, SentinelResultBackend):

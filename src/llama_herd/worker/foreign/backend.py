@@ -1,13 +1,12 @@
 """Backend: what a server of one kind can do, and how it is asked. No field passes that is not named."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
 from typing import ClassVar, Literal, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.job import GenerationJob, Prompt
-from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.structured_outputs import FormKind
 from llama_herd.tasks.protocol.terms import Notices, Terms
 from llama_herd.worker.engine.interface import SampledToken
@@ -103,8 +102,11 @@ class Backend(ABC):
         """Ask for the ids of a text that nothing is added to; None: the server does not tell."""
 
     @abstractmethod
-    async def generate(self, sequence: Sequence, take: TakeTokens) -> Generated:
-        """Have an output continued behind the ids that it has, until the server ends it or it has ended."""
+    async def generate(self, sequence: Sequence, take: TakeTokens, gap_s: float) -> Generated:
+        """Have an output continued behind the ids that it has, until the server ends it or it has ended.
+
+        gap_s: between two tokens of an output, of late; inf: not known yet.
+        """
 
     async def kv_cache_usage(self) -> float | None:
         """The share of the server's KV cache that is in use; None: it does not tell."""
@@ -135,12 +137,6 @@ def _is_default(job: GenerationJob, field: str) -> bool:
     _, _, name = field.rpartition("sampling.")
     holder = job.sampling if name != field else job
     return bool(getattr(holder, name) == type(holder).model_fields[name].get_default())
-
-
-def fields_of_jobs() -> Iterable[str]:
-    """The names of all fields that a backend has to name."""
-    yield from (name for name in GenerationJob.model_fields if name != "sampling")
-    yield from (f"sampling.{name}" for name in SamplingParams.model_fields)
 
 
 def checked(answer: Answer) -> Answer:

@@ -6,6 +6,7 @@ from asyncio import Task, TimerHandle
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -221,7 +222,8 @@ class ForeignEngine(threading.Thread):
         """Have a sequence continued to its end, and act on what comes in its place."""
         sequence = row.sequence
         try:
-            generated = await self._backend.generate(sequence, lambda tokens: self._take(row, tokens))
+            take, gap_s = partial(self._take, row), self._figures.recent_gap_s
+            generated = await self._backend.generate(sequence, take, gap_s)
             self._figures.note_cached(len(sequence.prompt_ids), generated.num_cached)
             self._end(row, generated)
         except RowEnded:

@@ -2,10 +2,14 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from math import inf
 
 from llama_herd.ops.histogram import Histogram
 from llama_herd.worker.engine.interface import GAPS, EngineStats, StepFigures
 from llama_herd.worker.engine.sequence import Sequence
+
+#: The gap of late is the mean of about so many parts of outputs.
+PARTS_OF_LATE = 64
 
 
 @dataclass(eq=False)
@@ -21,6 +25,8 @@ class ForeignFigures:
     num_prefix_queries: int = 0
     gap_s: float = 0.0
     gaps: list[int] = field(default_factory=lambda: [*GAPS.counts])
+    #: Between two tokens of an output, of late; inf: not known yet.
+    recent_gap_s: float = inf
 
     def forget(self) -> None:
         """Count from now on."""
@@ -41,9 +47,13 @@ class ForeignFigures:
     def note_tokens(self, num: int, gap_s: float | None) -> None:
         """Count tokens that came together, so long after the ones before; None: they are the first."""
         self.num_drawn_tokens += num
-        if gap_s is not None:
-            self.gaps[bisect_left(GAPS.bounds, gap_s / num)] += num
-            self.gap_s += gap_s
+        if gap_s is None:
+            return
+        each_s = gap_s / num
+        self.gaps[bisect_left(GAPS.bounds, each_s)] += num
+        self.gap_s += gap_s
+        before_s = each_s if self.recent_gap_s == inf else self.recent_gap_s
+        self.recent_gap_s = before_s + (each_s - before_s) / PARTS_OF_LATE
 
     def stats(
         self,

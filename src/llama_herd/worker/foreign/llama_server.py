@@ -89,7 +89,7 @@ class LlamaServer(Backend):
         answer = await self.server.ask("/tokenize", body, FACTS_S)
         return list(answer.json["tokens"]) if answer.status == 200 else None
 
-    async def generate(self, sequence: Sequence, take: TakeTokens) -> Generated:
+    async def generate(self, sequence: Sequence, take: TakeTokens, gap_s: float) -> Generated:
         num_cached: int | None = None
         while sequence.finish_reason is None:
             body = self._body(sequence)

@@ -19,7 +19,7 @@ from llama_herd.worker.foreign.backend import Backend, KeyRefused, ServerBusy, S
 from llama_herd.worker.foreign.engine import ForeignEngine
 from llama_herd.worker.foreign.http import HttpServer, NotHttp, ServerAway
 from llama_herd.worker.foreign.llama_server import LlamaServer
-from llama_herd.worker.foreign.served_model import ServedFacts
+from llama_herd.worker.foreign.served_facts import ServedFacts
 from llama_herd.worker.foreign.vllm import Vllm
 from llama_herd.worker.foreign.watch import AWAY_INTERVAL_S, ServerWatch
 from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars

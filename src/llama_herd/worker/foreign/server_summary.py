@@ -10,7 +10,7 @@ from llama_herd.model.files.text_file import open_texts
 from llama_herd.worker.foreign.backend import FieldUse, ServerBusy, ServerFacts, ServerFault
 from llama_herd.worker.foreign.http import NotHttp, ServerAway
 from llama_herd.worker.foreign.model import backend_of
-from llama_herd.worker.foreign.served_model import ServedFacts
+from llama_herd.worker.foreign.served_facts import ServedFacts
 from llama_herd.worker.settings import WorkerSettings
 
 

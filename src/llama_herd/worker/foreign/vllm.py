@@ -1,8 +1,6 @@
 """vLLM: ids go in by /v1/completions, and come out of its stream as they are drawn."""
 
 from collections.abc import Iterator, Mapping
-from math import inf
-from time import monotonic
 from typing import Any, ClassVar
 
 from pydantic_core import from_json
@@ -71,7 +69,6 @@ class Vllm(Backend):
     def __init__(self, server: HttpServer) -> None:
         super().__init__(server)
         self._facts = ServerFacts("", 0)
-        self._gap_s = inf  # between two tokens of the output that ended last
 
     async def facts(self, wanted: str) -> ServerFacts:
         answer = checked(await self.server.get("/v1/models", FACTS_S))
@@ -103,14 +100,16 @@ class Vllm(Backend):
         lines = (line for line in answer.content.decode(errors="replace").splitlines())
         return next((float(line.split()[-1]) for line in lines if line.startswith(_KV_USAGE)), None)
 
-    async def generate(self, sequence: Sequence, take: TakeTokens) -> Generated:
+    async def generate(self, sequence: Sequence, take: TakeTokens, gap_s: float) -> Generated:
         if sequence.scores_prompt:
             await self._score(sequence)
         if not sequence.params.max_tokens:
             return Generated("length")
         stream = TokenStream(take, sequence.params.top_logprobs)
-        checked(await self.server.post(_COMPLETIONS, self._body(sequence), stream.write))
-        self._gap_s = stream.gap_s or self._gap_s
+        body = self._body(sequence)
+        if (num := num_together(sequence, gap_s)) > 1:
+            body["stream_interval"] = num
+        checked(await self.server.post(_COMPLETIONS, body, stream.write))
         return stream.outcome()
 
     async def _score(self, sequence: Sequence) -> None:
@@ -140,17 +139,11 @@ class Vllm(Backend):
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
-            **({"stream_interval": num} if (num := self._num_gathered(sequence)) > 1 else {}),
             **_scores_asked(params),
             **({"logit_bias": dict(params.logit_bias)} if params.logit_bias else {}),
             **({"priority": -sequence.priority} if self._facts.takes_priorities else {}),
             **_form_asked(sequence),
         }
-
-    def _num_gathered(self, sequence: Sequence) -> int:
-        """How many tokens may come together: a part costs the server, and us, nearly as much as a token."""
-        most = MAX_GATHERED if sequence.constraint else GATHERED_PART * sequence.gather_s / self._gap_s
-        return max(1, min(MAX_GATHERED, round(most)))
 
 
 #: Fields of our sampling that have the same name and meaning there.
@@ -158,6 +151,12 @@ _SAME = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "ignore_eos", "stop_token_ids"),
 )
+
+
+def num_together(sequence: Sequence, gap_s: float) -> int:
+    """How many tokens may come together: a part costs the server, and us, nearly as much as a token."""
+    most = MAX_GATHERED if sequence.constraint else GATHERED_PART * sequence.gather_s / gap_s
+    return max(1, min(MAX_GATHERED, round(most)))
 
 
 def _scores_asked(params: SamplingParams) -> dict[str, Any]:
@@ -190,8 +189,6 @@ class TokenStream:
     def __init__(self, take: TakeTokens, num_top: int = 0) -> None:
         self._take, self._num_top = take, num_top
         self._rest = b""
-        self._num = self._num_first = 0  # tokens in all, and those that came first
-        self._first_s = self._last_s = 0.0
         self._reason: str | None = None
         self._num_cached: int | None = None
         self._error: Exception | None = None
@@ -205,19 +202,7 @@ class TokenStream:
             if field == b"data" and (data := data.strip()) and data != b"[DONE]":
                 tokens += self._tokens(from_json(data))
         if tokens:
-            self._note(len(tokens))
             self._take(tokens)
-
-    def _note(self, num: int) -> None:
-        self._last_s = monotonic()
-        if not self._num:
-            self._num_first, self._first_s = num, self._last_s
-        self._num += num
-
-    @property
-    def gap_s(self) -> float:
-        """The time between two tokens, on average; 0: not known."""
-        return (self._last_s - self._first_s) / max(1, self._num - self._num_first)
 
     def _tokens(self, told: Mapping[str, Any]) -> list[SampledToken]:
         """The tokens of an event. What else it says is noted."""

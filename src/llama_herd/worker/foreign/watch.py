@@ -10,7 +10,7 @@ import structlog
 from llama_herd.errors import BadInput
 from llama_herd.worker.foreign.backend import Backend, ServerBusy, ServerFault
 from llama_herd.worker.foreign.http import NotHttp, ServerAway
-from llama_herd.worker.foreign.served_model import ServedFacts
+from llama_herd.worker.foreign.served_facts import ServedFacts
 
 log = structlog.get_logger(__name__)
 

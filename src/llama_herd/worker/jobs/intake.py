@@ -15,6 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
+from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import (
     Adopt,
@@ -29,7 +30,6 @@ from llama_herd.tasks.ledger.answers import (
     Unknown,
     Yours,
 )
-from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.protocol.message import Envelope

@@ -13,9 +13,9 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
+from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import Emission, Emitted
-from llama_herd.tasks.ledger.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import LOST
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from llama_herd.errors import SettingsError
-from llama_herd.worker.foreign.backend import Backend, ServerFacts, ServerFault
+from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFacts, ServerFault
 
 #: Texts in which tokenizers differ: spaces, digits, marks, capitals, code, other scripts.
 TEXTS = (
@@ -44,11 +44,14 @@ class ServedFacts:
         await backend.check_health()
         try:
             facts = await backend.facts(wanted)
+            ids = [await backend.tokenize(text) for text in TEXTS]
+        except JobRefused as error:
+            raise ServerFault(f"it answers as no {backend.name} does: {error}") from None
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ServerFault(f"what it says of itself cannot be read: {error!r}") from None
         if facts.max_length < 1:
             raise SettingsError(f"{backend.name} at HERD_ENGINE_URL does not tell how long its context is")
-        return cls(facts, tokenizer, model, await _compare(backend, tokenizer, model))
+        return cls(facts, tokenizer, model, _compare(ids, tokenizer, model))
 
     @property
     def told(self) -> dict[str, object]:
@@ -63,10 +66,10 @@ class ServedFacts:
             raise SettingsError(f"it served {before}, and now {after}. Fix: start this worker again")
 
 
-async def _compare(backend: Backend, tokenizer: OwnTokenizer, model: str) -> bool:
-    """Whether ids were compared; raises SettingsError where they differ."""
-    for text in TEXTS:
-        theirs, ours = await backend.tokenize(text), tokenizer.encode(text, add_bos=False)
+def _compare(told: Rows[list[int] | None], tokenizer: OwnTokenizer, model: str) -> bool:
+    """Whether the ids of all texts were told, and so compared; raises SettingsError where they differ."""
+    for text, theirs in zip(TEXTS, told, strict=True):
+        ours = tokenizer.encode(text, add_bos=False)
         if theirs is None:
             return False
         if theirs != ours:
