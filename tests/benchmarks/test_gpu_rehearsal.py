@@ -88,7 +88,8 @@ def test_every_step_of_the_plan_runs_and_every_workload_is_measured(tmp_path: Pa
     assert all(step.startswith(("kernel ", "peer llama.cpp")) for step in not_here)
     assert {(m.workload, m.system) for m in journal.measurements} == {
         *((f"W{number}", OURS) for number in range(1, 9)),
-        *((name, OURS) for name in ("W3s", "mixed", "kills")),
+        *((name, OURS) for name in ("W3s", "steps", "mixed", "kills")),
+        *((name, f"{OURS}, no learning") for name in ("W3s", "steps")),
         *(("W1", STATIC), ("W2", CONTINUOUS), ("W3", CONTINUOUS), ("W5", FORWARD)),
     }
     # Those that nobody killed, and those that went on elsewhere, have the ids of a run without kills.

@@ -2,22 +2,35 @@
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 from urllib.parse import urlsplit
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.validators import extend
 
-from llama_herd.tasks.gateway.openapi import JSON, document
+from llama_herd.tasks.gateway.openapi import JSON, STREAM, document
 
 
 def hold_to_description(method: str, path: str, status: int, kind: str, raw: bytes) -> None:
-    """Fail if this answer in JSON to a described request has a status, or fields, that are not described."""
-    template = _template(urlsplit(path).path)
+    """Fail if a described request is answered, in JSON or by events, as its description does not say."""
+    template, kind = _template(urlsplit(path).path), kind.partition(";")[0]
     described = document()["paths"].get(template, {}).get(method.lower())
-    if described is None or kind != JSON:
+    if described is None or kind not in (JSON, STREAM):
         return
     assert str(status) in described["responses"], f"{status} of {method} {template} is not described"
-    _validator(template, method.lower(), status).validate(json.loads(raw))
+    validator = _validator(template, method.lower(), status, kind)
+    for told in (json.loads(raw),) if kind == JSON else _events(raw):
+        validator.validate(told)
+
+
+def _events(raw: bytes) -> Iterator[dict[str, str]]:
+    """The events of a stream; comments are left out."""
+    for block in raw.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in fields:
+            yield fields
 
 
 @cache
@@ -27,7 +40,19 @@ def _template(path: str) -> str:
     return next(fitting, "")
 
 
+def _content(validator: Any, schema: dict[str, Any], text: str, _: object) -> Iterator[ValidationError]:
+    """What a text says as JSON, which validators leave to whoever uses them."""
+    try:
+        yield from validator.descend(json.loads(text), schema)
+    except ValueError as error:
+        yield ValidationError(f"{text!r} is no JSON: {error}")
+
+
+#: It looks into texts, too.
+Validator = extend(Draft202012Validator, {"contentSchema": _content})
+
+
 @cache
-def _validator(template: str, method: str, status: int) -> Draft202012Validator:
+def _validator(template: str, method: str, status: int, kind: str) -> Any:
     content = document()["paths"][template][method]["responses"][str(status)]["content"]
-    return Draft202012Validator({**content[JSON]["schema"], "components": document()["components"]})
+    return Validator({**content[kind]["schema"], "components": document()["components"]})

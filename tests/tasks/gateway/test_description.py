@@ -22,10 +22,15 @@ CHECKS = (
     "allow_header_conformance",
 )
 FOR_S = 600
-#: 503 and 507 are documented: a busy machine's Redis may be away, and a disk full.
+#: 503 and 507 are documented: a busy machine's Redis may be away, and a disk full. What asks for a paused
+#: model waits for it: only one is paused that nothing asks for.
 CONFIG = """
 [checks]
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "503", "507"]
+
+[[operations]]
+include-name = "POST /v1/queues/{model}/pause"
+parameters = { "path.model" = "paused" }
 """
 
 

@@ -9,13 +9,16 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.gateway.openapi import STREAM as EVENTS
 from llama_herd.tasks.gateway.problem import OPENAI_CODES
+from llama_herd.tasks.gateway.sse import sse
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
+from tests.tasks.gateway.described import hold_to_description
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started, token
 
@@ -187,6 +190,7 @@ def test_a_stream_that_fails_on_its_way_says_so_last(gateway: GatewayThread, her
         herd.emit("one", token(job_id, 2, 0), EmitEntry.from_event(last, 1))
         *_, found = events_of(answer)
     assert (found.name, found.json["error"]["code"]) == ("error", "model_error")
+    hold_to_description("POST", COMPLETIONS, 200, EVENTS, sse(found.data, name=found.name))
 
 
 def test_a_cancelled_answer_is_a_conflict(gateway: GatewayThread, herd: Herd) -> None:

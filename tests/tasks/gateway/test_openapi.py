@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.openapi import document, page
@@ -16,6 +17,7 @@ from llama_herd.tasks.openai.request_body import CHAT, ENDPOINTS, Endpoint, Requ
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
+from tests.tasks.gateway.gateway_thread import GatewayThread
 
 #: Routes of pages, and the description itself.
 OF_PAGES = ("/", "/page/{name}", "/docs", "/openapi.json")
@@ -84,3 +86,16 @@ def test_the_page_has_every_field_and_nothing_from_elsewhere() -> None:
     assert all(f"<code>{name}</code>" in html for name in SamplingParams.model_fields)
     assert "http" not in html.replace("https://app.example.com", "")
     assert "<script" not in html
+
+
+@pytest.mark.redis
+def test_streams_are_as_described(gateway: GatewayThread, stand_in: StandIn) -> None:
+    asked = {"model": "tales", "stream": True}
+    talk = {"messages": [{"role": "user", "content": "x"}]}
+    job_id = gateway.ask("POST", "/v1/jobs", {"prompt": "x"}).json["id"]
+    for found in (
+        gateway.ask("POST", "/v1/completions", {**asked, "prompt": "x"}),
+        gateway.ask("POST", "/v1/chat/completions", {**asked, **talk}),
+        gateway.ask("GET", f"/v1/jobs/{job_id}/events"),
+    ):
+        assert b"data: " in found.raw

@@ -3,7 +3,6 @@
 It is the same at every gateway of a version, so a browser gets it without a key, as it gets the page.
 """
 
-from collections.abc import Mapping
 from functools import cache
 from html import escape
 from typing import Any
@@ -61,7 +60,7 @@ def document() -> dict[str, Any]:
     classes = {schema for schema in (*told, *EVENTS, *KINDS, ErrorAnswer) if not isinstance(schema, str)}
     ordered = sorted(classes, key=_name)
     _, found = models_json_schema([(one, "serialization") for one in ordered], ref_template=REF)
-    events, kinds = ([{"$ref": REF.format(model=_name(one))} for one in some] for some in (EVENTS, KINDS))
+    events, kinds = ([_reference(one) for one in some] for some in (EVENTS, KINDS))
     own = {
         "CompletionBody": body_schema(COMPLETIONS),
         "EmbeddingBody": embedding_schema(REF),
@@ -97,10 +96,10 @@ def _operation_object(operation: Operation) -> dict[str, Any]:
         for place, given in (("query", operation.queries), ("header", operation.headers))
         for name, what in given
     ]
-    answer = _content({_media_type(operation.answer): operation.answer, STREAM: operation.events})
-    body = _content({_media_type(operation.body): operation.body})
+    answer = _content(operation.answer, operation.events)
+    body = _content(operation.body)
     errors = {
-        str(status): {"description": what, **_content({JSON: ErrorAnswer})}
+        str(status): {"description": what, **_content(ErrorAnswer)}
         for status, what in ERRORS.items()
         if operation.role or status in _OF_ALL
     }
@@ -131,14 +130,31 @@ def _media_type(schema: Schema) -> str:
     return _MEDIA.get(_name(schema), JSON)
 
 
-def _content(schemas: Mapping[str, Schema]) -> dict[str, Any]:
-    """A body, by its media types: the schema of each; those without one are left out."""
-    told = {
-        kind: {"schema": {"$ref": REF.format(model=_name(schema))}}
-        for kind, schema in schemas.items()
-        if schema
-    }
+def _content(schema: Schema, events: Schema = "") -> dict[str, Any]:
+    """A body: its media type and schema, and those of a stream that it may be instead."""
+    told = {_media_type(schema): {"schema": _reference(schema)}} if schema else {}
+    if events:
+        told[STREAM] = {"schema": _server_sent(events)}
     return {"content": told} if told else {}
+
+
+def _reference(schema: Schema) -> dict[str, str]:
+    return {"$ref": REF.format(model=_name(schema))}
+
+
+def _server_sent(schema: Schema) -> dict[str, Any]:
+    """An event of a stream, whose data is of this schema, or tells of an error, or of OpenAI's end."""
+    texts = [{"contentMediaType": JSON, "contentSchema": _reference(one)} for one in (schema, ErrorAnswer)]
+    ends = [] if schema == "Event" else [{"const": "[DONE]"}]
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "event": {**_TEXT, "description": "Kind of the event; `error`: the answer cannot go on."},
+            "id": {**_TEXT, "description": "Number of the job's event, from which a reader can go on."},
+            "data": {**_TEXT, "anyOf": [*texts, *ends]},
+        },
+    }
 
 
 async def show_document(request: Request) -> Response:
