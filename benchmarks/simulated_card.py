@@ -5,12 +5,16 @@
 The engine as it is, with a runner that computes nothing and a clock that it moves. 1,024 jobs of 256 prompt
 tokens come at once to 256 rows; all write 256 tokens (W3), or 64 to 448 (W3s). A step costs what one of a 7B
 model in bf16 was measured to cost on an H200. Prompts are computed kernel by kernel beside the captured rows,
-or in one captured forward with them.
+or in one captured forward with them. W4: jobs of 256 prompt tokens and 128 of output come at random times.
+None is computed before its start is on record, which takes a while.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence as Rows
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, count, islice, pairwise
+from math import inf
 from random import Random
 
 from benchmarks.harness import Benchmark, main, percentiles_ms
@@ -21,7 +25,7 @@ from llama_herd.tasks.protocol.priority import MIN_PRIORITY
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import SampledToken, StepOutput
+from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.engine.prefill import TOKENS, prefills_of
 from llama_herd.worker.engine.prefill_budget import ForwardCosts, PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading
@@ -89,6 +93,24 @@ class SimulatedRunner:
         return lambda: readings
 
 
+class OverlappingRunner(SimulatedRunner):
+    """Its clock moves when a step is read: the card computes one behind the other."""
+
+    overlaps = True
+    free_s = 0.0
+
+    def launch(self, rows: Rows[Row]) -> Read:
+        launched_s = self.now_s
+        self.now_s = max(launched_s, self.free_s)
+        read = super().launch(rows)
+        self.now_s, self.free_s = launched_s, self.now_s
+        return partial(self._read, self.free_s, read)
+
+    def _read(self, done_s: float, read: Read) -> list[Reading]:
+        self.now_s = max(self.now_s, done_s)
+        return read()
+
+
 class SimulatedEngine:
     """The engine on a simulated card, and when each sequence had its tokens."""
 
@@ -97,6 +119,7 @@ class SimulatedEngine:
     ) -> None:
         self.runner = runner
         self.drawn_s: dict[str, list[float]] = {}
+        self.begun: deque[tuple[float, SequenceInfo]] = deque()  # and when
         pages = Pages(num_rows * -(-most_tokens // PAGE_TOKENS), consecutive=False)
         self.engine = Engine(
             runner,
@@ -107,12 +130,15 @@ class SimulatedEngine:
             clock=lambda: runner.now_s,
         )
 
-    def submit(self, job_id: str, prompt: list[int], max_tokens: int, priority: int = 0) -> None:
+    def submit(
+        self, job_id: str, prompt: list[int], max_tokens: int, priority: int = 0, *, is_confirmed: bool = True
+    ) -> None:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
-        none = frozenset[int]()
-        self.engine.submit(
-            Sequence(job_id, prompt, params, 1, 1 << 20, none, Detokenizer(PIECES), priority=priority)
+        one = Sequence(
+            job_id, prompt, params, 1, 1 << 20, frozenset(), Detokenizer(PIECES), priority=priority
         )
+        one.is_confirmed = is_confirmed
+        self.engine.submit(one)
 
     def run(self) -> None:
         while self.engine.has_work:
@@ -128,6 +154,8 @@ class SimulatedEngine:
 
     def _take(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
+            if output.has_started:
+                self.begun.append((self.runner.now_s, output.sequence))
             if output.tokens:
                 self.drawn_s.setdefault(output.sequence.job_id, []).append(self.runner.now_s)
 
@@ -138,6 +166,9 @@ class Plan:
     prompt_tokens: int = 256
     rows: int = 256
     budgets: tuple[int, ...] = (256, 1024, 4096)
+    short_tokens: int = 128
+    loads: tuple[float, ...] = (0.5, 0.8)
+    record_ms: tuple[float, ...] = (1, 3, 10)
 
 
 def measure(plan: Plan) -> Iterator[Table]:
@@ -150,6 +181,8 @@ def measure(plan: Plan) -> Iterator[Table]:
             for way in ways
         ]
         yield Table(rows, f"{load}: {plan.jobs:,} jobs at once, {plan.rows} rows")
+    waits = [first_tokens(plan, share, ms) for share in plan.loads for ms in plan.record_ms]
+    yield Table(waits, f"W4: {plan.jobs:,} jobs at random times, prompts captured")
 
 
 def simulated(
@@ -181,6 +214,71 @@ def simulated(
         "first tokens of all rows p50 s": first_s[plan.rows // 2],
         **{f"gap {name} ms": ms for name, ms in percentiles_ms(one.gaps_s()).items()},
     }
+
+
+def first_tokens(plan: Plan, share: float, record_ms: float) -> dict[str, Cell]:
+    """W4: the first tokens of jobs that come at random, at this share of the rate that fills all rows."""
+    random, costs = Random(1), CARDS["captured"]
+    runner = OverlappingRunner(costs)
+    one = SimulatedEngine(
+        runner,
+        num_rows=plan.rows,
+        most_tokens=plan.prompt_tokens + plan.short_tokens,
+        prefill=PrefillBudget.from_setting(0, "cuda", costs.of_forwards),
+    )
+    jobs = ((f"job-{number}", random.choices(range(VOCABULARY), k=plan.prompt_tokens)) for number in count())
+    for job_id, prompt in islice(jobs, plan.jobs):
+        one.submit(job_id, prompt, plan.short_tokens)
+    one.run()
+    gap_s = runner.now_s / plan.jobs / share
+    one.drawn_s.clear()
+    one.begun.clear()
+    come_s = accumulate((random.expovariate(1 / gap_s) for _ in range(plan.jobs)), initial=runner.now_s)
+    arrivals = deque((at_s, *job) for at_s, job in zip(come_s, jobs, strict=False))
+    arrived_s = {job_id: at_s for at_s, job_id, _ in arrivals}
+    _serve(one, arrivals, plan.short_tokens, record_ms / 1000)
+    first_s = {job_id: times[0] - arrived_s[job_id] for job_id, times in one.drawn_s.items()}
+    alone_s = costs.step_s + costs.row_s + costs.prompt_s + costs.prompt_token_s * plan.prompt_tokens
+    return {
+        "load": share,
+        "a start is recorded in ms": record_ms,
+        **{f"first token {name} ms": ms for name, ms in percentiles_ms(list(first_s.values())).items()},
+        "the prompt alone ms": 1000 * alone_s,
+    }
+
+
+def _serve(
+    one: SimulatedEngine, arrivals: deque[tuple[float, str, list[int]]], max_tokens: int, record_s: float
+) -> None:
+    """What the engine's thread does, but on the runner's clock."""
+    engine, runner = one.engine, one.runner
+
+    def next_s() -> float:
+        recorded_s = one.begun[0][0] + record_s if one.begun else inf
+        return min(recorded_s, arrivals[0][0] if arrivals else inf)
+
+    def take_due() -> None:
+        while next_s() <= runner.now_s:
+            if one.begun and one.begun[0][0] + record_s <= runner.now_s:
+                begun_s, info = one.begun.popleft()
+                engine.confirm([info], begun_s + record_s)
+            else:
+                _, job_id, prompt = arrivals.popleft()
+                one.submit(job_id, prompt, max_tokens, is_confirmed=False)
+
+    while engine.has_work or next_s() < inf:
+        if not engine.has_work:
+            runner.now_s = max(runner.now_s, next_s())
+        take_due()
+        engine.admit()
+        while rest_s := engine.rest_s:
+            until_s = runner.now_s + rest_s
+            runner.now_s = min(until_s, next_s())
+            if runner.now_s == until_s:
+                break
+            take_due()
+            engine.admit()
+        engine.step()
 
 
 BENCHMARK = Benchmark("simulated_card", __doc__, Plan(), measure)

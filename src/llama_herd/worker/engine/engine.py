@@ -29,6 +29,7 @@ from llama_herd.worker.engine.interface import (
     StepOutput,
 )
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.rest import Rest
 from llama_herd.worker.engine.runner import Read, Reading, Runner
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Row, Scheduler
@@ -52,9 +53,6 @@ NOTHING_FOLLOWS = Failure(
     message="no token may follow: the vocabulary lacks what the job's schema or grammar wants, or "
     + NUMERIC_ERROR.message,
 )
-
-#: For how much of a step an idle engine expects another job after each that arrives.
-ARRIVAL_STEPS = 1 / 8
 
 
 class Flight(NamedTuple):
@@ -93,15 +91,14 @@ class Engine:
         self.prefixes = prefixes
         self.scheduler = Scheduler(prefixes, max_rows=max_rows, prefill=prefill)
         self._sink = sink
-        self._clock = clock
+        self.clock = clock
         self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
         self._aborted: list[Sequence] = []  # those of them that the next step ends
         self._next_deadline_s = inf  # none of them is overdue before
         self._flights: deque[Flight] = deque()
         self._read_s = 0.0  # when a forward was read last
         self._size_limits = SizeLimits()
-        # On its clock: until when more is expected, and until when that is waited for.
-        self._arrives_until_s = self._gathers_until_s = 0.0
+        self._rest = Rest(prefill, clock)
         self._num_steps = self._num_recomputed_tokens = self._num_prompt_tokens = 0
         self._figures = StepFigures()
 
@@ -110,33 +107,28 @@ class Engine:
         return bool(self._flights) or self.scheduler.has_work
 
     @property
-    def gather_s(self) -> float:
-        """The seconds by which to put off the next step for jobs that arrive together with the first.
-
-        So their prompts are computed together: beside streams few of their tokens would fit into a step. An
-        engine that had nothing to do waits for a small part of a step after each, for a step in all.
-        """
-        left_s = min(self._arrives_until_s, self._gathers_until_s) - self._clock()
-        if left_s <= 0 or not self._sequences or self._flights or not self.scheduler.may_gather:
+    def rest_s(self) -> float:
+        """The seconds by which to put off the next step, so that more is computed in it."""
+        if not self._sequences:
             return 0.0
-        return left_s
+        return self._rest.left_s(
+            is_in_flight=bool(self._flights), may_gather=lambda: self.scheduler.may_gather
+        )
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences. From now on no other thread may touch them."""
-        now_s, step_s = self._clock(), self.scheduler.prefill.decode_s
-        if not self._sequences:
-            self._gathers_until_s = now_s + step_s
-        self._arrives_until_s = now_s + ARRIVAL_STEPS * step_s
+        self._rest.note_arrival(is_idle=not self._sequences)
         for sequence in sequences:
             self._sequences[sequence.info] = sequence
             self._note_deadline(sequence)
             self.scheduler.submit(sequence)
 
-    def confirm(self, infos: Iterable[SequenceInfo]) -> None:
-        """Note that the start of these sequences is on record: now they may be computed."""
+    def confirm(self, infos: Iterable[SequenceInfo], at_s: float | None = None) -> None:
+        """Note that the start of these sequences is on record, since `at_s`: now they may be computed."""
         for info in infos:
             if sequence := self._sequences.get(info):
                 sequence.is_confirmed = True
+                self._rest.note_confirmed(sequence, self.clock() if at_s is None else at_s)
 
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
         """End sequences at the next step; `dropped` ends them without an output. The first reason stays."""
@@ -147,7 +139,11 @@ class Engine:
                 self._aborted.append(sequence)
 
     def admit(self) -> None:
-        """Admit what there is room for, and announce it: it can be computed once its start is confirmed."""
+        """Admit what there is room for, and announce it: it can be computed once its start is confirmed.
+
+        Before that end what is cancelled or overdue.
+        """
+        self._end_aborted()
         begun = [self._begin(sequence) for sequence in self.scheduler.admit()]
         left = [StepOutput(sequence.info, has_left=True) for sequence in self.scheduler.take_left()]
         self._hand_on([*left, *(output for output in begun if output is not None)])
@@ -158,8 +154,8 @@ class Engine:
         A runner that lets steps overlap computes this one while the step before is read.
         """
         num_before = len(self._flights)
-        self._end_aborted()
         self.admit()
+        self._rest.end()
         self._compute(self.scheduler.next_batch())
         for _ in range(num_before):
             self._read(self._flights.popleft())
@@ -234,6 +230,7 @@ class Engine:
             return None
         sequence.has_begun = True
         sequence.note_admitted()
+        self._rest.note_begun(sequence)
         self._note_deadline(sequence)
         if sequence.choice == 0 or sequence.vector is not None:  # other outputs share a prompt
             self._num_prompt_tokens += len(sequence.prompt_ids)
@@ -261,7 +258,7 @@ class Engine:
 
         Returns why it failed, once all of its memory is free.
         """
-        launched_s = self._clock()
+        launched_s = self.clock()
         try:
             read = self.runner.launch(rows)
         except Exception as error:
@@ -295,7 +292,7 @@ class Engine:
 
     def _note_forward(self, readings: Rows[Reading], launched_s: float) -> None:
         """Note what a forward has computed, in what time: the device began it after the one before."""
-        now_s = self._clock()
+        now_s = self.clock()
         started_s, self._read_s = max(launched_s, self._read_s), now_s
         num_decoding = sum(reading.row.decodes for reading in readings)
         num_tokens = sum(reading.row.num_tokens for reading in readings)
@@ -369,6 +366,7 @@ class Engine:
 
     def _remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
         self._sequences.pop(sequence.info, None)
+        self._rest.note_removed(sequence)
         self.scheduler.remove(sequence, is_sound=is_sound)
 
     def _hand_on(self, outputs: list[StepOutput]) -> None:

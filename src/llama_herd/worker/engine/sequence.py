@@ -74,6 +74,7 @@ class Sequence:
     abort: Abort | None = None
     drawn_s: float | None = None  # when its last token was drawn, on the clock of time.monotonic
     line: Mapping[str, object] = field(default_factory=dict)  # what each line of the log says of its job
+    begun_s: float = 0.0  # when it was admitted first, on the engine's clock
     has_begun: bool = False  # its start was announced; it is so once, however often it is admitted
     is_confirmed: bool = True  # False: not computed yet, since its start is not on record
     info: SequenceInfo = field(init=False)

@@ -55,7 +55,7 @@ class EngineThread(threading.Thread):
         self._inbox.put(partial(self._engine.submit, *sequences))
 
     def confirm(self, infos: Iterable[SequenceInfo]) -> None:
-        self._inbox.put(partial(self._engine.confirm, tuple(infos)))
+        self._inbox.put(partial(self._engine.confirm, tuple(infos), self._engine.clock()))
 
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
         self._inbox.put(partial(self._engine.abort, tuple(infos), reason))
@@ -90,7 +90,7 @@ class EngineThread(threading.Thread):
             self._stats = self._engine.stats
 
     def _take_waiting(self) -> None:
-        """Run the calls that have arrived; sleep here only while the engine has nothing to do, or gathers.
+        """Run the calls that have arrived; sleep here only while the engine has nothing to do, or rests.
 
         Every call is worth a step: a new sequence, one that may be computed now, or one to end.
         """
@@ -99,10 +99,12 @@ class EngineThread(threading.Thread):
         self._take(call)
         while not self._inbox.empty():
             self._take(self._inbox.get())
-        while self._engine.gather_s and not self._is_stopping:
+        while not self._is_stopping:
             self._engine.admit()  # perhaps into the last slot: then nothing more is waited for
+            if not (rest_s := self._engine.rest_s):
+                return
             try:
-                self._take(self._inbox.get(timeout=self._engine.gather_s))
+                self._take(self._inbox.get(timeout=rest_s))
             except Empty:
                 return
 
