@@ -2,7 +2,9 @@
 
 import gc
 import mmap
+import weakref
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -53,6 +55,17 @@ def test_memory_is_filled_in_small_pages_and_then_moved() -> None:
     moved = huge_bytes()
     assert filled - before < HUGE_PAGE_BYTES
     assert moved - filled > 8 * HUGE_PAGE_BYTES
+
+
+def test_who_moves_memory_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freed by that thread while the interpreter ends, it would abort the process."""
+    found, may_move = zero_bytes(HUGE_PAGE_BYTES), Event()
+    monkeypatch.setattr(huge_pages, "_can_move", may_move.wait)
+    mover, kept = move_into_huge_pages([found]), weakref.ref(found)
+    del found
+    assert kept() is None
+    may_move.set()
+    mover.join()
 
 
 def test_a_system_that_moves_nothing_asks_for_huge_pages_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

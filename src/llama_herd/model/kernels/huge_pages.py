@@ -41,20 +41,24 @@ def zero_bytes(count: int) -> Tensor:
 
 
 def move_into_huge_pages(filled: Sequence[Tensor]) -> Thread:
-    """Move memory of `zero_bytes`, beside all else; what finds no huge page stays where it is."""
-    thread = Thread(target=_move, args=(filled,), name="huge pages", daemon=True)
+    """Move memory of `zero_bytes`, beside all else; what finds no huge page stays where it is.
+
+    The thread holds no tensor: one that it freed while the interpreter ends would abort the process. Advice
+    on memory that is no longer there changes nothing.
+    """
+    places = [(memory.data_ptr(), memory.nbytes) for memory in filled]
+    thread = Thread(target=_move, args=(places,), name="huge pages", daemon=True)
     thread.start()
     return thread
 
 
-def _move(filled: Sequence[Tensor]) -> None:
+def _move(places: Sequence[tuple[int, int]]) -> None:
     if not _can_move():
         return
-    for memory in filled:
-        num_bytes = memory.nbytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+    for start, count in places:
+        num_bytes = count // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
         for at in range(0, num_bytes, PIECE_BYTES):
-            piece = min(PIECE_BYTES, num_bytes - at)
-            _libc().madvise(memory.data_ptr() + at, piece, MADV_COLLAPSE)
+            _libc().madvise(start + at, min(PIECE_BYTES, num_bytes - at), MADV_COLLAPSE)
 
 
 @cache
