@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from llama_herd.local.redis_server import END_WITH_PARENT
-from tests.chaos.harness.patience import wait_until
 
 
 class StandIn:
@@ -65,10 +64,6 @@ class StandIn:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-    def wait_for_prompts(self, num: int) -> None:
-        """Wait until it has been asked for tokens so often."""
-        wait_until(lambda: len(self.prompts) >= num, f"{num} requests have come")
 
     def __enter__(self) -> Self:
         return self.start()

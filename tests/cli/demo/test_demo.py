@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from llama_herd.cli.demo.command import next_steps
-from llama_herd.cli.demo.demo import PROMPTS, UNSERVED_S, DemoJob, Figures, demo_settings, job_panel
+from llama_herd.cli.demo.demo import UNSERVED_S, demo_settings
+from llama_herd.cli.demo.screen import PROMPTS, DemoJob, Figures, job_panel
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.events import End, Started, Token
 from llama_herd.worker.settings import WorkerSettings

@@ -15,7 +15,8 @@ import psutil
 import pytest
 from rich.console import Console
 
-from llama_herd.cli.demo.demo import DemoScreen, Phase, run_demo
+from llama_herd.cli.demo.demo import run_demo
+from llama_herd.cli.demo.screen import DemoScreen, Phase
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import invoke, start_herd
 from tests.local.processes import PATIENCE_S, wait_until

@@ -1,6 +1,5 @@
 """One opener takes a GGUF file or a folder, and says what it takes when it is given something else."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -40,11 +39,6 @@ def saved(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(saved: Path, tmp_path: Path) -> Path:
     """A copy of the folder that a test may change."""
     return shutil.copytree(saved, tmp_path / "tiny")
-
-
-def change_vocab_size(folder: Path, vocab_size: int) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": vocab_size}))
 
 
 def test_what_a_path_is_decides_how_it_is_opened(gguf_file: Path, saved: Path) -> None:

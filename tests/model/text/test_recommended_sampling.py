@@ -10,7 +10,8 @@ from llama_herd.model.files.open_model import open_model
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.recommended_sampling import folder_sampling, metadata_sampling
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.loading.own_sampling import own_sampling
+from llama_herd.worker.loading.servable_texts import ServableTexts
+from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
 
 
@@ -43,4 +44,5 @@ def test_a_gguf_file_recommends_by_its_own_keys() -> None:
 def test_what_no_job_may_have_is_left_out(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "own.gguf", sampling={"temp": 9.0, "top_p": 0.9, "min_p": -1.0})
     with open_model(path) as file:
-        assert own_sampling(file) == {"top_p": 0.9}
+        texts = ServableTexts(file, file.read_tokenizer(), WorkerSettings())
+        assert texts.sampling == {"top_p": 0.9}

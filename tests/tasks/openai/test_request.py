@@ -1,12 +1,16 @@
 """What a body asks for: OpenAI's fields as ours, and every wrong one named."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from llama_herd.errors import InvalidJob
+from llama_herd.tasks.openai.embeddings import EmbeddingBody
+from llama_herd.tasks.openai.ranks import RankBody
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint, RequestBody
+from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 
@@ -262,3 +266,26 @@ def test_what_the_body_leaves_out_is_as_the_caller_says() -> None:
     found = body.job(Settings(), {"model": "other", "priority": 3}, {"seed": 6, "max_tokens": 7})
     assert (found.model, found.priority) == ("own", 3)
     assert (found.sampling.seed, found.sampling.max_tokens) == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "named"),
+    [
+        (EmbeddingBody, {"input": "a", "dimension": 3}, "dimension: not supported. Did you mean dimensions?"),
+        (
+            RankBody,
+            {"query": "a", "documents": ["b"], "top_k": 3},
+            "top_k: not supported. Did you mean top_n?",
+        ),
+        (TokenizeRequest, {"prompt": "a", "modl": "m"}, "modl: not supported. Did you mean model?"),
+        (DetokenizeRequest, {"tokens": [1], "token": [1]}, "token: not supported. Did you mean tokens?"),
+        (DetokenizeRequest, {"tokens": [1], "a secret": 1}, "?: not supported"),
+    ],
+)
+def test_an_unknown_field_is_named_with_the_one_that_may_be_meant(
+    kind: Callable[[dict[str, Any], Settings], object], body: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        kind(body, Settings())
+    assert named in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -13,7 +13,8 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
 from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.publisher import LeftJob, RefusedJob, _lots
+from llama_herd.worker.jobs.event_calls import _lots
+from llama_herd.worker.jobs.publisher import LeftJob, RefusedJob
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
@@ -124,7 +125,7 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     entries = desk.publisher._outgoing(desk.publisher._take())  # on their way when the claim is answered
     desk.publisher.open(again)
     assert desk.lost == ["job"]
-    assert desk.publisher._act_on(desk.publisher._send(entries), 0.0) == []
+    assert desk.publisher._act_on(desk.publisher._calls.send(entries), 0.0) == []
     assert desk.in_hand == [again]
     desk.say(again, 2, end="stop")
     desk.send()
@@ -154,7 +155,7 @@ def test_what_an_earlier_attempt_wrote_after_redis_forgot_its_claim_ends_the_new
     entries = desk.publisher._outgoing(desk.publisher._take())  # on their way when Redis comes back
     desk.redis.delete(desk.ledger.job_key("job"), desk.ledger.key("leases"))
     again = desk.open("job")
-    desk.publisher._act_on(desk.publisher._send(entries), 0.0)
+    desk.publisher._act_on(desk.publisher._calls.send(entries), 0.0)
     desk.lost.clear()
     desk.start(again)
     for word in (1, 2):

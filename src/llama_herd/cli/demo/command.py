@@ -46,7 +46,8 @@ def demo(
 
     from rich.console import Console
 
-    from llama_herd.cli.demo.demo import DemoScreen, run_demo, serve_page
+    from llama_herd.cli.demo.demo import run_demo, serve_page
+    from llama_herd.cli.demo.screen import DemoScreen
     from llama_herd.local.worker_process import WorkerDied
 
     try:

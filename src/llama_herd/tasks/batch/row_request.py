@@ -14,6 +14,7 @@ from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.joined_rows import joined_left
 from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS, BatchEndpoint, EmbeddingBody
+from llama_herd.tasks.openai.other_fields import shown_name
 from llama_herd.tasks.openai.ranks import RERANK, RankBody
 from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, RequestBody
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
@@ -310,4 +311,4 @@ class RequestReader:
 
 def _unknown(name: str, known: Collection[str]) -> FieldError:
     meant = did_you_mean(close_names(name, known))
-    return FieldError(name if name.isidentifier() else "?", f"unknown field{meant}")
+    return FieldError(shown_name(name), f"unknown field{meant}")

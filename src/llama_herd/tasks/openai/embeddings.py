@@ -11,7 +11,7 @@ from pydantic import Field
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.json_pieces import compact_json
-from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
+from llama_herd.tasks.openai.other_fields import unknown_fields
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob, sources_of
 from llama_herd.tasks.protocol.result import Result, floats_of
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS, count_from, num_texts_of
@@ -39,11 +39,7 @@ class EmbeddingBody:
 
     def __init__(self, body: Mapping[str, Any], settings: Settings) -> None:
         given = {name: value for name, value in body.items() if value is not None}
-        errors = [
-            FieldError(name if name.isidentifier() else "?", f"not supported{_suggestion(name)}")
-            for name in given
-            if name not in KNOWN
-        ]
+        errors = unknown_fields(given, KNOWN)
         self.is_base64 = given.get("encoding_format") == "base64"
         if given.get("encoding_format", "float") not in ENCODINGS:
             errors.append(FieldError("encoding_format", f"must be {' or '.join(ENCODINGS)}"))
@@ -72,10 +68,6 @@ def only_job(jobs: Sequence[T], field: str) -> T:
         message = f"is too much for one row, which may have {MAX_TEXTS} texts. Fix: several rows"
         raise InvalidJob([FieldError(field, message)])
     return jobs[0]
-
-
-def _suggestion(name: str) -> str:
-    return did_you_mean(close_names(name, KNOWN))
 
 
 def _inputs_of(given: Any, errors: list[FieldError]) -> Sequence[Any]:

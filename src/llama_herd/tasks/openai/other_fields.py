@@ -1,7 +1,10 @@
 """Fields of OpenAI's and vLLM's requests that change nothing here, or are refused, each with why."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
+
+from llama_herd.errors import FieldError
+from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 
 
 class Neutral(NamedTuple):
@@ -65,3 +68,17 @@ REFUSED: Mapping[str, str] = {
         "vLLM has given it up, too. Fix: leave it out",
     ),
 }
+
+
+def shown_name(field: str) -> str:
+    """A field's name in an error; of what can be none, which may be any text, nothing is said."""
+    return field if field.isidentifier() else "?"
+
+
+def unknown_fields(given: Iterable[str], known: Collection[str]) -> list[FieldError]:
+    """An error for each field that is not known, with the one that may be meant."""
+    unknown = (name for name in given if name not in known)
+    return [
+        FieldError(shown_name(name), f"not supported{did_you_mean(close_names(name, known))}")
+        for name in unknown
+    ]

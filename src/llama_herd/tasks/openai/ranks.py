@@ -11,7 +11,7 @@ from pydantic import Field
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.embeddings import only_job
-from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
+from llama_herd.tasks.openai.other_fields import unknown_fields
 from llama_herd.tasks.protocol.ranking_job import RankingJob, best_first, check_top_n, ranking_sources
 from llama_herd.tasks.protocol.text_job import count_from
 from llama_herd.tasks.settings import Settings
@@ -31,13 +31,7 @@ class RankBody:
 
     def __init__(self, body: Mapping[str, Any], settings: Settings) -> None:
         given = {name: value for name, value in body.items() if value is not None}
-        errors = [
-            FieldError(
-                name if name.isidentifier() else "?", f"not supported{did_you_mean(close_names(name, KNOWN))}"
-            )
-            for name in given
-            if name not in KNOWN
-        ]
+        errors = unknown_fields(given, KNOWN)
         self.top_n, self.has_texts = given.get("top_n"), given.get("return_documents", False)
         try:
             check_top_n(self.top_n)

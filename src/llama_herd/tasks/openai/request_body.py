@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
-from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
+from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED, shown_name
 from llama_herd.tasks.openai.turns import job_turns
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.job import SOURCE_MESSAGE, GenerationJob
@@ -202,7 +202,7 @@ class RequestBody:
             self.sampling |= {"logprobs": True, "top_logprobs": value}
 
     def _refuse(self, name: str, message: str) -> None:
-        self.errors.append(FieldError(name if name.isidentifier() else "?", message))
+        self.errors.append(FieldError(shown_name(name), message))
 
     def _in_body(self, error: FieldError) -> FieldError:
         """An error of a job as one of the body."""

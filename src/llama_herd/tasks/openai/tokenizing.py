@@ -8,6 +8,7 @@ from pydantic import Field
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.logprobs import token_text
+from llama_herd.tasks.openai.other_fields import unknown_fields
 from llama_herd.tasks.openai.request_body import CHAT, CHAT_SAME, COMPLETION_SAME, COMPLETIONS, RequestBody
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY
@@ -56,8 +57,7 @@ class TokenizeRequest:
             found.errors.append(FieldError("return_token_strs", "must be true or false"))
         if not is_chat and not isinstance(given.get("prompt", ""), str):
             found.errors.append(FieldError("prompt", "must be a text"))
-        for name in given.keys() - known:
-            found.errors.append(FieldError(name if name.isidentifier() else "?", "not supported"))
+        found.errors += unknown_fields(given, sorted(known))
         self.job = found.job(settings, _FIELDS, _SAMPLING)
         self.source = "messages" if is_chat else "prompt"
         self._has_texts = given.get("return_token_strs") is True
@@ -76,10 +76,7 @@ class DetokenizeRequest:
     source = "tokens"
 
     def __init__(self, body: Mapping[str, Any], settings: Settings) -> None:
-        errors = [
-            FieldError(name if name.isidentifier() else "?", "not supported")
-            for name in body.keys() - {"model", "tokens"}
-        ]
+        errors = unknown_fields(body, ("model", "tokens"))
         given = {"model": body.get("model"), "prompt_ids": body.get("tokens")}
         try:
             self.job = GenerationJob.parse({**_FIELDS, **given, "sampling": _SAMPLING}, settings)

@@ -9,7 +9,6 @@ import structlog
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.text_file import open_texts
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
-from llama_herd.model.shape.purpose import Generates
 from llama_herd.model.text.helper import Helper
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
@@ -24,10 +23,8 @@ from llama_herd.worker.foreign.vllm import Vllm
 from llama_herd.worker.foreign.watch import AWAY_INTERVAL_S, ServerWatch
 from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
 from llama_herd.worker.grammars.served_forms import ServedForms
-from llama_herd.worker.loading.own_sampling import own_sampling
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.loading.servable_texts import ServableTexts
-from llama_herd.worker.loading.text_sequences import TextMaker
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -117,22 +114,8 @@ async def _served(backend: Backend, texts: ServableTexts, settings: WorkerSettin
 
 
 def _maker(texts: ServableTexts, backend: Backend, size: ForeignSize) -> ForeignMaker:
-    chat, complaint = texts.usable_chats()
+    chats = texts.usable_chats()
     judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(texts.num_helpers)]
     forms = ServedForms(Grammars(texts.tokenizer, 1, judges), backend.forms, backend.refusal)
     num_pages = size.kv_cache_tokens // PAGE_TOKENS
-    told = texts.tokenizer_info(size.max_length) if texts.settings.tokenizer_info else None
-    return ForeignMaker(
-        tokenizer=texts.tokenizer,
-        chat=chat,
-        chat_complaint=complaint,
-        outputs=texts.chat_outputs(),
-        grammars=forms,
-        max_length=size.max_length,
-        num_pages=num_pages,
-        control_ids=texts.control_tokens.ids,
-        tokenizer_info=told,
-        sampling=own_sampling(texts.file),
-        texts=TextMaker(texts.tokenizer, Generates(), 0, size.max_length, num_pages, generates=True),
-        backend=backend,
-    )
+    return texts.new_maker(ForeignMaker, chats, forms, size.max_length, num_pages, backend=backend)

@@ -1,41 +1,34 @@
-"""Sends the engine's outputs: one script call per step, repeated byte for byte until Redis answers."""
+"""Makes the engine's outputs events of their jobs, has them sent, and acts on the ledger's answers."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence as Rows
+from collections.abc import Callable, Sequence as Rows
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from queue import Empty, Full, Queue
-from time import monotonic, sleep
-from typing import Any, NamedTuple, TypeVar, cast
+from time import monotonic
+from typing import NamedTuple
 
 import structlog
-from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
-from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import Emission, Emitted
-from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, TenantEntry, emit
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import LOST
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_calls
 from llama_herd.tasks.protocol.events import Failure, FinishReason
 from llama_herd.worker.engine.interface import JobEngine, StepOutput
-from llama_herd.worker.insisting import Stopped, insist
+from llama_herd.worker.insisting import Stopped
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.figures import JobFigures
+from llama_herd.worker.jobs.event_calls import CallRefused, EventCalls, Outgoing
+from llama_herd.worker.jobs.figures import CALLS, JobFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancies
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
 #: Most steps that wait while Redis is away; then the engine pauses.
 MAX_WAITING_STEPS = 1000
 
-#: Pause before events that did not fit into a full Redis are sent again.
-FULL_S = 0.2
 #: How long a stopping worker goes on trying.
 STOPPING_S = 2.0
 
@@ -44,14 +37,8 @@ LAG_FACTOR = 2
 #: How long a call takes is the mean of about so many, of which none counts for more than this.
 CALLS_OF_LATE, MAX_CALL_S = 5, 0.5
 
-#: Most characters of Redis' complaint in a job's error.
-MAX_REASON = 120
-
 #: What helps a job whose event Redis does not accept.
 FEWER = "Fix: ask for fewer logprobs or prompt_logprobs, or raise proto-max-bulk-len in Redis"
-
-#: The reason in the error of a job whose event breaks connections.
-BREAKING = "it breaks the connection"
 
 
 class RefusedJob(NamedTuple):
@@ -72,13 +59,6 @@ class LeftJob(NamedTuple):
 #: What other threads tell the publisher.
 PublisherInput = StepOutput | RefusedJob | LeftJob
 
-#: An event that is to be sent, and the attempt that it is of.
-Outgoing = tuple[Attempt, EmitEntry]
-
-
-class CallRefused(Exception):
-    """Redis will never accept a call."""
-
 
 class Publisher(threading.Thread):
     """Writes the streams of the jobs in hand, of all tenants. Other threads call only `open` and `put`.
@@ -98,21 +78,27 @@ class Publisher(threading.Thread):
         super().__init__(name="publisher", daemon=True)
         self._on_lost = on_lost
         self._lost: list[Attempt] = []  # of which it is to hear
-        self._redis, self._owner = tenancies.redis, tenancies.owner
         self._tenancies = tenancies
+        self._calls = EventCalls(tenancies)
         self._engine = engine
         self._finisher = finisher
         self._inbox: Queue[Rows[PublisherInput]] = Queue(MAX_WAITING_STEPS)
         self._gathering: set[Attempt] = set()  # attempts with tokens that are not due yet
         self._failed: dict[Attempt, Failure] = {}  # to be put back once their events are on record
         self._is_stopping = threading.Event()
-        self._give_up_s = inf
         self._sending_since_s: float | None = None  # None: nothing is under way
-        #: Calls that Redis has answered.
-        self.num_answered = 0
-        #: Counts and times of its calls since the start; jobs have theirs in their tenancies.
-        self.figures = JobFigures()
+        self._times_s = CALLS  # of all calls
         self._call_s = 0.0  # how long calls take of late
+
+    @property
+    def num_answered(self) -> int:
+        """Calls that Redis has answered."""
+        return self._calls.num_answered
+
+    @property
+    def figures(self) -> JobFigures:
+        """Counts and times of its calls since the start; jobs have theirs in their tenancies."""
+        return JobFigures(call_s=self._times_s, num_repeats=self._calls.num_repeats)
 
     @property
     def num_waiting(self) -> int:
@@ -142,7 +128,7 @@ class Publisher(threading.Thread):
 
     def stop(self) -> None:
         """Send what waits, then stop; stop trying after STOPPING_S if Redis does not answer."""
-        self._give_up_s = monotonic() + STOPPING_S
+        self._calls.give_up_in(STOPPING_S)
         self._is_stopping.set()
         with suppress(Full):  # a full inbox wakes the thread anyway
             self._inbox.put_nowait([])
@@ -223,8 +209,7 @@ class Publisher(threading.Thread):
         self._sending_since_s = since_s = monotonic()
         with suppress(Stopped):
             while events or self._failed:
-                answered = [pair for lot in _lots(events) for pair in self._send(lot)]
-                events = self._act_on(answered, since_s) or self._put_back_failed()
+                events = self._act_on(self._calls.send(events), since_s) or self._put_back_failed()
             self._note_call(monotonic() - since_s)
         self._sending_since_s = None
 
@@ -234,75 +219,13 @@ class Publisher(threading.Thread):
             self._on_lost(attempt)
 
     def _note_call(self, seconds: float) -> None:
-        self.figures = replace(self.figures, call_s=self.figures.call_s.plus(seconds))
+        self._times_s = self._times_s.plus(seconds)
         self._call_s += (min(seconds, MAX_CALL_S) - self._call_s) / CALLS_OF_LATE
-
-    def _send(self, events: list[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
-        """Make the call. If Redis refuses it, halve it, until the one job that breaks it stands alone."""
-        entries = [TenantEntry(self._tenancies.for_attempt(one).ledger, entry) for one, entry in events]
-        call = emit(self._owner, entries, self._tenancies.first.ledger)
-        attempts = list(dict.fromkeys(attempt for attempt, _ in events))
-        is_large = len(attempts) == 1 and any(_is_large(entry) for _, entry in events)
-        try:
-            answers = self._insist(call, BrokenConnections() if is_large else None, beside=_starts(events))
-            return list(zip(events, answers, strict=True))
-        except CallRefused as error:
-            if len(attempts) == 1:
-                refused = Emitted(Emission.REFUSED, reason=str(error))
-                return [(event, refused) for event in events]
-        first = set(attempts[: len(attempts) // 2])
-        front = [event for event in events if event[0] in first]
-        back = [event for event in events if event[0] not in first]
-        return self._send(front) + self._send(back)
-
-    def _insist(
-        self,
-        call: RedisCall[T],
-        breaks: BrokenConnections | None = None,
-        *,
-        beside: Rows[RedisCall[Any]] = (),
-    ) -> T:
-        """Repeat a call, byte for byte, until it is answered: it may have run though its reply was lost.
-
-        `breaks` counts the connections that a large call has broken. Nobody asks for the answers to the calls
-        `beside` it, in the same round trip. Raises CallRefused when repeating cannot help, and Stopped.
-        """
-
-        def act() -> T:
-            answer, *_ = run_calls(self._redis, [call, *beside])
-            if isinstance(answer, ResponseError):
-                raise answer
-            self.num_answered += 1
-            return cast(T, answer)
-
-        def judge(error: Exception) -> None:
-            if not isinstance(error, RedisError):
-                raise error
-            if not is_temporary(error):
-                raise CallRefused(redis_message(error)[:MAX_REASON]) from None
-            self.figures = replace(self.figures, num_repeats=self.figures.num_repeats + 1)
-            if breaks is not None:
-                breaks.note(self._redis, error)
-                if breaks.are_no_accident:
-                    raise CallRefused(BREAKING) from None
-
-        return insist(act, "events", judge=judge, pause=self._pause)
-
-    def _pause(self, pause_s: float) -> bool:
-        """Sleep, unless it is time to give up; returns whether it is."""
-        if monotonic() >= self._give_up_s:
-            return True
-        sleep(pause_s)
-        return False
 
     def _act_on(self, answered: Rows[tuple[Outgoing, Emitted]], since_s: float) -> list[Outgoing]:
         """Act on the ledger's answers; return what must be sent now, before any new event."""
         again: list[Outgoing] = []
         recovered: set[Attempt] = set()
-        if any(answer.is_full for _, answer in answered):
-            self.figures = replace(self.figures, num_repeats=self.figures.num_repeats + 1)
-            log.warning("Redis is full, retrying")
-            sleep(FULL_S)
         for (attempt, entry), answer in answered:
             if attempt.is_over or attempt in recovered:
                 continue
@@ -340,7 +263,9 @@ class Publisher(threading.Thread):
     def _put_back(self, attempt: Attempt, failure: Failure) -> list[EmitEntry]:
         delay_ms = attempt.retries.draw_delay_ms()
         try:
-            answer = self._insist(self._tenancies.for_attempt(attempt).put_back(attempt, failure, delay_ms))
+            answer = self._calls.insist(
+                self._tenancies.for_attempt(attempt).put_back(attempt, failure, delay_ms)
+            )
         except CallRefused as error:
             answer = Emitted(Emission.REFUSED, reason=str(error))
         log.info("attempt failed", **attempt.line, code=failure.code, retry=answer.kind, delay_ms=delay_ms)
@@ -351,7 +276,7 @@ class Publisher(threading.Thread):
         if answer.kind is Emission.CANCELLED:
             return self._cancelled(attempt, answer)
         missing = attempt.stream.after(answer.seq, answer.n) if answer.kind is Emission.GAP else None
-        if missing and monotonic() < self._give_up_s:
+        if missing and not self._calls.is_to_give_up:
             self._failed[attempt] = failure
             return missing
         return attempt.give_up(failure)
@@ -368,7 +293,7 @@ class Publisher(threading.Thread):
             log.error("Redis has lost a part of a job, ending it", **attempt.line)
             attempt.stream.rewind(answer.seq, answer.n)
             return [attempt.end("error", LOST)]
-        if answer.is_full and monotonic() >= self._give_up_s:
+        if answer.is_full and self._calls.is_to_give_up:
             return []
         if answer.is_full or answer.kind is Emission.GAP:
             missing = attempt.stream.after(answer.seq, answer.n)
@@ -392,7 +317,7 @@ class Publisher(threading.Thread):
         num_bytes = len(entry.event)
         log.error("Redis refused a job's event", **attempt.line, num_bytes=num_bytes, reason=reason)
         with suppress(CallRefused):
-            record = self._insist(self._tenancies.for_attempt(attempt).ledger.record(attempt.job_id))
+            record = self._calls.insist(self._tenancies.for_attempt(attempt).ledger.record(attempt.job_id))
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
                 message = f"Redis does not accept an event of {num_bytes:,} characters ({reason}). {FEWER}"
@@ -411,22 +336,3 @@ class Publisher(threading.Thread):
         tenancy = self._tenancies.for_attempt(attempt)
         tenancy.recent.note_end(attempt.timings.ttft_s)
         self._finisher.settle(tenancy, attempt.job_id, attempt.deliveries, attempt.line)
-
-
-def _lots(events: Rows[Outgoing]) -> Iterator[list[Outgoing]]:
-    """The events of each call, no more than one takes. A job with a large event is alone, at the end."""
-    large = dict.fromkeys(attempt for attempt, entry in events if _is_large(entry))
-    small = [event for event in events if event[0] not in large] if large else events
-    for lot in (small, *([event for event in events if event[0] is one] for one in large)):
-        for start in range(0, len(lot), MAX_ENTRIES):
-            yield list(lot[start : start + MAX_ENTRIES])
-
-
-def _starts(events: Rows[Outgoing]) -> list[RedisCall[Any]]:
-    """Return the calls that tell Celery's clients which of these jobs start."""
-    begun = [attempt for attempt, entry in events if entry.kind == "started" and attempt.deliveries]
-    return [call for call in (attempt.deliveries[0].start for attempt in begun) if call is not None]
-
-
-def _is_large(entry: EmitEntry) -> bool:
-    return len(entry.event) >= LARGE_BYTES

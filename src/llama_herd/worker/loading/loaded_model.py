@@ -12,7 +12,7 @@ import torch
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.rank_head import RankHead
-from llama_herd.model.shape.purpose import Embeds, Generates, Ranks
+from llama_herd.model.shape.purpose import Embeds, Ranks
 from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.vector_head import Head, VectorHead
@@ -26,11 +26,9 @@ from llama_herd.worker.loading.loading_bar import loading_bar
 from llama_herd.worker.loading.machine import device_key, num_threads
 from llama_herd.worker.loading.memory_plan import MemoryPlan, torch_dtype
 from llama_herd.worker.loading.neighbours import PlanNotes
-from llama_herd.worker.loading.own_sampling import own_sampling
 from llama_herd.worker.loading.runner_choice import choose_runner
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.loading.servable_model import ServableModel
-from llama_herd.worker.loading.text_sequences import TextMaker
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
@@ -64,8 +62,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
         with ServableModel.open(settings, device) as servable:
             for warning in servable.tokenizer.complaints:
                 log.warning("something in the model's files is not used", reason=warning)
-            chat, complaint = servable.usable_chats()  # its processes must start before CUDA does
-            outputs = servable.chat_outputs()
+            chats = servable.usable_chats()  # their processes must start before CUDA does
             plan = _make_plan(servable, device)
             try:
                 started_s = monotonic()
@@ -85,17 +82,8 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
                 raise plan.refusal(settings.model.name, numbers_of(error) or "less") from error
             judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
-            size = plan.max_length, plan.num_pages
-            told = servable.tokenizer_info(min(plan.max_length, plan.kv_cache_tokens))
-            shown = (servable.control_tokens.ids, told if settings.tokenizer_info else None)
-            own = own_sampling(servable.file)
-            purpose, (head, width) = servable.file.purpose, _head(servable, llama, place)
-            texts = TextMaker(
-                servable.tokenizer, purpose, width, *size, generates=isinstance(purpose, Generates)
-            )
-            maker = SequenceMaker(
-                servable.tokenizer, chat, complaint, outputs, grammars, *size, *shown, own, texts
-            )
+            head, width = _head(servable, llama, place)
+            maker = servable.new_maker(SequenceMaker, chats, grammars, plan.max_length, plan.num_pages, width)
         return cls(llama, cache, plan, servable.tokenizer, maker, head, weights_s)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:

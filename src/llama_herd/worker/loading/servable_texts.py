@@ -3,23 +3,30 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
+from pydantic import ValidationError
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.parsers.formats import OutputFormats
-from llama_herd.model.shape.purpose import Purpose, Ranks
+from llama_herd.model.shape.purpose import Generates, Purpose, Ranks
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
+from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.loading.chats import ChatOutputs
 from llama_herd.worker.loading.machine import num_cores
+from llama_herd.worker.loading.sequence_maker import ConstraintMaker, SequenceMaker
+from llama_herd.worker.loading.text_sequences import TextMaker
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
+
+M = TypeVar("M", bound=SequenceMaker)
 
 #: A longer chat template is not shown: it would fill a job's stream.
 MAX_TOLD_TEMPLATE_BYTES = 262_144
@@ -101,6 +108,58 @@ class ServableTexts:
             "chat_template": template if is_told else None,
         }
         return TokenizerInfo.model_validate({**self.control_tokens.roles, **own})
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The sampling that the files recommend. A value that no job may have is left out."""
+        found = dict[str, float]()
+        for name, value in self.file.sampling.items():
+            try:
+                SamplingParams.model_validate({name: value})
+            except ValidationError:
+                why = "no job may have this value"
+                log.warning("a recommended sampling is not used", field=name, reason=why)
+            else:
+                found[name] = value
+        return found
+
+    def new_maker(
+        self,
+        kind: type[M],
+        chats: tuple[ChatTemplates | None, str],
+        grammars: ConstraintMaker,
+        max_length: int,
+        num_pages: int,
+        num_dimensions: int = 0,
+        **own: Any,
+    ) -> M:
+        """What makes sequences of jobs, of this kind, which may have fields of its own.
+
+        chats: the usable ones. num_pages: of the cache. num_dimensions: of a vector, where it makes some.
+        """
+        purpose, (chat, complaint) = self.file.purpose, chats
+        told = self.tokenizer_info(min(max_length, num_pages * PAGE_TOKENS))
+        return kind(
+            tokenizer=self.tokenizer,
+            chat=chat,
+            chat_complaint=complaint,
+            outputs=self.chat_outputs(),
+            grammars=grammars,
+            max_length=max_length,
+            num_pages=num_pages,
+            control_ids=self.control_tokens.ids,
+            tokenizer_info=told if self.settings.tokenizer_info else None,
+            sampling=self.sampling,
+            texts=TextMaker(
+                self.tokenizer,
+                purpose,
+                num_dimensions,
+                max_length,
+                num_pages,
+                generates=isinstance(purpose, Generates),
+            ),
+            **own,
+        )
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used."""
