@@ -236,7 +236,7 @@ class Settings(BaseSettings):
         if wrong := [name for name in names if re.fullmatch(MODEL_PATTERN, name) is None]:
             raise ValueError(
                 "must be names of 1 to 128 letters, digits, dots, underscores or dashes, as in tales,llama, "
-                f"got {_shortened(wrong[0])}"
+                f"got {shortened(wrong[0])}"
             )
         if len(names) > MAX_MODELS:
             raise ValueError(f"must be at most {MAX_MODELS} names, got {len(names)}")
@@ -304,7 +304,7 @@ class Settings(BaseSettings):
         names = {name: field for field in cls.model_fields for name in (field, *cls.variables(field))}
         field = names[detail["loc"][0]]
         name = field if field in given else cls._variable_in_use(field)
-        value = f"={_shortened(detail['input'])}" if cls.model_fields[field].repr else ""
+        value = f"={shortened(detail['input'])}" if cls.model_fields[field].repr else ""
         message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         return f"{name}{value}: {message[0].lower()}{message[1:]}"
 
@@ -321,6 +321,10 @@ class Settings(BaseSettings):
         return names[0]
 
 
-def _shortened(value: object) -> str:
-    shown = repr(value)
+def shortened(value: object) -> str:
+    """A wrong value, as an error repeats it."""
+    try:
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+    except ValueError:  # Python writes no whole number of more than some thousand digits
+        return "a number beyond all bounds"
     return shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[:MAX_SHOWN_CHARS]}..."
